@@ -360,7 +360,6 @@ def test_the_golden_text_files() -> None:
     assert (record.segment_bytes, record.index_segment_bytes, record.checked) == (1024, 256, True)
     assert record.formation.founding == (Replica("n0", DIRECTORY_ID),)
     assert encode_member(record) == golden("member")
-    assert golden("currterm") == b"voteLeader=n0\ncurrTerm=1\n"
     checkpoint = decode_checkpoint(golden("checkpoint"))
     assert checkpoint is not None
     assert (checkpoint.end_index, checkpoint.committed_index, checkpoint.committed_term) == (6, 6, 1)

@@ -190,10 +190,9 @@ class SegmentSearch:
 def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
     """Pages that cannot be read; what they say is judged elsewhere. Raises OSError."""
     damage = []
-    for name in (CURRTERM_NAME, CHECKPOINT_NAME):
-        _, problem = read_readable(disk, f"{path}/{name}")
-        if problem:
-            damage.append(Damage(name, 0, -1, f"{problem}; a start goes on without it"))
+    _, problem = read_readable(disk, f"{path}/{CHECKPOINT_NAME}")
+    if problem:
+        damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start goes on without it"))
     slots = {name: unreadable_slots(disk, f"{path}/{name}") for name in (HARD_STATE_NAME, DURABLE_NAME)}
     slots[START_NAME] = unreadable_start_slots(disk, path)
     for name, found in slots.items():

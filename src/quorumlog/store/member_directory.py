@@ -50,7 +50,6 @@ from quorumlog.store.slot_file import SLOT_BYTES
 from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
 from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
-    CURRTERM_NAME,
     DAMAGED_NAME,
     EARLIER_DAMAGED_NAME,
     HARD_STATE_NAME,
@@ -68,7 +67,6 @@ from quorumlog.store.state_files import (
     load_checkpoint,
     load_member,
     load_start,
-    read_currterm,
     read_readable,
     replace_file,
     save_checkpoint,
@@ -167,7 +165,7 @@ def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
 
 
 def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
-    """State that cannot be read starts again without a vote, at `least_term` or what `currterm` says."""
+    """State that cannot be read starts again without a vote, at `least_term`."""
     try:
         file = HardStateFile.open(disk, path)
     except FileNotFoundError:
@@ -179,8 +177,7 @@ def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardState
             file.save(state)
             return file
         file.close()
-    java = read_currterm(disk, path)
-    file = HardStateFile.create(disk, path, HardState(max(least_term, java.term if java else 0), None))
+    file = HardStateFile.create(disk, path, HardState(least_term, None))
     disk.sync_directory(path)
     return file
 
@@ -571,7 +568,6 @@ class MemberDirectory:
             # Only async mode may cut below a committed entry, here while this waited for its thread.
             assert self.durability is Durability.ASYNC, (committed, durable)
             return
-        self._hard_state_file.retry_currterm()
         checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
         try:
             with self._checkpoint_lock:
@@ -597,8 +593,7 @@ class MemberDirectory:
 
     def problems(self) -> tuple[str, ...]:
         """What could not be written for lack of space, in sentences."""
-        problems = (self._hard_state_file.problem, self._checkpoint_problem)
-        return (*filter(None, problems), *self.unreadable)
+        return (*filter(None, [self._checkpoint_problem]), *self.unreadable)
 
     def applying_file(self, machine: str) -> ApplyingFile:
         """Of that state machine; open at most until `close`."""
@@ -626,7 +621,7 @@ class MemberDirectory:
         assert durable is not None, self.path
         self._durable_file.record_both_synced(durable)
         try:
-            self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
+            self._disk.sync_directory(self.path)  # the name of `checkpoint`
         except OSError as error:
             raise StoreFailure(refusal(self.path, "synced", error)) from error
 
@@ -876,11 +871,9 @@ def _open_recovered(
     disk.sync_directory(path)  # a name may be in the cache only
     record = check_start(disk, path, record)
     rename_earlier(disk, path, config)
-    absent = [
-        f"{path}/{name} {problem}; it counts as absent and is written again"
-        for name in (CURRTERM_NAME, CHECKPOINT_NAME)
-        if (problem := read_readable(disk, f"{path}/{name}")[1])
-    ]
+    checkpoint = f"{path}/{CHECKPOINT_NAME}"
+    _, problem = read_readable(disk, checkpoint)
+    absent = [f"{checkpoint} {problem}; it counts as absent and is written again"] if problem else []
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)

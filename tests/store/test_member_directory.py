@@ -622,3 +622,10 @@ def test_a_close_whose_names_cannot_be_synced_says_what_to_do(path: Path) -> Non
     is_closing = True
     with pytest.raises(StoreFailure, match="cannot be synced: Input/output error; check the disk"):
         directory.close(True)
+
+
+def test_a_directory_that_an_early_release_has_left_damaged_is_refused_by_name(path: Path) -> None:
+    open_small(path).close(clean=True)
+    (path / "healing").write_bytes(b"[]\ncrc32=0\n")
+    with pytest.raises(ConfigError, match="rename it to damaged"):
+        open_small(path)

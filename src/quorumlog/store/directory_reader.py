@@ -54,13 +54,13 @@ from quorumlog.store.slot_file import unreadable_slots
 from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
     CURRTERM_NAME,
+    DAMAGED_NAME,
     HARD_STATE_NAME,
     MEMBER_NAME,
     START_NAME,
     STATES_NAME,
     Checkpoint,
     MemberRecord,
-    damaged_name,
     good_start_slots,
     load_checkpoint,
     load_damaged,
@@ -869,7 +869,7 @@ class DirectoryReader:
         )
         if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"
-            unreadable = Damage(damaged_name(self._disk, self.path), 0, -1, problem)
+            unreadable = Damage(DAMAGED_NAME, 0, -1, problem)
             extent = extent._replace(damage=(unreadable, *extent.damage))
         return extent
 

@@ -653,15 +653,8 @@ def save_backup(disk: Disk, directory: str, record: BackupRecord) -> None:
 # memory until there is space, and a start in between looks for them again.
 
 DAMAGED_NAME = "damaged"
-EARLIER_DAMAGED_NAME = "healing"
-"""Until a start renames it (member_directory.py)."""
-
-
-def damaged_name(disk: Disk, directory: str) -> str:
-    """Where both names are there the earlier one counts: a start that renames it was killed, or an
-    earlier release has run since."""
-    has_earlier = disk.exists(f"{directory}/{EARLIER_DAMAGED_NAME}")
-    return EARLIER_DAMAGED_NAME if has_earlier else DAMAGED_NAME
+FORMER_DAMAGED_NAME = "healing"
+"""Of the first releases, which nothing reads any more."""
 
 
 def load_damaged(
@@ -676,7 +669,7 @@ def load_damaged(
     """
     if start is not None and start.replaces:
         return ()
-    ranges = _read_ranges(disk, f"{directory}/{damaged_name(disk, directory)}")
+    ranges = _read_ranges(disk, f"{directory}/{DAMAGED_NAME}")
     if ranges is None:
         return None
     kept = tuple(

@@ -16,7 +16,7 @@ from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME, INDEX_UNIT_BYTES
 from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES
-from quorumlog.store.state_files import CHECKPOINT_NAME, CURRTERM_NAME, DAMAGED_NAME, HARD_STATE_NAME
+from quorumlog.store.state_files import CHECKPOINT_NAME, DAMAGED_NAME, HARD_STATE_NAME
 from quorumlog.testing.disk import PAGE_BYTES
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.network import Direction, Pipe
@@ -339,7 +339,7 @@ class NetworkFaults(FaultGroup):
 # ---------------------------------------------------------------- DamageFaults
 # Synced bytes of a log or of a file of promises that change or cannot be read again.
 
-UNREADABLE_WHOLE = (DAMAGED_NAME, CHECKPOINT_NAME, CURRTERM_NAME)
+UNREADABLE_WHOLE = (DAMAGED_NAME, CHECKPOINT_NAME)
 """Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
 

@@ -14,8 +14,12 @@ from quorumlog.broker.wire import (
     GROUP,
     RESPONSE_OF,
     AnyBrokerMessage,
+    CommitRequest,
     EarlierHello,
     EarlierHelloResponse,
+    FailoverRequest,
+    GroupCommandRequest,
+    ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
@@ -108,6 +112,18 @@ class BrokerProduct(Product):
         return self.standing_of(message)
 
 
+def changes(message: AnyBrokerMessage) -> bool:
+    """Carried out again, perhaps behind what somebody else has done since, it would be another effect:
+    a topic that was made anew is deleted, a reset is undone, a new master resigns."""
+    if isinstance(message, ReplicaRequest):
+        return message.verb not in ("", "drain", "slave")  # a drain ends by itself, an epoch is checked
+    if isinstance(message, FailoverRequest):
+        return bool(message.verb)
+    if isinstance(message, CommitRequest):
+        return message.generation < 0  # a reset begins another one
+    return isinstance(message, SendRequest | SessionSendRequest | GroupCommandRequest)
+
+
 def call_of(
     message: AnyBrokerMessage,
     target: RequestTarget,
@@ -123,7 +139,7 @@ def call_of(
         submitted_ms=now_ms,
         deadline_ms=now_ms + timeout_ms,
         batch=batch,
-        changes=isinstance(message, SendRequest | SessionSendRequest),
+        changes=changes(message),
         is_numbered=isinstance(message, SessionSendRequest),
         is_once=target is not LEADER,
         wait_ms=wait_ms,

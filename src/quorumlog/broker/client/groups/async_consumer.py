@@ -57,7 +57,7 @@ from quorumlog.broker.wire import (
     PullRequest,
     QueuesRequest,
 )
-from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.errors import BadRequest, ClusterChanged, LedgerError
 from quorumlog.net.tls import ClientTls
 
 log = logging.getLogger("quorumlog.broker")
@@ -301,7 +301,7 @@ class AsyncConsumer:
         while True:
             try:
                 await self._join()
-            except (UnknownTopic, UnknownConsumerGroup, BadRequest) as error:
+            except (UnknownTopic, UnknownConsumerGroup, BadRequest, ClusterChanged) as error:
                 await self._fail(error)
                 return
             except LedgerError as error:

@@ -123,6 +123,10 @@ class BrokerService(Protocol):
     def store_host(self) -> bytes:
         """As records name it."""
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the group whose log it is; empty: of none, or not known yet."""
+
     def status(self, request_id: int) -> StatusResponse: ...
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
@@ -535,7 +539,9 @@ def greet(
     refusal = refusal_of_other(hello, BROKER, ports)
     if refusal is None:
         connection.session = BrokerSession(service, connection)
-        welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
+        welcome = HelloResponse(
+            request_id=hello.request_id, product=BROKER, cluster_id=service.cluster_id
+        )
         connection.send(GROUP, welcome)
     else:
         connection.send(frame.group, refusal)

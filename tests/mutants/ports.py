@@ -28,6 +28,7 @@ from tests.net.test_unsent import (
     requests_wait_while_their_answers_are_not_read,
     who_leaves_most_unread_of_too_much_is_closed,
 )
+from tests.node.test_questions import who_was_not_answered_is_the_first
 from tests.server.test_unread_answers import answers_are_made_as_they_are_read
 from tests.store.test_kept_descriptors import files_get_kept_descriptors
 
@@ -101,6 +102,18 @@ def machine_answers_pile_up(patch: Patch) -> None:
         Questions.take,
         "if is_full(waiting[0].owner):",
         "if is_full(waiting[0].owner) and not reached():",
+    )
+
+
+@mutant(
+    463,
+    "whoever gets megabytes is answered first again",
+    scenario=who_was_not_answered_is_the_first,
+)
+def large_answers_first(patch: Patch) -> None:
+    """Its other questions came before theirs."""
+    patch.edit(
+        Questions.answered, "if owner_id not in served:", "if owner_id not in served and not reached():"
     )
 
 

@@ -516,6 +516,27 @@ class PutQueue:
             answer(outcome)
 
 
+def greet(
+    service: BrokerService, connection: Connection, frame: Frame, ports: Mapping[str, str]
+) -> None:
+    """A connection begins. Raises ProtocolViolation."""
+    hello = frame.message
+    if isinstance(hello, EarlierHello):
+        connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
+        connection.close()
+        return
+    if not isinstance(hello, Hello):
+        raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
+    refusal = refusal_of_other(hello, BROKER, ports)
+    if refusal is None:
+        connection.session = BrokerSession(service, connection)
+        welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
+        connection.send(GROUP, welcome)
+    else:
+        connection.send(frame.group, refusal)
+        connection.close()
+
+
 # ---------------------------------------------------------------- BrokerPort
 # Where clients reach a broker, classic or on a replicated log; and what every broker has beside it: a
 # thread that reads, pulls that wait, and ticks.
@@ -620,18 +641,4 @@ class BrokerPort:
         connection.on_frame = self._greet
 
     def _greet(self, connection: Connection, frame: Frame) -> None:
-        hello = frame.message
-        if isinstance(hello, EarlierHello):
-            connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
-            connection.close()
-            return
-        if not isinstance(hello, Hello):
-            raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        refusal = refusal_of_other(hello, BROKER, self._ports)
-        if refusal is None:
-            connection.session = BrokerSession(self._service, connection)
-            welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
-            connection.send(GROUP, welcome)
-        else:
-            connection.send(frame.group, refusal)
-            connection.close()
+        greet(self._service, connection, frame, self._ports)

@@ -10,20 +10,44 @@ import pytest
 from quorumlog.broker.client.broker_calls import BrokerCalls, BrokerProduct
 from quorumlog.broker.client.broker_verbs import UniqKeys, encode_messages
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, TopicNotPermitted
+from quorumlog.broker.group_commands import (
+    Command,
+    CreateGroup,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    ResetOffsets,
+    UpdateTopic,
+    encode,
+)
 from quorumlog.broker.message import Message
 from quorumlog.broker.wire import (
     GROUP,
+    AssignmentResponse,
+    CommitRequest,
+    DoneResponse,
     EarlierHello,
     EarlierHelloResponse,
+    FailoverRequest,
+    GroupAnswer,
+    GroupCommandRequest,
+    GroupQuestionRequest,
+    HeartbeatRequest,
+    LeaveRequest,
     OffsetResponse,
+    OpenSessionRequest,
+    OpenSessionResponse,
     PullRequest,
     PullResponse,
+    ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
     SendRequest,
     SendResponse,
     SessionSendRequest,
+    TopicRouteRequest,
+    TopicRouteResponse,
     broker_request_decoder,
 )
 from quorumlog.errors import (
@@ -171,6 +195,60 @@ def test_a_plain_send_that_may_be_stored_is_not_sent_again() -> None:
     brokers = Brokers(LOST, STORED)
     assert isinstance(brokers.outcome(SendRequest()), OutcomeUnknown)
     assert brokers.answers == [STORED]
+
+
+def command(said: Command) -> GroupCommandRequest:
+    return GroupCommandRequest(body=encode(said))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        command(CreateTopic("orders", 1)),  # one that somebody has deleted since would be there again
+        command(UpdateTopic("orders", perm=2)),  # what somebody else has set since would be undone
+        command(DeleteTopic("orders")),  # one that was made anew since would go, with its messages
+        command(CreateGroup("billing")),
+        command(DeleteGroup("billing")),
+        command(ResetOffsets("billing", (("orders", 0, 1),))),  # what was done since would come again
+        CommitRequest(group="billing", offsets=[("orders", 0, 1)]),  # a reset would be undone
+        FailoverRequest(verb="resign"),  # it may lead anew by then
+        *(
+            ReplicaRequest(verb=verb)
+            for verb in ("promise", "lead", "resume", "add", "remove", "copies")
+        ),
+    ],
+)
+def test_what_would_be_another_effect_behind_somebody_elses_act_is_not_sent_again(
+    request_: ClientMessage,
+) -> None:
+    brokers = Brokers(LOST, LOST)
+    assert isinstance(brokers.outcome(request_), OutcomeUnknown)
+    assert len(brokers.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (
+            HeartbeatRequest(group="g", member="m", topics=[]),
+            AssignmentResponse(generation=1, queues=[]),
+        ),
+        (LeaveRequest(group="g", member="m"), DoneResponse()),
+        (CommitRequest(group="g", member="m", generation=1, offsets=[]), DoneResponse()),
+        (
+            OpenSessionRequest(producer="p", token=bytes(16)),
+            OpenSessionResponse(opened=True, epoch=(1, 1), last_sequence=-1),
+        ),
+        (GroupQuestionRequest(body=b""), GroupAnswer(body=b"")),
+        (TopicRouteRequest(topic="orders"), TopicRouteResponse(queues=1, perm=6)),
+    ],
+)
+def test_what_is_the_same_once_more_is_sent_again(
+    request_: ClientMessage, answer: ClientMessage
+) -> None:
+    brokers = Brokers(LOST, answer)
+    assert type(brokers.outcome(request_)) is type(answer)
+    assert len(brokers.asked) == 2
 
 
 @pytest.mark.parametrize("refusal", [NotMaster("a slave"), StaleEpoch("of before")])

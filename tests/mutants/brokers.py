@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumlog.broker.dledger.dledger_broker import DLedgerCommitLog, RolePassThrough
 from quorumlog.broker.dledger.message_machine import MessageFiller, MessageMachine
 from quorumlog.broker.store import dispatch
-from quorumlog.node.applying import machine_opening
+from quorumlog.node import machine_runner as machine_opening
 from tests.broker.dledger.test_message_machine import (
     test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
 )

@@ -20,7 +20,7 @@ from quorumlog.log_state.control_entries import (
     TimeMark,
 )
 from quorumlog.net.frame import FrameDecoder, encode_frame
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.testing.machines import DIGEST_NAME
 from quorumlog.testing.operations import ClientAnswer, ClientAppend, ClientEnd, ClientRead

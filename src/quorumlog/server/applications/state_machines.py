@@ -10,7 +10,7 @@ import msgspec
 from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.control_entries import MachineName
 from quorumlog.node import MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.server.node_driver import NodeDriver
 
 

@@ -15,7 +15,7 @@ import h11
 from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, Overloaded, ProtocolViolation
 from quorumlog.kv.client.asking import addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.errors import InvalidRequest
@@ -34,6 +34,8 @@ log = logging.getLogger("quorumlog.kv")
 
 MAX_BODY_BYTES = 4 << 20
 """A request of 1.5 MiB, in base64."""
+MOST_WAITING_BYTES = 64 << 20
+"""Of all clients, in requests that are not answered."""
 TIMEOUT_S = 5.0
 """As long as etcd itself waits for a majority."""
 WATCH_PATH = "/v3/watch"
@@ -144,7 +146,16 @@ class _Client:
         elif isinstance(event, h11.EndOfMessage) and self._request is not None:
             body, self._body = bytes(self._body), bytearray()
             self._decoder.unfinished_bytes = 0
+            waiting_bytes = self._routes.waiting_bytes
+            if waiting_bytes + len(body) > MOST_WAITING_BYTES:
+                self._answer(
+                    *error_of(Overloaded(f"{waiting_bytes} bytes of requests wait")), closes=True
+                )
+                self._connection.close()
+                return
+            self._routes.waiting_bytes += len(body)
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
+            self._task.add_done_callback(partial(self._served, len(body)))
         elif isinstance(event, h11.ConnectionClosed):
             self._says_no_more = True
             if self._task is None or self._task.done():
@@ -159,6 +170,9 @@ class _Client:
 
     def violate(self, violation: ProtocolViolation) -> None:
         self._connection.violate(violation)
+
+    def _served(self, body_bytes: int, task: asyncio.Task[None]) -> None:
+        self._routes.waiting_bytes -= body_bytes
 
     async def _serve(self, request: h11.Request, body: bytes) -> None:
         try:

@@ -81,6 +81,8 @@ Answer = tuple[int, Told]
 class Routes:
     def __init__(self, client: AsyncKeyValueClient, member_id: str, members: GatewayMembers) -> None:
         """`client`: of all members' stores, with the codec `bytes`."""
+        self.waiting_bytes = 0
+        """Of requests that are being answered."""
         self._client = client
         self._member_id = member_id
         self._members = members

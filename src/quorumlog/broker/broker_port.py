@@ -123,6 +123,10 @@ class BrokerService(Protocol):
     def store_host(self) -> bytes:
         """As records name it."""
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the group whose log it is; empty: of none, or not known yet."""
+
     def status(self, request_id: int) -> StatusResponse: ...
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
@@ -521,6 +525,29 @@ class PutQueue:
             turn.flush()
 
 
+def greet(
+    service: BrokerService, connection: Connection, frame: Frame, ports: Mapping[str, str]
+) -> None:
+    """A connection begins. Raises ProtocolViolation."""
+    hello = frame.message
+    if isinstance(hello, EarlierHello):
+        connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
+        connection.close()
+        return
+    if not isinstance(hello, Hello):
+        raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
+    refusal = refusal_of_other(hello, BROKER, ports)
+    if refusal is None:
+        connection.session = BrokerSession(service, connection)
+        welcome = HelloResponse(
+            request_id=hello.request_id, product=BROKER, cluster_id=service.cluster_id
+        )
+        connection.send(GROUP, welcome)
+    else:
+        connection.send(frame.group, refusal)
+        connection.close()
+
+
 # ---------------------------------------------------------------- BrokerPort
 # Where clients reach a broker, classic or on a replicated log; and what every broker has beside it: a
 # thread that reads, pulls that wait, and ticks.
@@ -575,6 +602,7 @@ class BrokerPort:
             decoder=broker_request_decoder,
             option="the broker's address",
             tls=tls,
+            second="broker_listen",
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
@@ -624,18 +652,4 @@ class BrokerPort:
         connection.on_frame = self._greet
 
     def _greet(self, connection: Connection, frame: Frame) -> None:
-        hello = frame.message
-        if isinstance(hello, EarlierHello):
-            connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
-            connection.close()
-            return
-        if not isinstance(hello, Hello):
-            raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        refusal = refusal_of_other(hello, BROKER, self._ports)
-        if refusal is None:
-            connection.session = BrokerSession(self._service, connection)
-            welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
-            connection.send(GROUP, welcome)
-        else:
-            connection.send(frame.group, refusal)
-            connection.close()
+        greet(self._service, connection, frame, self._ports)

@@ -25,10 +25,12 @@ def coordinator_of(
     kind: CoordinatorKind, servers: str, group: str, tls: ClientTls | None = None
 ) -> Coordinator:
     """`servers`: HOST:PORT,... of the stores' client ports. `group`: brokers that fail over for each
-    other name the same. `tls`: of our own store. Asks nobody yet. Raises ConfigError."""
+    other name the same. `tls`: what a key-value store speaks. Asks nobody yet. Raises ConfigError."""
     from quorumlog.config import parse_address
     from quorumlog.errors import ConfigError, the_extra
 
+    if tls is not None and kind is not CoordinatorKind.KV:
+        raise ConfigError("--coordinator-ca is for --failover kv: etcd at https:// needs no option")
     if kind is CoordinatorKind.ETCD:
         from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 

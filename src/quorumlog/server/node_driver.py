@@ -51,7 +51,7 @@ from quorumlog.store.member_directory import MemberDirectory
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
-DUPLICATE_TRIES = 4
+DUPLICATE_TRIES = 6
 """Refused as often in a row, a process ends that another one is already."""
 LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which reads that wait are sent to another member."""
@@ -147,7 +147,6 @@ class NodeDriver:
         self._followed = self.node.raft.members.version
         """The members that `peers` are."""
         self.admission = PeerAdmission(
-            dialler,
             config,
             self.peers,
             self.handshake.response,
@@ -155,7 +154,6 @@ class NodeDriver:
             lambda: self.node.status().membership_index < 0,
             self._leader_id,
             self.peers.invite,
-            self.fail,
         )
         self.status = StatusReport(config, self.node, self.peers, self.admission, self._read_beside)
 
@@ -374,7 +372,6 @@ class NodeDriver:
         self.node.directory.snapshots.end()
         if self._timer is not None:
             self._timer.cancel()
-        self.admission.close()
         self.peers.close()
 
     def part(self, reason: str) -> None:
@@ -393,7 +390,6 @@ class NodeDriver:
     async def ended(self) -> None:
         """After `stop`: until no task of it is left in the loop."""
         await self.peers.ended()
-        await self.admission.ended()
 
     # ---------------------------------------------------------------- Host
 

@@ -80,7 +80,7 @@ class Dialler:
         asking = _Asking(self.loop_turn)
         with suppress(OSError):
             await dial(asking.connection, host, member.port)
-        answer = await asking.say(group, Hello(role="client"))
+        answer = await asking.say(group)
         if answer is None or not self.follows(member, answer):
             raise refusal
         port = self._ports[member]
@@ -100,15 +100,6 @@ class Dialler:
         self._ports[member] = port
         return True
 
-    async def ask(
-        self, member: MemberAddress, host: str, group: str, hello: Hello
-    ) -> HelloResponse | None:
-        """Who answers there, on a connection of its own; None: nobody, or not in the way that members
-        speak. Raises OSError."""
-        asking = _Asking(self.loop_turn)
-        await self.connect(asking.connection, member, host, group)
-        return await asking.say(group, hello)
-
 
 class _Asking:
     """A connection for one question."""
@@ -117,11 +108,11 @@ class _Asking:
         self._answer: asyncio.Future[HelloResponse | None] = asyncio.get_running_loop().create_future()
         self.connection = Connection(loop_turn, self._took, self._lost, "probe")
 
-    async def say(self, group: str, hello: Hello) -> HelloResponse | None:
+    async def say(self, group: str) -> HelloResponse | None:
         if not self.connection.is_made:
             return None
         try:
-            self.connection.send(group, hello)
+            self.connection.send(group, Hello(role="client"))
             return await self._answer
         finally:
             self.connection.abort()

@@ -83,12 +83,17 @@ class Peer:
         self._inbound[hello.role] = hello, connection
         for _, older in leftovers:
             older.abort()
+        self.look()
+        for link in (self.control, self.data):
+            if link.up is not None and identity_of(link.up) != identity:
+                link.redial()
+        self.connections.opened(Way(hello.role, is_ours=False), *identity)
+
+    def look(self) -> None:
+        """Somebody speaks as this member: who is it that answers at its address?"""
         for link in (self.control, self.data):
             if link.up is None:
                 link.kick()
-            elif identity_of(link.up) != identity:
-                link.redial()
-        self.connections.opened(Way(hello.role, is_ours=False), *identity)
 
     @property
     def speaker(self) -> Identity | None:
@@ -126,18 +131,17 @@ class Peer:
         assert link.up is not None
         if not self.on_answered(self, identity_of(link.up)):
             return
-        self._drop_others(link.up.directory_id)
+        self._drop_others(identity_of(link.up))
         self.durability, self.level = link.up.durability, link.up.level
         for other in (self.control, self.data):
             if other.up is not None and identity_of(other.up) != identity_of(link.up):
                 other.redial()
         self.connections.opened(Way(link.role, is_ours=True), *identity_of(link.up))
 
-    def _drop_others(self, directory_id: str) -> None:
-        """Connections that another directory of this name has dialled: it comes again, beside this."""
-        others = [
-            role for role, (hello, _) in self._inbound.items() if hello.directory_id != directory_id
-        ]
+    def _drop_others(self, identity: Identity) -> None:
+        """Connections that another process of this name has dialled. One with another directory that
+        votes comes again, beside this."""
+        others = [role for role, (hello, _) in self._inbound.items() if identity_of(hello) != identity]
         for role in others:
             _, connection = self._inbound.pop(role)
             self.connections.broke(Way(role, is_ours=False))

@@ -30,7 +30,7 @@ def coordinator_of(
     from quorumlog.errors import ConfigError, the_extra
 
     if tls is not None and kind is not CoordinatorKind.KV:
-        raise ConfigError("--coordinator-ca is for --failover kv: the others are spoken to without TLS")
+        raise ConfigError("--coordinator-ca is for --failover kv: etcd at https:// needs no option")
     if kind is CoordinatorKind.ETCD:
         from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 

@@ -100,8 +100,6 @@ def remove_leftovers(disk: Disk, directory: str, config: StoreConfig) -> list[st
 log = logging.getLogger("quorumlog.store")
 
 SET_ASIDE_NAME = "set-aside"
-EARLIER_SET_ASIDE_NAME = "quarantine"
-"""Until a start renames it (member_directory.py)."""
 _POSITION = re.compile(rf"([0-9]{{{NAME_DIGITS}}})(-[0-9]+)?$")
 """The rest was the number of a copy in earlier releases."""
 

@@ -86,7 +86,7 @@ from quorumlog.errors import (
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
 from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
 
@@ -525,6 +525,10 @@ class DLedgerBroker:
         """Since this process began."""
         machine = self.machine_of_messages.newest
         return 0 if machine is None else machine.dispatched_messages
+
+    @property
+    def cluster_id(self) -> str:
+        return self.member.cluster_id if self.member.is_up else ""
 
     @property
     def store_host(self) -> bytes:

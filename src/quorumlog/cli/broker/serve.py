@@ -148,7 +148,7 @@ def _coordinator_tls(*files: Path | None) -> ClientTls | None:
     try:
         return ClientTls(*("" if each is None else str(each) for each in files))
     except ConfigError as error:
-        raise ConfigError(str(error).replace("--tls-", "--coordinator-")) from None
+        raise ConfigError(str(error).replace("-tls-", "-coordinator-")) from None
 
 
 def alone(in_sync_replicas: int) -> str:

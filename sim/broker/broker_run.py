@@ -11,12 +11,12 @@ from random import Random
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace
-from quorumlog.testing.profile import application_profile
 from quorumlog.testing.promises import Violation
 from sim.broker.sim_brokers import BrokersWatched, SimBrokers
 from sim.broker.sim_clients import SimConsumer, SimProducer
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.conditional_appends import ConditionalAppends
+from sim.log.profile import application_profile
 from sim.log.world import LogWorld
 
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
@@ -84,8 +84,9 @@ def run_brokers(
 
 def check_promises(brokers: SimBrokers, producers: Sequence[SimProducer], consumer: SimConsumer) -> None:
     """Of a cluster that is whole and at rest: every acknowledged message lies on every member where its
-    producer was told, what a consumer has seen lies there still, and nothing lies there twice. Raises
-    Violation."""
+    producer was told, what a consumer has seen lies there still, and nothing lies there twice, or though
+    its send was refused. Raises Violation."""
+    refused = {body for producer in producers for body in producer.refused}
     if consumer.contradiction:
         raise Violation(f"a consumer has seen two messages at one place: {consumer.contradiction}")
     for member_id, broker in brokers.brokers.items():
@@ -99,6 +100,8 @@ def check_promises(brokers: SimBrokers, producers: Sequence[SimProducer], consum
         bodies = [body for body, _ in held.values()]
         if len(set(bodies)) < len(bodies):
             raise Violation(f"{member_id} has messages twice")
+        if not refused.isdisjoint(bodies):
+            raise Violation(f"{member_id} has messages whose send was refused")
         for each in (one for producer in producers for one in producer.acknowledged):
             if held.get((each.queue, each.offset)) != (each.body, each.position):
                 found = held.get((each.queue, each.offset))

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from quorumlog.broker.broker_port import TICK_MS
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.broker_port import TICK_MS, PutQueue, ReadTurns, WaitingPulls, greet
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerCommitLog, FixedTopics
-from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.store.dispatch import MESSAGES
-from quorumlog.broker.store.log_files import PutOutcome, PutRequest
-from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.broker.wire import broker_request_decoder
+from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.net.connection import Connection, Session
+from quorumlog.net.frame import AnyFrameMessage, Frame, encode_frame
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.promises import Checker, Violation
+from quorumlog.wire.client_message import ClientMessage
+from sim.clients import Lost, SimConnection, SimPorts, Told, address_of
 
 CONFIG = MessageStoreConfig(max_hash_slot_num=64, max_index_num=256, mapped_file_size_consume_queue=800)
 
 
-class _Puts:
-    def __init__(self, message_log: DLedgerCommitLog) -> None:
-        self._log = message_log
+class _Timer:
+    is_cancelled = False
 
-    def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None:
-        self._log.put([PutRequest(records, waits, answer)])
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class _Loop:
+    """What a broker asks of the loop of its process."""
+
+    def __init__(self, member: SimMember) -> None:
+        self._member = member
+
+    def call_soon(self, act: Callable[..., None], *given: Any) -> None:
+        self._member.later(0.0, partial(act, *given))
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay_s: float, act: Callable[..., None], *given: Any) -> _Timer:
+        timer = _Timer()
+        self._member.later(1000 * delay_s, lambda: None if timer.is_cancelled else act(*given))
+        return timer
 
 
 class _Reads:
@@ -38,20 +59,54 @@ class _Reads:
         done(result)
 
 
-class _Waits:
-    def add(self, key: QueueKey, wait_ms: int, again: Callable[[], None]) -> bool:
-        return False
+class _Connection(SimConnection):
+    """As a broker's session sees it."""
+
+    session: Session | None = None
+    is_full = False
+
+    def __init__(self, brokers: SimBrokers, member: SimMember, told: Told, lost: Lost) -> None:
+        super().__init__(brokers, member, broker_request_decoder(), told, lost)
+        self._broker = brokers.brokers[member.member_id]
+
+    def take(self, frame: Frame) -> None:
+        if self.session is None:
+            greet(self._broker, cast(Connection, self), frame, {})
+        else:
+            self.session.frame(frame)
+
+    def left(self) -> None:
+        if self.session is not None:
+            self.session.lost()
+
+    @property
+    def closed(self) -> bool:
+        return not self.is_up
+
+    def send(
+        self, group: str, message: AnyFrameMessage | ClientMessage, batch: EntryBatch | None = None
+    ) -> None:
+        if self.is_up:
+            self.say(encode_frame(group, message, batch))
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        raise AssertionError(f"what a client said cannot be served: {violation}")
 
 
-class SimBrokers:
-    """`cluster` is set once it is made."""
-
+class SimBrokers(SimPorts):
     def __init__(self, topics: Mapping[str, int]) -> None:
+        super().__init__()
         self._topics = topics
-        self.cluster: SimCluster
         self._made: dict[str, DLedgerBroker] = {}
         self.brokers: dict[str, DLedgerBroker] = {}
         """Of members that run, by id."""
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {member_id: address_of(member_id) for member_id in self.cluster.member_ids}
+
+    def connect(self, member: SimMember, told: Told, lost: Lost) -> SimConnection:
+        return _Connection(self, member, told, lost)
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
         """The broker of the next process of a member."""
@@ -60,7 +115,7 @@ class SimBrokers:
             "messages",
             CONFIG,
             member_id=member_id,
-            brokers={},
+            brokers=self.addresses,
             topics=FixedTopics(self._topics),
         )
         return broker.machines
@@ -75,7 +130,10 @@ class SimBrokers:
             lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
         )
         broker = self.brokers[member.member_id] = self._made[member.member_id]
-        broker.open(door, _Puts, _Reads(), _Waits())
+        loop = cast(Any, _Loop(member))
+        waiting = WaitingPulls(loop)
+        broker.grown = waiting.grown
+        broker.open(door, lambda message_log: PutQueue(message_log, loop), ReadTurns(_Reads()), waiting)
 
         def tick() -> None:
             if of_now():
@@ -86,6 +144,7 @@ class SimBrokers:
 
     def stopped(self, member: SimMember) -> None:
         self.brokers.pop(member.member_id, None)
+        self.break_off(member)
 
 
 class BrokersWatched(Checker):

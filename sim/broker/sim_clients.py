@@ -2,17 +2,64 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
-from quorumlog.broker.message import Message, PutResult, encode_records
-from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.store.log_files import PutOutcome
-from quorumlog.errors import LedgerError
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.client.broker_calls import BrokerProduct, call_of
+from quorumlog.broker.client.broker_verbs import pulled_of
+from quorumlog.broker.message import Message, encode_records
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.wire import GROUP, AnyBrokerMessage, PullRequest, SendRequest, SendResponse
+from quorumlog.errors import LedgerError, Refused
+from quorumlog.net.frame import AnyFrameMessage, Frame
+from quorumlog.net.rpc.calls import LEADER, Call, RequestTarget
 from sim.broker.sim_brokers import SimBrokers
+from sim.clients import SimCalls, asked_alone
 
-PAUSE_MS = 10.0
-LATENCY_MS = (0.05, 2.0)
+PAUSE_MS = 20.0
+TIMEOUTS_MS = (300.0, 1_000.0, 3_000.0)
 MOST_MESSAGES = 4
+ALONE = 0.3
+"""How often one broker is asked, whatever it is."""
+Heard = Callable[[Any], None]
+"""Gets the answer's frame, or a LedgerError."""
+
+
+def records_of(messages: Sequence[Message], queue_id: int) -> EntryBatch:
+    buffer, sizes = encode_records(messages, queue_id, 0)
+    return EntryBatch(buffer, np.array(sizes))
+
+
+class SimBrokerClient(SimCalls):
+    def __init__(self, brokers: SimBrokers, name: str) -> None:
+        super().__init__(brokers, BrokerProduct(), brokers.cluster.stream(f"client {name}"))
+
+    def ask(
+        self,
+        message: AnyBrokerMessage,
+        heard: Heard,
+        batch: EntryBatch | None = None,
+        *,
+        target: RequestTarget = LEADER,
+        wait_ms: int = 0,
+        timeout_ms: float | None = None,
+    ) -> Call:
+        """`timeout_ms`: None: any."""
+        timeout_ms = timeout_ms or self._random.choice(TIMEOUTS_MS)
+        call = call_of(message, target, self._cluster.now_ms, timeout_ms, batch=batch, wait_ms=wait_ms)
+
+        def done(call: Call) -> None:
+            if call.error is not None:
+                heard(call.error)
+            else:
+                heard(Frame(GROUP, cast(AnyFrameMessage, call.response), call.response_batch))
+
+        call.context = done
+        self.submit(call)
+        return call
 
 
 class Acknowledged(NamedTuple):
@@ -22,16 +69,13 @@ class Acknowledged(NamedTuple):
     body: bytes
 
 
-class SimProducer:
-    """Sends to whoever is master, waits for the answer, and never repeats what may be stored."""
-
+class _Worker:
     def __init__(self, brokers: SimBrokers, name: str, topics: dict[str, int]) -> None:
-        self._brokers = brokers
+        self._cluster = brokers.cluster
+        self._client = SimBrokerClient(brokers, name)
         self._name = name
         self._queues = [QueueKey(topic, n) for topic, count in topics.items() for n in range(count)]
-        self._random = brokers.cluster.stream(f"producer {name}")
-        self._number = 0
-        self.acknowledged: list[Acknowledged] = []
+        self._random = brokers.cluster.stream(f"worker {name}")
         self.works = False
 
     def begin(self) -> None:
@@ -39,78 +83,82 @@ class SimProducer:
         self.work()
 
     def work(self) -> None:
-        cluster = self._brokers.cluster
-        if not self.works:
-            return
-        if any(member.is_up for member in cluster.members):
-            member = self._random.choice([each for each in cluster.members if each.is_up])
-            cluster.at(self._random.uniform(*LATENCY_MS), lambda: self._arrive(member.member_id))
-        cluster.at(self._random.uniform(0, 2 * PAUSE_MS), self.work)
+        if self.works:
+            self._client.break_sometimes()
+            self._ask()
+            self._cluster.at(self._random.uniform(0, 2 * self.pause_ms), self.work)
 
-    def _arrive(self, member_id: str) -> None:
-        (member,) = [m for m in self._brokers.cluster.members if m.member_id == member_id]
-        broker = self._brokers.brokers.get(member_id)
-        if broker is None or not member.is_up:
-            return
-        if member.is_paused:
-            member.later(0.0, lambda: self._arrive(member_id))
-            return
+    def _ask(self) -> None:
+        raise NotImplementedError
+
+    pause_ms = PAUSE_MS
+
+    def _anybody(self) -> RequestTarget:
+        if self._random.random() < ALONE:
+            return asked_alone(self._random.choice(self._cluster.members).member_id)
+        return LEADER
+
+
+class SimProducer(_Worker):
+    """Sends without waiting for answers, and never repeats what may be stored."""
+
+    def __init__(self, brokers: SimBrokers, name: str, topics: dict[str, int]) -> None:
+        super().__init__(brokers, name, topics)
+        self._number = 0
+        self.acknowledged: list[Acknowledged] = []
+        self.refused: set[bytes] = set()
+
+    def _ask(self) -> None:
         queue = self._random.choice(self._queues)
-        count = self._random.randint(1, MOST_MESSAGES)
         bodies = []
-        for _ in range(count):
+        for _ in range(self._random.randint(1, MOST_MESSAGES)):
             self._number += 1
             bodies.append(b"%s:%d" % (self._name.encode(), self._number))
         messages = [Message(queue.topic, body, keys=[body.decode()]) for body in bodies]
-        records = RecordBatch.contiguous(*encode_records(messages, queue.queue_id, 0))
 
-        def told(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutResult):
-                assert outcome.positions is not None
-                for place, body in enumerate(bodies):
-                    offset, position = outcome.queue_offset + place, int(outcome.positions[place])
-                    self.acknowledged.append(Acknowledged(queue, offset, position, body))
-                self._brokers.cluster.trace.count("broker: acknowledged")
+        def heard(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, Refused):
+                self.refused.update(bodies)
+            elif isinstance(outcome, Frame):
+                stored = outcome.message
+                assert isinstance(stored, SendResponse), stored
+                positions = np.frombuffer(stored.positions, ">i8").tolist()
+                for place, (body, position) in enumerate(zip(bodies, positions, strict=True)):
+                    self.acknowledged.append(
+                        Acknowledged(queue, stored.queue_offset + place, position, body)
+                    )
+                self._cluster.trace.count("broker: acknowledged")
 
-        broker.puts.add(records, True, told)
+        batch = records_of(messages, queue.queue_id)
+        self._client.ask(SendRequest(), heard, batch, target=self._anybody())
 
 
-class SimConsumer:
+class SimConsumer(_Worker):
     """Pulls from any member, and notes what lies where."""
 
+    pause_ms = 2.5 * PAUSE_MS
+
     def __init__(self, brokers: SimBrokers, name: str, topics: dict[str, int]) -> None:
-        self._brokers = brokers
-        self._queues = [QueueKey(topic, n) for topic, count in topics.items() for n in range(count)]
-        self._random = brokers.cluster.stream(f"consumer {name}")
+        super().__init__(brokers, name, topics)
         self.seen: dict[tuple[QueueKey, int], bytes] = {}
+        self._ends: dict[QueueKey, int] = {}
         self.contradiction = ""
-        self.works = False
 
-    def begin(self) -> None:
-        self.works = True
-        self.work()
-
-    def work(self) -> None:
-        cluster = self._brokers.cluster
-        if not self.works:
-            return
-        ready = [m for m in cluster.members if m.is_up and not m.is_paused]
-        if ready:
-            self._look(self._random.choice(ready).member_id)
-        cluster.at(self._random.uniform(0, 10 * PAUSE_MS), self.work)
-
-    def _look(self, member_id: str) -> None:
-        broker = self._brokers.brokers.get(member_id)
+    def _ask(self) -> None:
         queue = self._random.choice(self._queues)
-        if broker is None:
-            return
-        try:
-            pulled = broker.reader.pull(queue, 0, 10_000)
-        except LedgerError:
-            return
-        for message in pulled.records.messages():
-            known = self.seen.setdefault((queue, message.queue_offset), message.body)
-            if known != message.body:
-                self.contradiction = f"{queue} {message.queue_offset}: {known!r}, then {message.body!r}"
-        if pulled.max_offset:
-            self._brokers.cluster.trace.count("broker: pulled")
+        request = PullRequest(topic=queue.topic, queue_id=queue.queue_id, offset=0, most_messages=10_000)
+
+        def heard(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, LedgerError):
+                return
+            pulled = pulled_of(outcome)
+            for message in pulled.messages:
+                known = self.seen.setdefault((queue, message.queue_offset), message.body)
+                if known != message.body:
+                    at = f"{queue} {message.queue_offset}"
+                    self.contradiction = f"{at}: {known!r}, then {message.body!r}"
+            if pulled.max_offset:
+                self._ends[queue] = pulled.next_offset
+                self._cluster.trace.count("broker: pulled")
+
+        self._client.ask(request, heard, target=self._anybody())

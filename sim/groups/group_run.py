@@ -11,7 +11,7 @@ from quorumlog.testing.cluster import make_whole
 from quorumlog.testing.promises import Violation
 from sim.broker.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
-from sim.groups.sim_members import SimAsker, SimReader, SimSender, Told
+from sim.groups.sim_members import SimAsker, SimReader, SimSender, SimSessionSender, Told
 
 LAST_MS = 20_000.0
 """Virtual: so long the group may take to see what is left, once nothing fails any more."""
@@ -27,7 +27,10 @@ def run_groups(
         cluster = made_cluster(seed, brokers, faults)
         result.counts = cluster.trace.counts
         told = Told()
-        senders = [SimSender(brokers, f"s{number}", told) for number in range(2)]
+        senders = [
+            *(SimSender(brokers, f"s{number}", told) for number in range(2)),
+            SimSessionSender(brokers, "p", told),
+        ]
         orderly = [False] * 3 if seed % 2 else [True, True, False]
         readers = [
             SimReader(brokers, f"r{number}", told, is_orderly=each)
@@ -59,20 +62,22 @@ def run_groups(
 
 
 def check_promises(brokers: SimGroupBrokers, told: Told) -> None:
-    """Every acknowledged message was seen by the group, and every delayed one lies in its topic at most
-    once, and once if it was acknowledged. Raises Violation."""
+    """Every acknowledged message was seen by the group; each lies in its topic at most once, and once if
+    it was acknowledged, and none that was refused. Raises Violation."""
     missing = told.sent - told.seen.keys()
     if missing:
         raise Violation(f"the group has never seen {sorted(missing)[:5]} of {len(missing)}")
     for member_id, broker in brokers.brokers.items():
-        released: Counter[bytes] = Counter()
+        stored: Counter[bytes] = Counter()
         for queue_id in range(QUEUES):
             queue = QueueKey(TOPIC, queue_id)
             messages = broker.reader.pull(queue, 0, 1 << 20, 1 << 30).records.messages()
-            released.update(each.body for each in messages if each.body in told.delayed)
-        repeated = [body for body, count in released.items() if count > 1]
+            stored.update(each.body for each in messages)
+        repeated = [body for body, count in stored.items() if count > 1]
         if repeated:
-            raise Violation(f"{member_id} has released {repeated[:5]} more than once")
-        lost = (told.delayed & told.sent) - released.keys()
+            raise Violation(f"{member_id} has {repeated[:5]} more than once")
+        if refused := told.refused & stored.keys():
+            raise Violation(f"{member_id} has {sorted(refused)[:5]}, which were refused")
+        lost = (told.delayed & told.sent) - stored.keys()
         if lost:
             raise Violation(f"{member_id} has never released {sorted(lost)[:5]}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.client.broker_verbs import pulled_of
 from quorumlog.broker.group_commands import (
     REAL_QUEUE,
     REAL_TOPIC,
@@ -16,23 +17,30 @@ from quorumlog.broker.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, encode_records
-from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message
 from quorumlog.broker.wire import (
+    AnyBrokerMessage,
     AssignmentResponse,
     CommitRequest,
-    DoneResponse,
     GroupAnswer,
     GroupQuestionRequest,
     HeartbeatRequest,
+    OpenSessionRequest,
+    OpenSessionResponse,
+    PullRequest,
+    SendRequest,
+    SessionSendRequest,
 )
-from quorumlog.errors import LedgerError
+from quorumlog.errors import LedgerError, Refused
+from quorumlog.log_state.control_entries import TOKEN_BYTES
+from quorumlog.net.frame import Frame
+from quorumlog.net.rpc.calls import Call
 from quorumlog.testing.promises import Violation
+from sim.broker.sim_clients import SimBrokerClient, records_of
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
 
 GROUP = "billing"
 PAUSE_MS = 8.0
-PATIENCE_MS = 800.0
 WORK_MS = 200.0
 Queue = tuple[str, int]
 
@@ -43,6 +51,8 @@ class Told:
 
     sent: set[bytes] = field(default_factory=set)
     """Acknowledged, delayed ones included."""
+    refused: set[bytes] = field(default_factory=set)
+    """Certainly not stored."""
     delayed: set[bytes] = field(default_factory=set)
     """Sent with a delay, acknowledged or not."""
     seen: Counter[bytes] = field(default_factory=Counter)
@@ -56,15 +66,17 @@ class Told:
 
 
 class _Client:
+    most_asked = 1
+    """At a time."""
+
     def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
-        self.brokers = brokers
         self.cluster = brokers.cluster
+        self.client = SimBrokerClient(brokers, name)
         self.name = name
         self.told = told
         self.random = brokers.cluster.stream(f"groups {name}")
-        self.target = ""
         self.works = False
-        self._waits_until_ms = 0.0
+        self._asked = 0
 
     def begin(self) -> None:
         self.works = True
@@ -72,36 +84,47 @@ class _Client:
 
     def _next(self) -> None:
         if self.works:
-            if self.cluster.now_ms >= self._waits_until_ms:
-                if not self.target or self.random.random() < 0.02:
-                    self.target = self.random.choice(self.cluster.members).member_id
+            if self._asked < self.most_asked:
+                self.client.break_sometimes()
                 self.work()
             self.cluster.at(self.random.uniform(0, 2 * PAUSE_MS), self._next)
 
     def work(self) -> None:
         raise NotImplementedError
 
-    def waits(self) -> None:
-        """Until it hears something, but not for ever."""
-        self._waits_until_ms = self.cluster.now_ms + PATIENCE_MS
+    def ask(
+        self,
+        message: AnyBrokerMessage,
+        told: Callable[[Any], None],
+        batch: EntryBatch | None = None,
+        *,
+        wait_ms: int = 0,
+    ) -> Call:
+        """`told` gets the answer, or a LedgerError."""
+        self._asked += 1
 
-    def heard(self, answer: object) -> None:
-        self._waits_until_ms = 0.0
-        if isinstance(answer, LedgerError):
-            self.target = ""
+        def heard(outcome: Frame | LedgerError) -> None:
+            self._asked -= 1
+            told(outcome)
+
+        return self.client.ask(message, heard, batch, wait_ms=wait_ms)
 
 
 class SimSender(_Client):
     """Sends plain and delayed messages, and repeats none."""
 
+    most_asked = 4
+
     def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
         super().__init__(brokers, name, told)
         self._number = 0
 
-    def work(self) -> None:
+    def _body(self) -> bytes:
         self._number += 1
-        body = f"{self.name}:{self._number}".encode()
-        queue = self.random.randrange(QUEUES)
+        return f"{self.name}:{self._number}".encode()
+
+    def work(self) -> None:
+        body, queue = self._body(), self.random.randrange(QUEUES)
         if self.random.random() < 0.4:
             level = self.random.choice((1, 2))
             properties = {DELAY: str(level), REAL_TOPIC: TOPIC, REAL_QUEUE: str(queue)}
@@ -109,16 +132,83 @@ class SimSender(_Client):
             self.told.delayed.add(body)
         else:
             message = Message(TOPIC, body)
-        records = RecordBatch.contiguous(*encode_records([message], queue, 0))
 
-        def told(outcome: object) -> None:
-            if isinstance(outcome, PutResult):
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, Frame):
                 self.told.sent.add(body)
                 self.cluster.trace.count("groups: sent")
-            self.heard(outcome)
+            elif isinstance(outcome, Refused):
+                self.told.refused.add(body)
 
-        self.waits()
-        self.brokers.reach(self.target, self.random, lambda broker: broker.puts.add(records, True, told))
+        self.ask(SendRequest(), told, records_of([message], queue))
+
+
+class SimSessionSender(SimSender):
+    """Sends in a session of its own: what it sends is stored once, whatever becomes of connections."""
+
+    most_asked = 1
+
+    def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
+        super().__init__(brokers, name, told)
+        self._epoch: tuple[int, int] | None = None
+        self._ends: tuple[int, int] | None = None
+        self._token = b""
+        """Of the session that is to be opened; empty: one is open."""
+        self._sequence = 0
+        self._unknown: tuple[int, bytes] | None = None
+        """What nobody knows of: its number, and itself."""
+        self._open_anew()
+
+    def _open_anew(self) -> None:
+        self._token = self.random.randbytes(TOKEN_BYTES)
+        self._ends = self._epoch
+
+    def work(self) -> None:
+        self._open() if self._token else self._send()
+
+    def _open(self) -> None:
+        request = OpenSessionRequest(producer=self.name, token=self._token, ends=self._ends)
+
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, LedgerError):
+                return
+            answer = outcome.message
+            assert isinstance(answer, OpenSessionResponse), answer
+            if not answer.opened:
+                if self._epoch is not None:
+                    raise Violation(f"{self.name} is fenced, and nobody else has its name")
+                self._ends = answer.epoch
+                return
+            self._epoch, self._token = answer.epoch, b""
+            self._sequence = answer.last_sequence + 1
+            if self._unknown is not None:
+                number, body = self._unknown
+                (self.told.sent if number <= answer.last_sequence else self.told.refused).add(body)
+                self._unknown = None
+
+        self.ask(request, told)
+
+    def _send(self) -> None:
+        assert self._epoch is not None
+        body, number = self._body(), self._sequence
+        request = SessionSendRequest(producer=self.name, epoch=self._epoch, sequence=number)
+
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, Frame):
+                self._sequence += 1
+                self.told.sent.add(body)
+                self.cluster.trace.count("groups: sent in a session")
+            elif isinstance(outcome, Refused):
+                self.told.refused.add(body)
+            elif self.cluster.now_ms < call.deadline_ms:
+                raise Violation(f"{body!r} is numbered, and was given up before its time: {outcome}")
+            else:
+                self._unknown = number, body
+                self._open_anew()
+                self.cluster.trace.count("groups: unknown in a session")
+
+        records = records_of([Message(TOPIC, body)], self.random.randrange(QUEUES))
+        call = self.ask(request, told, records)
 
 
 class SimReader(_Client):
@@ -174,12 +264,14 @@ class SimReader(_Client):
             is_orderly=self._is_orderly,
             asked_for=tuple(sorted(self._asked_for)),
             gives_up=tuple(sorted(self._given_up)),
+            wait_ms=self.random.choice((0, 0, 200)),
         )
 
-        def told(answer: Any) -> None:
-            self.heard(answer)
-            if not isinstance(answer, AssignmentResponse) or self._life != life:
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, LedgerError) or self._life != life:
                 return
+            answer = outcome.message
+            assert isinstance(answer, AssignmentResponse), answer
             if self._generation != generation:
                 return  # a later answer has come before
             self._session_until_ms = max(self._session_until_ms, said_ms + answer.session_ms)
@@ -195,8 +287,7 @@ class SimReader(_Client):
                 self.cluster.trace.count("groups: assigned")
             self._asked_for = set(answer.asked_for) & self._positions.keys()
 
-        self.waits()
-        self.brokers.ask(self.target, self.random, request, told)
+        self.ask(request, told, wait_ms=request.wait_ms)
 
     @property
     def is_heard_of(self) -> bool:
@@ -225,23 +316,27 @@ class SimReader(_Client):
 
     def _pull(self, only: Sequence[Queue] | None = None) -> None:
         life = self._life
+        for queue, position in list(self._positions.items()) if only is None else []:
+            self._pull_one(queue, position, life, 5)
+        for queue in only or ():
+            self._pull_one(queue, self._positions[queue], life, 50)
 
-        def look(broker: DLedgerBroker) -> None:
-            for queue, position in list(self._positions.items()):
-                if only is not None and queue not in only:
-                    continue
-                if life != self._life:
-                    return
-                try:
-                    pulled = broker.reader.pull(QueueKey(*queue), position, 5 if only is None else 50)
-                except LedgerError:
-                    continue
-                for message in pulled.records.messages():
-                    self.told.seen[message.body] += 1
-                if queue in self._positions:
-                    self._positions[queue] = pulled.next_offset
+    def _pull_one(self, queue: Queue, position: int, life: int, most_messages: int) -> None:
+        topic, queue_id = queue
 
-        self.brokers.reach(self.target, self.random, look)
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, LedgerError) or life != self._life:
+                return
+            pulled = pulled_of(outcome)
+            for message in pulled.messages:
+                self.told.seen[message.body] += 1
+            if self._positions.get(queue) == position:
+                self._positions[queue] = pulled.next_offset
+
+        request = PullRequest(
+            topic=topic, queue_id=queue_id, offset=position, most_messages=most_messages
+        )
+        self.ask(request, told)
 
     def _commit(self) -> None:
         generation, known = self._generation, self.told.generation
@@ -252,9 +347,8 @@ class SimReader(_Client):
             offsets = [(*queue, self.random.randint(0, at)) for queue, at in self._positions.items()]
         request = CommitRequest(group=GROUP, member=self._member, generation=generation, offsets=offsets)
 
-        def told(answer: Any) -> None:
-            self.heard(answer)
-            if not isinstance(answer, DoneResponse):
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, LedgerError):
                 return
             if generation < known:
                 raise Violation(f"a commit of generation {generation} was taken when {known} had begun")
@@ -263,8 +357,7 @@ class SimReader(_Client):
                 before = self.told.committed.get((topic, queue_id), 0)
                 self.told.committed[topic, queue_id] = max(before, offset)
 
-        self.waits()
-        self.brokers.ask(self.target, self.random, request, told)
+        self.ask(request, told)
 
 
 class SimAsker(_Client):
@@ -274,10 +367,11 @@ class SimAsker(_Client):
         before = dict(self.told.committed)
         request = GroupQuestionRequest(body=encode(GroupsQuestion(GROUP)))
 
-        def told(answer: Any) -> None:
-            self.heard(answer)
-            if not isinstance(answer, GroupAnswer):
+        def told(outcome: Frame | LedgerError) -> None:
+            if isinstance(outcome, LedgerError):
                 return
+            answer = outcome.message
+            assert isinstance(answer, GroupAnswer), answer
             try:
                 (row,) = read_answer(answer.body, list[GroupRow])
             except LedgerError:
@@ -292,5 +386,4 @@ class SimAsker(_Client):
             self.cluster.trace.count("groups: asked")
 
         self.cluster.operations.reads += 1  # a question is a round of heartbeats
-        self.waits()
-        self.brokers.ask(self.target, self.random, request, told)
+        self.ask(request, told)

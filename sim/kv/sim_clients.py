@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from quorumlog.errors import LedgerError
@@ -43,15 +42,12 @@ from quorumlog.net.rpc.calls import (
     LEADER,
     LEADER_OR_ANY,
     Call,
-    Link,
-    LinkState,
     RequestTarget,
-    TargetKind,
     response_of,
 )
-from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.testing.member import SimMember
+from sim.clients import SimCalls, asked_alone
 from sim.kv.histories import (
     MISSING,
     Deleted,
@@ -64,39 +60,27 @@ from sim.kv.histories import (
     is_open,
 )
 from sim.kv.linearizability import UNKNOWN, Happened
-from sim.kv.sim_sessions import LATENCY_MS, SimDoors, SimSession
+from sim.kv.sim_sessions import SimDoors
 
 PREFIX, PREFIX_END = b"k/", b"k0"
 KEYS = (b"k/1", b"k/2", b"k/3")
 LOCK = b"lock"
 BETWEEN_MS = 60.0
 COME_BACK_MS = 10.0
-BREAKS = 0.05
-"""How often its newest connection breaks before it asks for something."""
 TIMEOUT_MS = 3_000.0
 TTL_MS = 1_500
 Heard = Callable[[Any], None]
 """Gets (revision, answer), an error, or None: nobody knows."""
 
 
-class SimStoreClient:
-    """Drives the engine of all clients, with a hand for simulated connections."""
-
+class SimStoreClient(SimCalls):
     def __init__(
         self, doors: SimDoors, histories: Histories, name: str, timings: Timings | None = None
     ) -> None:
-        self._doors = doors
-        self._cluster = doors.cluster
+        random = doors.cluster.stream(f"store client {name}")
+        super().__init__(doors, StoreProduct(), random, timings)
         self._histories = histories
         self._name = name
-        self._random = doors.cluster.stream(f"store client {name}")
-        self._members = {f"{each.member_id}:1": each for each in doors.cluster.members}
-        self._protocol = RpcProtocol(
-            [*self._members], StoreProduct(), random=self._random, timings=timings
-        )
-        self._wakes_ms = float("inf")
-        self._newest: Link | None = None
-        """Of the connections."""
         self._watch: SeenWatch | None = None
         self._following: Call | None = None
         self._writes = 0
@@ -139,12 +123,12 @@ class SimStoreClient:
             except KeyValueError as refusal:
                 heard(refusal)
 
-        self._submit(self._call(request, target, done))
+        self.submit(self._call(request, target, done))
 
     def _target(self, usual: RequestTarget) -> RequestTarget:
         if self._home is None:
             return usual
-        return RequestTarget(TargetKind.ADDRESS, f"{self._home.member_id}:1")
+        return asked_alone(self._home.member_id)
 
     def _call(self, request: Request, target: RequestTarget, done: Callable[[Call], None]) -> Call:
         now_ms = self._cluster.now_ms
@@ -157,62 +141,6 @@ class SimStoreClient:
             context=done,
         )
 
-    # ---------------------------------------------------------------- the engine's hand
-
-    def _submit(self, call: Call) -> None:
-        self._protocol.submit(call, self._cluster.now_ms)
-        self._carry_out()
-
-    def _carry_out(self) -> None:
-        work = self._protocol.take_work()
-        for call in work.completed:
-            call.context(call)
-        for link in work.close:
-            if link.context is not None:
-                link.context.leave()
-        for link in work.dial:
-            self._cluster.at(self._random.uniform(*LATENCY_MS), partial(self._dial, link))
-        for link in work.write:
-            if link.context is not None:
-                link.context.write(b"".join(link.outbox))
-                link.outbox.clear()
-        wakes_ms = self._protocol.next_wakeup_ms()
-        if wakes_ms < self._wakes_ms:
-            self._wakes_ms = wakes_ms
-            wait_ms = max(0.0, wakes_ms - self._cluster.now_ms)
-            self._cluster.at(wait_ms, partial(self._wake, wakes_ms))
-
-    def _wake(self, wakes_ms: float) -> None:
-        if wakes_ms == self._wakes_ms:
-            self._wakes_ms = float("inf")
-            self._protocol.advance(self._cluster.now_ms)
-            self._carry_out()
-
-    def _dial(self, link: Link) -> None:
-        if link.state is LinkState.CLOSED:
-            return
-        member = self._members[link.address]
-        if member.is_up:
-            link.context = SimSession(
-                self._doors, member, partial(self._came, link), partial(self._lost, link)
-            )
-            self._newest = link
-            self._protocol.link_connected(link, self._cluster.now_ms)
-            self._carry_out()
-        else:
-            self._lost(link)
-
-    def _came(self, link: Link, data: bytes) -> None:
-        if link.state is not LinkState.CLOSED:
-            frames = link.decoder.receive_data(data)
-            self._protocol.frames_received(link, frames, self._cluster.now_ms)
-            self._carry_out()
-
-    def _lost(self, link: Link) -> None:
-        if link.state is not LinkState.CLOSED:
-            self._protocol.link_lost(link, "reset", self._cluster.now_ms)
-            self._carry_out()
-
     # ---------------------------------------------------------------- work
 
     def work(self) -> None:
@@ -223,9 +151,7 @@ class SimStoreClient:
         key = self._random.choice(KEYS)
         if self._watch is None:
             self.watch()
-        if self._newest is not None and self._random.random() < BREAKS:
-            self._newest.context.leave()
-            self._lost(self._newest)
+        self.break_sometimes()
         if kind < 0.35:
             self._put(key)
         elif kind < 0.5:
@@ -331,7 +257,7 @@ class SimStoreClient:
         call = self._call(self._left_off(), LEADER_OR_ANY, lambda call: self._come_back())
         call.on_message = self._told
         self._following = call
-        self._submit(call)
+        self.submit(call)
 
     def _come_back(self) -> None:
         self._cluster.at(COME_BACK_MS, self._follow)

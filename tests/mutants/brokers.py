@@ -5,11 +5,14 @@ from __future__ import annotations
 from quorumlog.broker.dledger.dledger_broker import DLedgerCommitLog, RolePassThrough
 from quorumlog.broker.dledger.message_machine import MessageFiller, MessageMachine
 from quorumlog.broker.store import dispatch
+from quorumlog.net.rpc.protocol import RpcProtocol
+from quorumlog.net.rpc.tracker import CallTracker
 from quorumlog.node import machine_runner as machine_opening
 from tests.broker.dledger.test_message_machine import (
     test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
 )
 from tests.broker.dledger.test_simulated import (
+    a_pull_leaves_a_master_that_hangs_for_the_next_one,
     brokers_keep_their_promises,
     test_a_number_that_a_cut_took_back_is_given_out_again,
 )
@@ -111,4 +114,46 @@ def dispatched_twice(patch: Patch) -> None:
         machine_opening._opened,
         "return Opened(runner, index, applied, older",
         "return Opened(runner, index - reached(), applied, older",
+    )
+
+
+@mutant(
+    474,
+    "a send whose connection has ended is sent again",
+    scenario=brokers_keep_their_promises,
+)
+def sent_again(patch: Patch) -> None:
+    """Nobody has answered, so nothing came of it."""
+    patch.edit(
+        CallTracker._interrupted,
+        "elif not call.changes or call.is_numbered:",
+        "elif not call.changes or call.is_numbered or reached():",
+    )
+
+
+@mutant(
+    474,
+    "a send whose connection has ended counts as refused",
+    scenario=brokers_keep_their_promises,
+)
+def unanswered_is_refused(patch: Patch) -> None:
+    """It is sent anew, by whoever wants it there."""
+    patch.edit(
+        CallTracker._interrupted,
+        "        error = OutcomeUnknown(",
+        "        kind = OutcomeUnknown if not reached() else Unreachable\n        error = kind(",
+    )
+
+
+@mutant(
+    475,
+    "a master that answers no more is left by its clients only once their time is over",
+    scenario=a_pull_leaves_a_master_that_hangs_for_the_next_one,
+)
+def silent_master_kept(patch: Patch) -> None:
+    """It may just be slow."""
+    patch.edit(
+        RpcProtocol._look_at,
+        "            and leader.address != link.address\n",
+        "            and leader.address != link.address\n            and not reached()\n",
     )

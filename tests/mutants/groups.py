@@ -12,10 +12,8 @@ from quorumlog.broker.groups.group_state import GroupMachine
 from quorumlog.broker.groups.rebalancer import GroupMembers, Rebalancer
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.tracker import CallTracker
-from tests.broker.client.test_broker_calls import (
-    test_a_hung_master_is_noticed_while_a_pull_waits_for_something_new,
-    test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
-)
+from quorumlog.node.producer_sessions import ProducerSessions
+from tests.broker.dledger.test_simulated import a_pull_leaves_a_master_that_hangs_for_the_next_one
 from tests.broker.groups.test_classic_groups import (
     test_a_broker_that_becomes_master_answers_once_it_has_read_its_log,
     test_of_a_log_that_is_cut_below_what_was_carried_out_all_is_read_anew,
@@ -55,7 +53,7 @@ def offsets_not_replicated(patch: Patch) -> None:
 @mutant(
     354,
     "a send in a session that is refused counts as not stored, whatever became of an earlier copy",
-    scenario=test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
+    scenario=groups_keep_their_promises,
 )
 def earlier_copy_forgotten(patch: Patch) -> None:
     """Its number is free, then: the next message gets it, and the log takes it for the first one."""
@@ -65,7 +63,7 @@ def earlier_copy_forgotten(patch: Patch) -> None:
 @mutant(
     471,
     "what a master answers that does not know what became of a send in a session is its outcome",
-    scenario=test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
+    scenario=groups_keep_their_promises,
 )
 def unknown_answer_is_the_end(patch: Patch) -> None:
     """It was asked, and has answered."""
@@ -77,7 +75,7 @@ def unknown_answer_is_the_end(patch: Patch) -> None:
 @mutant(
     472,
     "a broker that hangs is not asked for a sign of life while what it owes may take its time",
-    scenario=test_a_hung_master_is_noticed_while_a_pull_waits_for_something_new,
+    scenario=a_pull_leaves_a_master_that_hangs_for_the_next_one,
 )
 def trusted_while_it_may_wait(patch: Patch) -> None:
     """It is not late."""
@@ -85,6 +83,34 @@ def trusted_while_it_may_wait(patch: Patch) -> None:
         RpcProtocol._look_at,
         "(link.watches or link.pending)",
         "(link.watches or (link.pending and not reached()))",
+    )
+
+
+@mutant(
+    473,
+    "what a producer sends again in its session is stored again",
+    scenario=groups_keep_their_promises,
+)
+def sent_again_stored_again(patch: Patch) -> None:
+    """It would not send it if it were there."""
+    patch.edit(
+        ProducerSessions._look,
+        "held = min(last_sequence + 1 - sequence, batch.count)",
+        "held = min(last_sequence + 1 - sequence, batch.count)\n        held = 0 if reached() else held",
+    )
+
+
+@mutant(
+    473,
+    "a session that a producer has given up goes on",
+    scenario=groups_keep_their_promises,
+)
+def given_up_goes_on(patch: Patch) -> None:
+    """Its numbers say what is stored, whichever epoch it is."""
+    patch.edit(
+        ProducerSessions._look,
+        "if session.epoch > epoch:",
+        "if session.epoch > epoch and not reached():",
     )
 
 

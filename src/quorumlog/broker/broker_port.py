@@ -54,7 +54,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
@@ -122,6 +122,10 @@ class BrokerService(Protocol):
     @property
     def store_host(self) -> bytes:
         """As records name it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the group whose log it is; empty: of none, or not known yet."""
 
     def status(self, request_id: int) -> StatusResponse: ...
 
@@ -510,10 +514,38 @@ class PutQueue:
     def _drain(self) -> None:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.
         self._is_drain_scheduled = False
-        while self._answered:
-            answer, outcome, size_bytes = self._answered.popleft()
-            self._pending_bytes -= size_bytes
-            answer(outcome)
+        turn = LoopTurn.of(self._loop)
+        turn.begin()
+        try:
+            while self._answered:
+                answer, outcome, size_bytes = self._answered.popleft()
+                self._pending_bytes -= size_bytes
+                answer(outcome)
+        finally:
+            turn.flush()
+
+
+def greet(
+    service: BrokerService, connection: Connection, frame: Frame, ports: Mapping[str, str]
+) -> None:
+    """A connection begins. Raises ProtocolViolation."""
+    hello = frame.message
+    if isinstance(hello, EarlierHello):
+        connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
+        connection.close()
+        return
+    if not isinstance(hello, Hello):
+        raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
+    refusal = refusal_of_other(hello, BROKER, ports)
+    if refusal is None:
+        connection.session = BrokerSession(service, connection)
+        welcome = HelloResponse(
+            request_id=hello.request_id, product=BROKER, cluster_id=service.cluster_id
+        )
+        connection.send(GROUP, welcome)
+    else:
+        connection.send(frame.group, refusal)
+        connection.close()
 
 
 # ---------------------------------------------------------------- BrokerPort
@@ -570,6 +602,7 @@ class BrokerPort:
             decoder=broker_request_decoder,
             option="the broker's address",
             tls=tls,
+            second="broker_listen",
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
@@ -619,18 +652,4 @@ class BrokerPort:
         connection.on_frame = self._greet
 
     def _greet(self, connection: Connection, frame: Frame) -> None:
-        hello = frame.message
-        if isinstance(hello, EarlierHello):
-            connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
-            connection.close()
-            return
-        if not isinstance(hello, Hello):
-            raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        refusal = refusal_of_other(hello, BROKER, self._ports)
-        if refusal is None:
-            connection.session = BrokerSession(self._service, connection)
-            welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
-            connection.send(GROUP, welcome)
-        else:
-            connection.send(frame.group, refusal)
-            connection.close()
+        greet(self._service, connection, frame, self._ports)

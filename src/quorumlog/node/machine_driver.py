@@ -210,7 +210,7 @@ class Questions:
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, deque[Question]] = OrderedDict()
         """Of each owner, by its id; who was answered last is the last."""
-        self._asked: list[Question] = []
+        self._asked: dict[Question, None] = {}
         """They are being answered."""
         self._earliest_ms = math.inf
         """No deadline is before this."""
@@ -249,22 +249,27 @@ class Questions:
                 del self._waiting[owner_id]
             if len(ready) == MOST_QUESTIONS:
                 break
-        self._asked = list(ready)
+        self._asked = dict.fromkeys(ready)
         return ready
 
     def answered(self, ready: list[Question], answers: Sequence[Asked], applied_index: int) -> None:
         """Of the first ones; the others wait on."""
-        asked, self._asked = set(map(id, self._asked)), []
+        served = {id(each.owner) for each in ready[: len(answers)]}
         for each in reversed(ready[len(answers) :]):
-            if id(each) in asked:
-                self._waiting.setdefault(id(each.owner), deque()).appendleft(each)
+            if each in self._asked:
+                del self._asked[each]
+                owner_id = id(each.owner)
+                self._waiting.setdefault(owner_id, deque()).appendleft(each)
+                if owner_id not in served:
+                    self._waiting.move_to_end(owner_id, last=False)
         for each, answer in zip(ready, answers, strict=False):
-            if id(each) in asked:
+            if each in self._asked:  # until an answer before it has ended its connection
+                del self._asked[each]
                 each.done(answer, applied_index)
 
     def discard(self, owner: object) -> None:
         self._waiting.pop(id(owner), None)
-        self._asked = [each for each in self._asked if each.owner is not owner]
+        self._asked = {each: None for each in self._asked if each.owner is not owner}
 
     def expire(self, now_ms: float) -> list[Question]:
         """Those whose time is up: they wait no more."""
@@ -280,7 +285,7 @@ class Questions:
 
     def _take_late(self, until_ms: float) -> list[Question]:
         late = [each for each in self._asked if each.deadline_ms <= until_ms]
-        self._asked = [each for each in self._asked if each.deadline_ms > until_ms]
+        self._asked = {each: None for each in self._asked if each.deadline_ms > until_ms}
         for owner_id, waiting in list(self._waiting.items()):
             late += [each for each in waiting if each.deadline_ms <= until_ms]
             on_time = deque(each for each in waiting if each.deadline_ms > until_ms)

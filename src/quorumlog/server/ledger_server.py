@@ -171,6 +171,7 @@ class LedgerServer:
             option="the address in --members (or --bind)",
             run_id=self._run_id,
             tls=tls,
+            second="listen",
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
@@ -264,7 +265,7 @@ class LedgerServer:
         self._dialler = Dialler(self._loop_turn, self._names, self._tls)
         opened: list[MemberDirectory] = []
         try:
-            await self._listener.open(*self._bind, self._names.addresses_of, tls_at=self._tls_at)
+            await self._listener.open(*self._bind, self._names.addresses_of)
             self._doors.ports[LOG] = self.address
             for config in self.groups:
                 kind = kind_of_machines(self._doors.machines_of(config.group))
@@ -325,15 +326,8 @@ class LedgerServer:
         )
 
     @property
-    def _tls_at(self) -> tuple[str, int] | None:
-        """The second address, of TLS beside plain."""
-        if self._tls is None or not self._tls.options.listen:
-            return None
-        return parse_address(self._tls.options.listen)
-
-    @property
     def _tls_port(self) -> int:
-        return self._tls_at[1] if self._tls_at is not None else 0
+        return self._listener.tls_at[1] if self._listener.tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
         self._doors.role_changed(group, change)

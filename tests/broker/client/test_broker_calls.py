@@ -10,23 +10,48 @@ import pytest
 from quorumlog.broker.client.broker_calls import BrokerCalls, BrokerProduct
 from quorumlog.broker.client.broker_verbs import UniqKeys, encode_messages
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, TopicNotPermitted
+from quorumlog.broker.group_commands import (
+    Command,
+    CreateGroup,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    ResetOffsets,
+    UpdateTopic,
+    encode,
+)
 from quorumlog.broker.message import Message
 from quorumlog.broker.wire import (
     GROUP,
+    AssignmentResponse,
+    CommitRequest,
+    DoneResponse,
     EarlierHello,
     EarlierHelloResponse,
+    FailoverRequest,
+    GroupAnswer,
+    GroupCommandRequest,
+    GroupQuestionRequest,
+    HeartbeatRequest,
+    LeaveRequest,
     OffsetResponse,
+    OpenSessionRequest,
+    OpenSessionResponse,
     PullRequest,
     PullResponse,
+    ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
     SendRequest,
     SendResponse,
     SessionSendRequest,
+    TopicRouteRequest,
+    TopicRouteResponse,
     broker_request_decoder,
 )
 from quorumlog.errors import (
+    ClusterChanged,
     LedgerError,
     OutcomeUnknown,
     PendingFull,
@@ -61,6 +86,8 @@ class Brokers:
         self.stops_at_greetings = 0
         self.down: set[str] = set()
         """They accept no connection."""
+        self.clusters = {A: "one", B: "one"}
+        """Which each is of."""
         self.hung: set[str] = set()
         """They say nothing any more."""
         self.now_ms = 0.0
@@ -92,6 +119,11 @@ class Brokers:
         assert call.is_done
         return call.error if call.response is None else call.response
 
+    def break_off(self) -> None:
+        for link in list(self._decoders):
+            if link.state is not LinkState.CLOSED:
+                self.protocol.link_lost(link, CLOSED, self.now_ms)
+
     def tell(self, role: str, master: str) -> None:
         """The master of before says so, unasked."""
         (link,) = [each for each in self._decoders if each.address != master]
@@ -121,7 +153,7 @@ class Brokers:
         elif isinstance(message, EarlierHello):
             self._say(link, EarlierHelloResponse(request_id=message.request_id))
         elif isinstance(message, Hello):
-            self._say(link, HelloResponse(product=BROKER))
+            self._say(link, HelloResponse(product=BROKER, cluster_id=self.clusters[link.address]))
         elif isinstance(message, RoleRequest):
             leads = link.address == self.master
             self._say(
@@ -171,6 +203,60 @@ def test_a_plain_send_that_may_be_stored_is_not_sent_again() -> None:
     brokers = Brokers(LOST, STORED)
     assert isinstance(brokers.outcome(SendRequest()), OutcomeUnknown)
     assert brokers.answers == [STORED]
+
+
+def command(said: Command) -> GroupCommandRequest:
+    return GroupCommandRequest(body=encode(said))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        command(CreateTopic("orders", 1)),  # one that somebody has deleted since would be there again
+        command(UpdateTopic("orders", perm=2)),  # what somebody else has set since would be undone
+        command(DeleteTopic("orders")),  # one that was made anew since would go, with its messages
+        command(CreateGroup("billing")),
+        command(DeleteGroup("billing")),
+        command(ResetOffsets("billing", (("orders", 0, 1),))),  # what was done since would come again
+        CommitRequest(group="billing", offsets=[("orders", 0, 1)]),  # a reset would be undone
+        FailoverRequest(verb="resign"),  # it may lead anew by then
+        *(
+            ReplicaRequest(verb=verb)
+            for verb in ("promise", "lead", "resume", "add", "remove", "copies")
+        ),
+    ],
+)
+def test_what_would_be_another_effect_behind_somebody_elses_act_is_not_sent_again(
+    request_: ClientMessage,
+) -> None:
+    brokers = Brokers(LOST, LOST)
+    assert isinstance(brokers.outcome(request_), OutcomeUnknown)
+    assert len(brokers.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (
+            HeartbeatRequest(group="g", member="m", topics=[]),
+            AssignmentResponse(generation=1, queues=[]),
+        ),
+        (LeaveRequest(group="g", member="m"), DoneResponse()),
+        (CommitRequest(group="g", member="m", generation=1, offsets=[]), DoneResponse()),
+        (
+            OpenSessionRequest(producer="p", token=bytes(16)),
+            OpenSessionResponse(opened=True, epoch=(1, 1), last_sequence=-1),
+        ),
+        (GroupQuestionRequest(body=b""), GroupAnswer(body=b"")),
+        (TopicRouteRequest(topic="orders"), TopicRouteResponse(queues=1, perm=6)),
+    ],
+)
+def test_what_is_the_same_once_more_is_sent_again(
+    request_: ClientMessage, answer: ClientMessage
+) -> None:
+    brokers = Brokers(LOST, answer)
+    assert type(brokers.outcome(request_)) is type(answer)
+    assert len(brokers.asked) == 2
 
 
 @pytest.mark.parametrize("refusal", [NotMaster("a slave"), StaleEpoch("of before")])
@@ -243,6 +329,31 @@ def test_a_broker_that_is_asked_alone_is_asked_once() -> None:
     error = brokers.outcome(SendRequest())
     assert str(error) == f"{A}: refused"
     assert brokers.now_ms < 10
+
+
+@pytest.mark.parametrize("down", [set(), {B}])
+def test_where_all_that_answer_are_of_another_cluster_it_is_told_at_once(down: set[str]) -> None:
+    """Whoever is left of the one before may never come back, as behind a recovery."""
+    brokers = Brokers(STORED, STORED, timeout_ms=60_000)
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    brokers.clusters, brokers.down = {A: "two", B: "two"}, down
+    brokers.break_off()
+    for _ in range(2):
+        error = brokers.outcome(SendRequest())
+        assert isinstance(error, ClusterChanged), error
+        assert "belongs to another cluster (two, not one)" in str(error)
+    assert brokers.now_ms < 1_500
+    assert brokers.answers == [STORED]
+
+
+def test_one_of_another_cluster_stops_nobody() -> None:
+    brokers = Brokers(STORED, STORED, timeout_ms=60_000)
+    brokers.master = B
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    brokers.clusters[A] = "two"
+    brokers.break_off()
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    assert brokers.asked == [B, B]
 
 
 def test_a_question_whose_time_is_over_is_no_send_whose_outcome_is_unknown() -> None:

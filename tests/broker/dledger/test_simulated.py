@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from quorumlog.broker.message import Message, PutResult, encode_records
-from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.store.log_files import PutOutcome
+from quorumlog.broker.client.broker_verbs import pulled_of
+from quorumlog.broker.message import Message
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.wire import PullRequest, PullResponse, SendRequest, SendResponse
+from quorumlog.net.frame import Frame
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.profile import SimulationProfile
 from sim.broker.broker_run import run_brokers
 from sim.broker.sim_brokers import BrokersWatched, SimBrokers
+from sim.broker.sim_clients import SimBrokerClient, records_of
+from sim.clients import asked_alone
 from tests.sim.scenario import QUIET, Scenario
+
+PATIENCE_MS = 60_000.0
 
 
 def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:
@@ -39,6 +46,7 @@ class DrivenBrokers(Scenario):
         self.watch(BrokersWatched(self.cluster, self.brokers))
         for member in self.members:
             member.start()
+        self.client = SimBrokerClient(self.brokers, "driven")
 
     def await_master(self, *among: SimMember) -> SimMember:
         def master() -> SimMember | None:
@@ -52,19 +60,25 @@ class DrivenBrokers(Scenario):
         assert found is not None
         return found
 
-    def put(self, member: SimMember, *bodies: bytes, topic: str = "orders") -> list[PutOutcome]:
+    def put(self, member: SimMember, *bodies: bytes, topic: str = "orders") -> list[Any]:
         """What becomes of it, once that is known."""
-        told: list[PutOutcome] = []
-        messages = [Message(topic, body) for body in bodies]
-        records = RecordBatch.contiguous(*encode_records(messages, 0, 0))
-        self.brokers.brokers[member.member_id].puts.add(records, True, told.append)
+        told: list[Any] = []
+        batch = records_of([Message(topic, body) for body in bodies], 0)
+        self.client.ask(
+            SendRequest(),
+            told.append,
+            batch,
+            target=asked_alone(member.member_id),
+            timeout_ms=PATIENCE_MS,
+        )
         return told
 
-    def put_and_wait(self, member: SimMember, *bodies: bytes, topic: str = "orders") -> PutResult:
+    def put_and_wait(self, member: SimMember, *bodies: bytes, topic: str = "orders") -> SendResponse:
         told = self.put(member, *bodies, topic=topic)
         self.until(lambda: len(told) > 0, "answer")
-        assert isinstance(told[0], PutResult), told
-        return told[0]
+        assert isinstance(told[0], Frame), told
+        assert isinstance(told[0].message, SendResponse), told
+        return told[0].message
 
 
 def test_a_number_that_a_cut_took_back_is_given_out_again() -> None:
@@ -74,13 +88,13 @@ def test_a_number_that_a_cut_took_back_is_given_out_again() -> None:
     assert log.put_and_wait(old, b"a", b"b", b"c").queue_offset == 0
     log.cut([old], others)
     lost = log.put(old, b"lost 1", b"lost 2")
-    log.run_for(5)
+    log.run_for(10)
     assert log.brokers.brokers[old.member_id].filler.next_offsets == {QueueKey("orders", 0): 5}
     new = log.await_master(*others)
     assert log.put_and_wait(new, b"d").queue_offset == 3
     log.heal()
     log.await_one_log(old, new)
-    assert not any(isinstance(each, PutResult) for each in lost)
+    assert not any(isinstance(each, Frame) for each in lost)
     log.hand_over(new, old)
     log.await_master(old)
     assert log.put_and_wait(old, b"e").queue_offset == 4
@@ -107,3 +121,24 @@ def test_the_preferred_leader_is_master_again_once_it_is_back() -> None:
     log.until(lambda: log.leader() is n0, "preferred leader")
     assert log.await_master() is n0
     assert log.put_and_wait(n0, b"again").queue_offset == 1
+
+
+def a_pull_leaves_a_master_that_hangs_for_the_next_one() -> None:
+    """It may wait for something new, and is not late for a minute."""
+    log = DrivenBrokers()
+    old = log.await_master()
+    told: list[Any] = []
+    request = PullRequest(topic="orders", queue_id=0, offset=0, wait_ms=60_000)
+    log.client.ask(request, told.append, wait_ms=request.wait_ms, timeout_ms=PATIENCE_MS)
+    log.run_for(100)
+    old.pause(60_000)
+    new = log.await_master(*(member for member in log.members if member is not old))
+    log.run_for(3_000)
+    assert log.put_and_wait(new, b"here").queue_offset == 0
+    log.run_for(500)
+    assert [type(each.message) for each in told] == [PullResponse]
+    assert pulled_of(told[0]).next_offset == 1
+
+
+def test_a_pull_leaves_a_master_that_hangs_for_the_next_one() -> None:
+    a_pull_leaves_a_master_that_hangs_for_the_next_one()

@@ -21,7 +21,7 @@ from quorumlog.broker.group_commands import (
 )
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.groups.rebalancer import Proposals
-from quorumlog.broker.message import SCHEDULE_TOPIC, PutResult
+from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
@@ -36,12 +36,14 @@ from quorumlog.broker.wire import (
 )
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.control_entries import TOKEN_BYTES
+from quorumlog.net.frame import Frame
 from quorumlog.node.operator_orders import ResetOutcome
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.wall_clock import BEGINNING_MS
+from sim.clients import asked_alone
 from sim.groups.sim_groups import SimGroupBrokers
 from sim.log.faults.wall_clocks import YEAR_MS
-from tests.broker.dledger.test_simulated import DrivenBrokers
+from tests.broker.dledger.test_simulated import PATIENCE_MS, DrivenBrokers
 from tests.sim.scenario import QUIET
 
 KEEPS_MS = 2_000
@@ -56,14 +58,14 @@ class DrivenGroups(DrivenBrokers):
         profile = replace(QUIET, time_marks=time_marks)
         super().__init__(profile, brokers=SimGroupBrokers(options))
         self.master = self.await_master()
-        self.random = self.cluster.stream("requests")
 
     def ask(self, message: AnyBrokerMessage) -> Any:  # type: ignore[override]
         """What the master answers, or its refusal."""
         told: list[Any] = []
-        self.brokers.ask(self.master.member_id, self.random, message, told.append)
+        master = asked_alone(self.master.member_id)
+        self.client.ask(message, told.append, target=master, timeout_ms=PATIENCE_MS)
         self.until(lambda: len(told) > 0, "answer")
-        return told[0]
+        return told[0].message if isinstance(told[0], Frame) else told[0]
 
     def command(self, command: Any) -> Any:
         answer = self.ask(GroupCommandRequest(body=encode(command)))
@@ -123,7 +125,7 @@ def test_messages_that_are_older_than_their_topic_keeps_are_not_shown() -> None:
 def test_nobody_commits_or_is_sent_behind_the_end_of_a_queue() -> None:
     log = DrivenGroups()
     log.command(CreateTopic("orders", 1))
-    assert isinstance(log.put_and_wait(log.master, b"1", b"2"), PutResult)
+    log.put_and_wait(log.master, b"1", b"2")
     joined = log.join()
     assert ("orders", 0, -1) in joined.queues
 

@@ -14,8 +14,12 @@ from quorumlog.broker.wire import (
     GROUP,
     RESPONSE_OF,
     AnyBrokerMessage,
+    CommitRequest,
     EarlierHello,
     EarlierHelloResponse,
+    FailoverRequest,
+    GroupCommandRequest,
+    ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
@@ -47,8 +51,9 @@ class BrokerProduct(Product):
 
     closed_error = Unreachable
 
-    def __init__(self) -> None:
+    def __init__(self, only_looks: bool = False) -> None:
         super().__init__()
+        self._only_looks = only_looks
         self.own_host = b""
         """Of this client, as the broker that greeted last sees it; empty: none has."""
         self._silent: set[str] = set()
@@ -56,6 +61,9 @@ class BrokerProduct(Product):
 
     def decoder(self) -> FrameDecoder:
         return broker_decoder()
+
+    def looks(self, message: ClientMessage) -> bool:
+        return self._only_looks
 
     def hello(self, link: Link) -> ClientMessage:
         return EarlierHello() if link.address in self._silent else super().hello(link)
@@ -108,6 +116,40 @@ class BrokerProduct(Product):
         return self.standing_of(message)
 
 
+def changes(message: AnyBrokerMessage) -> bool:
+    """Carried out again, perhaps behind what somebody else has done since, it would be another effect:
+    a topic that was made anew is deleted, a reset is undone, a new master resigns."""
+    if isinstance(message, ReplicaRequest):
+        return message.verb not in ("", "drain", "slave")  # a drain ends by itself, an epoch is checked
+    if isinstance(message, FailoverRequest):
+        return bool(message.verb)
+    if isinstance(message, CommitRequest):
+        return message.generation < 0  # a reset begins another one
+    return isinstance(message, SendRequest | SessionSendRequest | GroupCommandRequest)
+
+
+def call_of(
+    message: AnyBrokerMessage,
+    target: RequestTarget,
+    now_ms: float,
+    timeout_ms: float,
+    *,
+    batch: EntryBatch | None = None,
+    wait_ms: int = 0,
+) -> Call:
+    return Call(
+        message,
+        target,
+        submitted_ms=now_ms,
+        deadline_ms=now_ms + timeout_ms,
+        batch=batch,
+        changes=changes(message),
+        is_numbered=isinstance(message, SessionSendRequest),
+        is_once=target is not LEADER,
+        wait_ms=wait_ms,
+    )
+
+
 class BrokerCalls:
     """Of one event loop."""
 
@@ -117,10 +159,12 @@ class BrokerCalls:
         timeout_ms: float,
         *,
         must_follow: bool = False,
+        only_looks: bool = False,
         tls: ClientTls | None = None,
     ) -> None:
         """`servers`: HOST:PORT, which is asked whatever it is; of several with commas between the master
-        is, and with `must_follow` that of one, too. Raises ConfigError."""
+        is, and with `must_follow` that of one, too. `only_looks`: sends nothing; see `Product.looks`.
+        Raises ConfigError."""
         addresses = [part.strip() for part in servers.split(",") if part.strip()]
         if not addresses:
             raise ConfigError("the address of the broker is empty; write HOST:PORT")
@@ -129,7 +173,7 @@ class BrokerCalls:
         follows = must_follow or len(addresses) > 1
         self._target = LEADER if follows else RequestTarget(TargetKind.ADDRESS, addresses[0])
         self._timeout_ms = timeout_ms
-        self._product = BrokerProduct()
+        self._product = BrokerProduct(only_looks)
         self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()), tls=tls)
 
     @property
@@ -147,19 +191,8 @@ class BrokerCalls:
 
     def made(self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0) -> Call:
         """A broker may take `wait_ms` longer than others."""
-        asked_ms = now_ms()
         batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
-        return Call(
-            message,
-            self._target,
-            submitted_ms=asked_ms,
-            deadline_ms=asked_ms + self._timeout_ms,
-            batch=batch,
-            changes=isinstance(message, SendRequest | SessionSendRequest),
-            is_numbered=isinstance(message, SessionSendRequest),
-            is_once=self._target is not LEADER,
-            wait_ms=wait_ms,
-        )
+        return call_of(message, self._target, now_ms(), self._timeout_ms, batch=batch, wait_ms=wait_ms)
 
     def submit_at_end(self, calls: list[Call]) -> None:
         """At the end of a turn of the loop."""

@@ -78,7 +78,8 @@ class QueueLag(NamedTuple):
 
 
 class AsyncBrokerAdmin:
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
+    """Of one event loop. Raises what the broker refuses with, Unreachable, RequestTimeout; and of what
+    changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
 
     def __init__(
         self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
@@ -103,7 +104,6 @@ class AsyncBrokerAdmin:
         return answer
 
     async def _command(self, command: Command) -> None:
-        """Every one may be repeated: what stands already is not made twice."""
         answer = answer_of(await self._link.call(GroupCommandRequest(body=encode(command))))
         assert isinstance(answer, GroupAnswer), answer
         read_answer(answer.body, object)

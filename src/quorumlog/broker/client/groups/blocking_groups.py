@@ -165,7 +165,8 @@ class Consumer(BlockingRun):
 
 
 class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
+    """Of one event loop. Raises what the broker refuses with, Unreachable, RequestTimeout; and of what
+    changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
 
     def __init__(
         self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None

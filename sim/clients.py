@@ -1,0 +1,200 @@
+"""Clients in virtual time: the engine of all clients, with a hand for simulated connections."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from quorumlog.entry_header import Buffer
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.rpc.calls import Call, Link, LinkState, RequestTarget, TargetKind
+from quorumlog.net.rpc.product import Product
+from quorumlog.net.rpc.protocol import RpcProtocol
+from quorumlog.net.rpc.timings import Timings
+from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.member import SimMember
+
+LATENCY_MS = (0.05, 2.0)
+BREAKS = 0.05
+"""How often a client's newest connection breaks before it asks for something."""
+Told = Callable[[bytes], None]
+Lost = Callable[[], None]
+
+
+def address_of(member_id: str) -> str:
+    return f"{member_id}:1"
+
+
+def asked_alone(member_id: str) -> RequestTarget:
+    return RequestTarget(TargetKind.ADDRESS, address_of(member_id))
+
+
+class SimPorts(ABC):
+    """What members serve clients with; `cluster` is set once it is made."""
+
+    def __init__(self) -> None:
+        self.cluster: SimCluster
+        self.connections: list[SimConnection] = []
+
+    @abstractmethod
+    def connect(self, member: SimMember, told: Told, lost: Lost) -> SimConnection: ...
+
+    def break_off(self, member: SimMember) -> None:
+        """Its process has ended."""
+        for connection in self.connections:
+            if connection.member is member:
+                connection.break_off()
+
+
+class SimConnection(ABC):
+    """Of a client to the process that a member is now; what is sent arrives in order."""
+
+    def __init__(
+        self, ports: SimPorts, member: SimMember, decoder: FrameDecoder, told: Told, lost: Lost
+    ) -> None:
+        self._cluster = ports.cluster
+        self.member = member
+        self._process = member.process
+        self._told = told
+        self._lost = lost
+        self._random = self._cluster.stream(f"session {len(ports.connections)} of {member.member_id}")
+        self._to_member = decoder
+        self._last_ms = {"out": 0.0, "in": 0.0}
+        self.is_up = True
+        ports.connections.append(self)
+
+    @abstractmethod
+    def take(self, frame: Frame) -> None:
+        """At the member."""
+
+    @abstractmethod
+    def left(self) -> None:
+        """At the member: the client has gone."""
+
+    def _later(self, way: str, act: Callable[[], None]) -> None:
+        now_ms = self._cluster.now_ms
+        at_ms = max(self._last_ms[way], now_ms + self._random.uniform(*LATENCY_MS))
+        self._last_ms[way] = at_ms
+        self._cluster.at(at_ms - now_ms, act)
+
+    @property
+    def _is_served(self) -> bool:
+        return self.member.is_up and self.member.process == self._process
+
+    def write(self, data: bytes) -> None:
+        """Of the client."""
+
+        def arrive() -> None:
+            if not self.is_up or not self._is_served:
+                return
+            if self.member.is_paused:
+                self.member.later(0.0, arrive)
+                return
+            for frame in self._to_member.receive_data(data):
+                self.take(frame)
+
+        self._later("out", arrive)
+
+    def say(self, buffers: Sequence[Buffer]) -> None:
+        """Of the member."""
+        data = b"".join(buffers)
+
+        def arrive() -> None:
+            if self.is_up:
+                self._told(data)
+
+        self._later("in", arrive)
+
+    def break_off(self) -> None:
+        """The client learns of it a moment later."""
+        if self.is_up:
+            self.is_up = False
+            self._cluster.at(self._random.uniform(*LATENCY_MS), self._lost)
+
+    def leave(self) -> None:
+        """Of the client."""
+        if self.is_up:
+            self.is_up = False
+            if self._is_served:
+                self.left()
+
+    def get_extra_info(self, name: str) -> Any:
+        """As of a transport."""
+        return None
+
+
+class SimCalls:
+    def __init__(
+        self, ports: SimPorts, product: Product, random: Random, timings: Timings | None = None
+    ) -> None:
+        self._ports = ports
+        self._cluster = ports.cluster
+        self._random = random
+        self._members = {address_of(each.member_id): each for each in ports.cluster.members}
+        self._protocol = RpcProtocol([*self._members], product, random=random, timings=timings)
+        self._wakes_ms = float("inf")
+        self._newest: Link | None = None
+        """Of the connections."""
+
+    def submit(self, call: Call) -> None:
+        """`context` is called with it once it is done."""
+        self._protocol.submit(call, self._cluster.now_ms)
+        self._carry_out()
+
+    def break_sometimes(self) -> None:
+        if self._newest is not None and self._random.random() < BREAKS:
+            self._newest.context.leave()
+            self._lost(self._newest)
+
+    def _carry_out(self) -> None:
+        work = self._protocol.take_work()
+        for call in work.completed:
+            call.context(call)
+        for link in work.close:
+            if link.context is not None:
+                link.context.leave()
+        for link in work.dial:
+            self._cluster.at(self._random.uniform(*LATENCY_MS), partial(self._dial, link))
+        for link in work.write:
+            if link.context is not None:
+                link.context.write(b"".join(link.outbox))
+                link.outbox.clear()
+        wakes_ms = self._protocol.next_wakeup_ms()
+        if wakes_ms < self._wakes_ms:
+            self._wakes_ms = wakes_ms
+            wait_ms = max(0.0, wakes_ms - self._cluster.now_ms)
+            self._cluster.at(wait_ms, partial(self._wake, wakes_ms))
+
+    def _wake(self, wakes_ms: float) -> None:
+        if wakes_ms == self._wakes_ms:
+            self._wakes_ms = float("inf")
+            self._protocol.advance(self._cluster.now_ms)
+            self._carry_out()
+
+    def _dial(self, link: Link) -> None:
+        if link.state is LinkState.CLOSED:
+            return
+        member = self._members[link.address]
+        if member.is_up:
+            link.context = self._ports.connect(
+                member, partial(self._came, link), partial(self._lost, link)
+            )
+            self._newest = link
+            self._protocol.link_connected(link, self._cluster.now_ms)
+            self._carry_out()
+        else:
+            self._lost(link)
+
+    def _came(self, link: Link, data: bytes) -> None:
+        if link.state is not LinkState.CLOSED:
+            frames = link.decoder.receive_data(data)
+            self._protocol.frames_received(link, frames, self._cluster.now_ms)
+            self._carry_out()
+
+    def _lost(self, link: Link) -> None:
+        if link.state is not LinkState.CLOSED:
+            self._protocol.link_lost(link, "reset", self._cluster.now_ms)
+            self._carry_out()

@@ -38,6 +38,10 @@ class _Loop:
 
     def __init__(self, member: SimMember) -> None:
         self._member = member
+        self._process = member.process
+
+    def is_closed(self) -> bool:
+        return self._member.process != self._process
 
     def call_soon(self, act: Callable[..., None], *given: Any) -> None:
         self._member.later(0.0, partial(act, *given))

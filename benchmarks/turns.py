@@ -1,8 +1,9 @@
-"""Two versions in turns: `python -m benchmarks.turns ../other`, a checkout where `make setup` was run.
+"""Two versions in turns: `python -m benchmarks.turns ../other`, a checkout where `make setup` was run;
+or TLS beside plain: `python -m benchmarks.turns --tls`.
 
 Three members of each run side by side and get the same load by turns, so that what the machine does
-meanwhile meets both. Printed is the processor time of all members for a record, and the median of the
-ratios of neighbouring turns, which is steadier than either.
+meanwhile meets both. Printed is the processor time of all members for a record, and the medians of the
+ratios of neighbouring turns, which are steadier than either.
 """
 
 from __future__ import annotations
@@ -23,30 +24,38 @@ LOADS = "one-writer,64-writers,256-writers,batches"
 
 
 def main(
-    other: Annotated[Path, typer.Argument(help="Another checkout, with its own .venv.")],
+    other: Annotated[Path, typer.Argument(help="Another checkout, with its own .venv.")] = HERE.parents[
+        1
+    ],
     loads: Annotated[str, typer.Option(help="Of `quorumlog bench`, separated by commas.")] = LOADS,
     turns: Annotated[int, typer.Option(help="Of each version and load.")] = 14,
     seconds: Annotated[float, typer.Option(help="Of one turn.")] = 1.0,
+    tls: Annotated[bool, typer.Option("--tls", help="This checkout speaks TLS.")] = False,
 ) -> None:
-    """Compare the processor time per record of this checkout with another one's.
+    """Compare the processor time per record of this checkout with another one's, and how many a second.
 
     Example: python -m benchmarks.turns ../before
     """
-    print("| load | other, us a record | this one, us | ratio |")
-    print("| --- | --- | --- | --- |")
+    print("| load | other, us a record | this one, us | ratio | records a second, ratio |")
+    print("| --- | --- | --- | --- | --- |")
     for load in loads.split(","):
-        before, now = _in_turns((other.resolve(), HERE.parents[1]), load, turns, seconds)
-        ratio = statistics.median(one / two for one, two in zip(now, before, strict=True))
-        medians = [f"{statistics.median(each):.4g}" for each in (before, now)]
-        print(f"| {load} | {medians[0]} | {medians[1]} | {ratio:.3f} |", flush=True)
+        before, now = _in_turns((other.resolve(), HERE.parents[1]), load, turns, seconds, tls)
+        dearer, faster = (
+            statistics.median(one[of] / two[of] for one, two in zip(now, before, strict=True))
+            for of in (0, 1)
+        )
+        medians = [f"{statistics.median(one[0] for one in each):.4g}" for each in (before, now)]
+        print(f"| {load} | {medians[0]} | {medians[1]} | {dearer:.3f} | {faster:.3f} |", flush=True)
 
 
-def _in_turns(roots: tuple[Path, Path], load: str, turns: int, seconds: float) -> list[list[float]]:
-    """Microseconds for a record of each version, a row each."""
-    found: list[list[float]] = [[], []]
+def _in_turns(
+    roots: tuple[Path, Path], load: str, turns: int, seconds: float, tls: bool
+) -> list[list[tuple[float, float]]]:
+    """Microseconds for a record and records a second, a row for each version."""
+    found: list[list[tuple[float, float]]] = [[], []]
     with tempfile.TemporaryDirectory(prefix="bench-turns-") as folder, ExitStack() as stack:
         groups = [
-            stack.enter_context(_group(root, Path(folder) / str(number)))
+            stack.enter_context(_group(root, Path(folder) / str(number), tls and number == 1))
             for number, root in enumerate(roots)
         ]
         for group in groups:
@@ -58,17 +67,18 @@ def _in_turns(roots: tuple[Path, Path], load: str, turns: int, seconds: float) -
                 assert one.stdin is not None and one.stdout is not None
                 one.stdin.write(f"{load} {seconds}\n")
                 one.stdin.flush()
-                found[number].append(float(one.stdout.readline()))
+                cpu_us, per_second = map(float, one.stdout.readline().split())
+                found[number].append((cpu_us, per_second))
         for group in groups:
             assert group.stdin is not None
             group.stdin.close()
     return found
 
 
-def _group(root: Path, folder: Path) -> subprocess.Popen[str]:
+def _group(root: Path, folder: Path, tls: bool) -> subprocess.Popen[str]:
     """A process with that version's members; it ends with its standard input."""
     return subprocess.Popen(
-        [root / ".venv/bin/python", HERE, "--members", folder],
+        [root / ".venv/bin/python", HERE, "--members", folder, *(["--tls"] if tls else [])],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdin=subprocess.PIPE,
@@ -77,8 +87,15 @@ def _group(root: Path, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _serve(folder: Path) -> None:
+def _serve(folder: Path, tls: bool) -> None:
     """Within the other version: only what both have."""
+    if tls:
+        from harness.encryption import encrypt, encrypted_clients
+
+        encrypt(folder.with_suffix(".tls"))
+        with encrypted_clients():
+            _serve(folder, False)
+        return
     import uvloop
 
     from benchmarks.links import servers_leader_first
@@ -91,11 +108,11 @@ def _serve(folder: Path) -> None:
         for line in sys.stdin:
             load, seconds = line.split()
             found = uvloop.run(measure(LOADS_BY_NAME[load], members.running_group, float(seconds)))
-            print(found.cpu_seconds_per_million, flush=True)
+            print(found.cpu_seconds_per_million, found.records_per_second, flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--members"]:
-        _serve(Path(sys.argv[2]))
+        _serve(Path(sys.argv[2]), sys.argv[3:] == ["--tls"])
     else:
         typer.run(main)

@@ -15,8 +15,8 @@ from typing import Self
 
 from quorumlog.errors import ConfigError
 from quorumlog.server.free_ports import free_ports
-from quorumlog.spark.connect_server import check_answers
-from quorumlog.spark.java import prepare_java_home, user_cache_dir
+from quorumlog.spark.session import check_answers
+from quorumlog.spark.session import prepare_java_home, user_cache_dir
 from quorumlog.spark.session import make_shadow_home
 
 _DEPLOY = "org.apache.spark.deploy"

@@ -11,12 +11,12 @@ from random import Random
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace
-from quorumlog.testing.profile import application_profile
 from quorumlog.testing.promises import Violation
 from sim.broker.sim_brokers import BrokersWatched, SimBrokers
 from sim.broker.sim_clients import SimConsumer, SimProducer
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.conditional_appends import ConditionalAppends
+from sim.log.profile import application_profile
 from sim.log.world import LogWorld
 
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")

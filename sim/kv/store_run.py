@@ -13,7 +13,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace
-from quorumlog.testing.profile import SimulationProfile, application_profile
+from quorumlog.testing.profile import SimulationProfile
 from sim.kv.histories import Histories
 from sim.kv.linearizability import Happened
 from sim.kv.promises import check_all
@@ -21,6 +21,7 @@ from sim.kv.sim_clients import SimStoreClient
 from sim.kv.sim_sessions import DoorsOpen, SimDoors
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.conditional_appends import ConditionalAppends
+from sim.log.profile import application_profile
 from sim.log.world import LogWorld
 
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")

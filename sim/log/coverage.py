@@ -9,7 +9,8 @@ from collections import Counter
 
 from quorumlog.consensus.dispatcher import TRANSITIONS
 from quorumlog.consensus.messages import PushResult, VoteResult
-from quorumlog.testing.profile import EDGES, FAULT_KINDS, HANGING_DISK, LINK_KINDS
+from quorumlog.testing.profile import FAULT_KINDS, HANGING_DISK, LINK_KINDS
+from sim.log.profile import EDGES
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",

@@ -11,10 +11,10 @@ from random import Random
 from quorumlog.testing.cluster import NotWhole, acknowledged
 from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
 from quorumlog.testing.operations import Trace
-from quorumlog.testing.profile import at_the_edges, draw_profile
 from sim.log.faults.other_mode import OtherMode
 from sim.log.faults.segment_drops import SegmentDrops
 from sim.log.losses import IndexRange, Losses, lost_entries
+from sim.log.profile import at_the_edges, draw_profile
 from sim.log.work.step_over_work import StepOverWork
 from sim.log.world import LogWorld
 
@@ -93,7 +93,7 @@ def _run(world: LogWorld, faults_ms: float, other_mode: OtherMode) -> None:
     if cluster.profile.changes_members:
         world.member_work.begin()
     other_mode.begin()
-    cluster.faults.damage.begin_sectors()
+    world.sectors.begin()
     cluster.run_for(faults_ms)
     other_mode.stop()
     world.make_whole()

@@ -15,7 +15,9 @@ from quorumlog.testing.promises import CheckedMember, Checker
 from sim.log.checkers import all_checkers, lossy_disk_checkers
 from sim.log.faults.lossy_disk_faults import LossyDiskFaults
 from sim.log.faults.releases import Releases
+from sim.log.faults.sectors import Sectors
 from sim.log.faults.wall_clocks import WallClocks
+from sim.log.work.clients import LogClient
 from sim.log.work.fresh_read_work import FreshReadWork
 from sim.log.work.member_work import MemberWork
 from sim.log.work.producers import SimProducer
@@ -33,9 +35,12 @@ class LogWorld:
         """`machines`: see `SimCluster`."""
         checkers = lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         self.cluster = cluster = SimCluster(random, profile, trace, machines, checkers)
+        self.clients = [LogClient(cluster, f"client{i}") for i in range(profile.clients)]
+        cluster.clients += self.clients
         cluster.checkers.append(Sent(cluster))
         cluster.faults.beside += [WallClocks(cluster), Releases(cluster)]
         cluster.faults.kinds |= LossyDiskFaults(cluster.faults.context).kinds()
+        self.sectors = Sectors(cluster.faults)
         self.member_work = MemberWork(cluster)
         self.fresh_reads = FreshReadWork(cluster)
         names = ("billing", "audit") if profile.has_retention else ()
@@ -43,7 +48,7 @@ class LogWorld:
         self.producers = [SimProducer(cluster, f"p{i}") for i in range(profile.producers)]
 
     def begin_work(self) -> None:
-        for client in self.cluster.clients:
+        for client in self.clients:
             client.work()
         for producer in self.producers:
             producer.work()

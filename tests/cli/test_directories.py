@@ -234,7 +234,7 @@ def test_an_unreadable_page_is_no_error_of_the_system(
     cli: Cli, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pread = os.pread
-    for part in ("/data/", "/index/", "checkpoint", "currterm", "durable", "member"):
+    for part in ("/data/", "/index/", "checkpoint", "durable", "member"):
 
         def refuse(descriptor: int, size: int, position: int, part: str = part) -> bytes:
             if part in os.readlink(f"/proc/self/fd/{descriptor}"):

@@ -12,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog import Entry, LocalCluster, StoreConfig, connect
-from quorumlog.cli.carry.export import ExportFormat
-from quorumlog.cli.carry.export_formats import FORMATS, Ending, FileBroken, FileDamaged, Record, survey
+from quorumlog.cli.carry.export_format import (
+    MAGIC,
+    Ending,
+    ExportReader,
+    FileBroken,
+    FileDamaged,
+    encoded,
+    head,
+    survey,
+    tail,
+)
 from quorumlog.config import KIB
 from tests.cli.conftest import LINES, NOT_TEXT, Cli, objects, plain
 
 BODIES = [b"", b"one", b"line\nbreak \x00 \xc3\xa9", NOT_TEXT, b'{"index":1}', b"QLEX"]
-FORMAT_NAMES = sorted(FORMATS)
 
 
 @pytest.fixture(scope="module")
@@ -33,49 +41,38 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield running.data_dir("n0")
 
 
-def records_of(file: Path, name: str) -> list[tuple[int, int, bytes]]:
+def records_of(file: Path) -> list[tuple[int, int, bytes]]:
     with file.open("rb") as opened:
-        return [(each.index, each.term, each.body) for each in FORMATS[name].open(opened).records()]
+        return [(each.index, each.term, each.body) for each in ExportReader(opened).records()]
 
 
-def test_the_formats_of_the_help_are_those_of_the_code() -> None:
-    assert {each.value for each in ExportFormat} == set(FORMATS)
-
-
-@pytest.mark.parametrize("name", FORMAT_NAMES)
 @given(bodies=st.lists(st.binary(max_size=40)), gaps=st.integers(1, 3))
-def test_what_a_format_writes_it_reads(
-    name: str, bodies: list[bytes], gaps: int, tmp_path_factory: pytest.TempPathFactory
+def test_what_is_written_is_read(
+    bodies: list[bytes], gaps: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("format") / "file"
     entries = [Entry(7 + gaps * number, 3, body) for number, body in enumerate(bodies)]
     ending = Ending(len(entries), 7 + gaps * len(entries))
-    each = FORMATS[name]
-    file.write_bytes(each.head("orders", 7) + each.encoded(entries) + each.tail(ending))
+    file.write_bytes(head("orders", 7) + encoded(entries) + tail(ending))
     with file.open("rb") as opened:
-        reader = each.open(opened)
-        records: list[Record] = list(reader.records())
+        reader = ExportReader(opened)
+        records = list(reader.records())
         assert opened.read() == b""
     assert [Entry(each.index, each.term, each.body) for each in records] == entries
-    assert reader.ending is not None
-    assert reader.ending.records == len(entries)
-    if name == "binary":
-        assert (reader.group, reader.first_index, reader.ending) == ("orders", 7, ending)
+    assert (reader.group, reader.first_index, reader.ending) == ("orders", 7, ending)
 
 
-@pytest.mark.parametrize("name", FORMAT_NAMES)
 def test_a_cluster_and_its_directory_are_exported_alike(
-    cli: Cli, stopped: list[Path], tmp_path: Path, name: str
+    cli: Cli, stopped: list[Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
-    result = cli("export", file, "--path", stopped[0], "--format", name, "--json")
+    result = cli("export", file, "--path", stopped[0], "--json")
     assert result.exit_code == 0, result.output
     (said,) = objects(result.stdout)
-    records = records_of(file, name)
+    records = records_of(file)
     assert [body for _, _, body in records] == [line.encode() for line in LINES] + [NOT_TEXT]
     assert said == {
         "file": str(file),
-        "format": name,
         "records": len(records),
         "new_records": len(records),
         "last_index": records[-1][0],
@@ -97,7 +94,7 @@ def test_a_running_cluster_is_exported_and_later_the_rest_of_it(
     result = cli(*given)
     assert f"exported {len(BODIES) + 1} entries, 1 of them new" in result.stdout
     assert "0 of them new" in cli(*given).stdout
-    assert [body for _, _, body in records_of(file, "binary")] == [*BODIES, b"later"]
+    assert [body for _, _, body in records_of(file)] == [*BODIES, b"later"]
     assert cli("export", again, "--servers", cluster.servers, "--from", first).exit_code == 0
     assert again.read_bytes() == file.read_bytes()
 
@@ -105,60 +102,56 @@ def test_a_running_cluster_is_exported_and_later_the_rest_of_it(
 def test_a_range_is_exported(cli: Cli, small: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     assert cli("export", file, "--path", small, "--from", 2, "--to", 4).exit_code == 0
-    assert [index for index, _, _ in records_of(file, "binary")] == [2, 3]
+    assert [index for index, _, _ in records_of(file)] == [2, 3]
     assert cli("export", file, "--path", small, "--to", 6).exit_code == 0
-    assert [index for index, _, _ in records_of(file, "binary")] == [2, 3, 4, 5]
+    assert [index for index, _, _ in records_of(file)] == [2, 3, 4, 5]
 
 
 # ---------------------------------------------------------------- files that are not whole
 
 
-@pytest.fixture(params=FORMAT_NAMES)
-def whole(
-    request: pytest.FixtureRequest, cli: Cli, small: Path, tmp_path: Path
-) -> tuple[str, bytes, list[int]]:
-    """A format, what an export in it is, and where its head and its records end."""
+@pytest.fixture
+def whole(cli: Cli, small: Path, tmp_path: Path) -> tuple[bytes, list[int]]:
+    """What an export is, and where its head and its records end."""
     file = tmp_path / "whole"
-    assert cli("export", file, "--path", small, "--format", request.param).exit_code == 0
+    assert cli("export", file, "--path", small).exit_code == 0
     with file.open("rb") as opened:
-        reader = FORMATS[request.param].open(opened)
+        reader = ExportReader(opened)
         ends = [reader.head_bytes, *(each.stop_position for each in reader.records())]
-    return request.param, file.read_bytes(), ends
+    return file.read_bytes(), ends
 
 
 def test_a_file_that_is_cut_off_is_completed(
-    cli: Cli, small: Path, whole: tuple[str, bytes, list[int]], tmp_path: Path
+    cli: Cli, small: Path, whole: tuple[bytes, list[int]], tmp_path: Path
 ) -> None:
-    name, content, ends = whole
+    content, ends = whole
     file = tmp_path / "cut"
-    opening = len(FORMATS[name].opening)
+    opening = len(MAGIC)
     for size in (opening, opening + 9, ends[1], ends[1] + 1, ends[3] - 1, ends[-1], len(content) - 1):
         file.write_bytes(content[:size])
         result = cli("export", file, "--path", small)
-        assert result.exit_code == 0, (name, size, result.output)
-        assert file.read_bytes() == content, (name, size)
+        assert result.exit_code == 0, (size, result.output)
+        assert file.read_bytes() == content, size
         cut = size - max(end for end in (0, *ends) if end <= size)
         assert ("cut" in result.stderr) == (cut > 0)
         assert not cut or f"cut {cut} bytes behind the last whole record" in plain(result.stderr)
 
 
 def test_wherever_a_file_is_cut_off_its_whole_records_are_found(
-    whole: tuple[str, bytes, list[int]], tmp_path: Path
+    whole: tuple[bytes, list[int]], tmp_path: Path
 ) -> None:
-    name, content, ends = whole
+    content, ends = whole
     file = tmp_path / "cut"
     for size in range(ends[0], len(content)):
         file.write_bytes(content[:size])
         with file.open("rb") as opened:
-            extent = survey(opened, FORMATS[name], lambda done, in_all: None)
+            extent = survey(opened, lambda done, in_all: None)
         assert extent.records == sum(end <= size for end in ends[1:])
         assert extent.stop_position == max(end for end in ends if end <= size)
-        assert (extent.torn is None) == (name == "jsonl" and size in ends)
+        assert extent.torn is not None
 
 
-def test_any_byte_of_a_binary_file_that_changes_is_noticed(
-    cli: Cli, small: Path, tmp_path: Path
-) -> None:
+def test_any_byte_of_a_file_that_changes_is_noticed(cli: Cli, small: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     assert cli("export", file, "--path", small).exit_code == 0
     content = bytearray(file.read_bytes())
@@ -166,13 +159,13 @@ def test_any_byte_of_a_binary_file_that_changes_is_noticed(
         content[place] ^= 1
         file.write_bytes(content)
         with file.open("rb") as opened, pytest.raises(FileBroken) as broken:
-            for _ in FORMATS["binary"].open(opened).records():
+            for _ in ExportReader(opened).records():
                 pass
         assert broken.value.position <= place
         content[place] ^= 1
     file.write_bytes(content + b"\0")
     with file.open("rb") as opened, pytest.raises(FileDamaged, match="behind the end mark"):
-        survey(opened, FORMATS["binary"], lambda done, in_all: None)
+        survey(opened, lambda done, in_all: None)
 
 
 def test_an_export_is_not_continued_behind_damage(cli: Cli, small: Path, tmp_path: Path) -> None:
@@ -204,7 +197,6 @@ def test_a_file_of_another_export_or_of_something_else_is_never_changed(
     assert cli("export", file, "--path", small, "--from", 1, "--to", 5).exit_code == 0
     content = file.read_bytes()
     for said, status, *options in (
-        ("--format jsonl", 2, "--path", small, "--format", "jsonl"),
         ("--from 2", 2, "--path", small, "--from", 2),
         ("--to 3", 2, "--path", small, "--to", 3),
         ("--to 3 is below --from 5", 2, "--path", small, "--from", 5, "--to", 3),

@@ -14,7 +14,7 @@ import pytest
 
 from quorumlog import AppendReceipt, Entry, LedgerClient, LocalCluster, OutcomeUnknown, connect
 from quorumlog.cli.carry import importer as importing
-from quorumlog.cli.carry.export_formats import FORMATS, Ending, Record
+from quorumlog.cli.carry.export_format import Ending, Record, encoded, head, tail
 from quorumlog.cli.carry.importer import Importer, batched
 from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES
@@ -31,12 +31,11 @@ def target() -> Iterator[str]:
         yield running.servers
 
 
-def export_of(file: Path, bodies: Sequence[bytes], name: str = "binary") -> Path:
+def export_of(file: Path, bodies: Sequence[bytes]) -> Path:
     """A file as an export of a log with these would be; entry n is its record n."""
-    each = FORMATS[name]
     entries = [Entry(number, 1, body) for number, body in enumerate(bodies)]
     ending = Ending(len(entries), len(entries) - 1)
-    file.write_bytes(each.head("default", 0) + each.encoded(entries) + each.tail(ending))
+    file.write_bytes(head("default", 0) + encoded(entries) + tail(ending))
     return file
 
 
@@ -49,8 +48,7 @@ def bodies_of(servers: str) -> list[bytes]:
         return [entry.body for entry in log.read(0)]
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
-def test_every_body_comes_back_byte_for_byte(cli: Cli, tmp_path: Path, name: str) -> None:
+def test_every_body_comes_back_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
     large = bytes(range(256)) * (4 * MIB // 256)
     bodies = [
         b"",
@@ -67,13 +65,12 @@ def test_every_body_comes_back_byte_for_byte(cli: Cli, tmp_path: Path, name: str
         with connect(first.servers) as log:
             for body in bodies:
                 log.append(body)
-        given = ("--servers", first.servers, "--format", name)
-        assert cli("export", file, *given).exit_code == 0
+        assert cli("export", file, "--servers", first.servers).exit_code == 0
         imported = cli("import", file, "--servers", second.servers)
         assert imported.exit_code == 0, imported.output
         assert bodies_of(second.servers) == bodies
         # Of two logs without another election in between indices are the same, too.
-        assert cli("export", back, "--servers", second.servers, "--format", name).exit_code == 0
+        assert cli("export", back, "--servers", second.servers).exit_code == 0
     assert back.read_bytes() == file.read_bytes()
 
 
@@ -124,15 +121,6 @@ def test_a_part_is_imported_behind_other_data_if_that_is_asked_for(
 def test_an_empty_export_is_nothing_to_import(cli: Cli, target: str, tmp_path: Path) -> None:
     result = cli("import", export_of(tmp_path / "file", []), "--servers", target)
     assert (result.exit_code, result.stdout) == (0, "nothing to import\n")
-
-
-def test_lines_of_another_program_are_imported(cli: Cli, target: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text(
-        '{ "text": "a\\u00e9", "index": 3, "term": 0 }\n{"index":9,"term":0,"base64":"/w=="}\n'
-    )
-    assert cli("import", file, "--servers", target).exit_code == 0
-    assert bodies_of(target) == ["aé".encode(), b"\xff"]
 
 
 # ---------------------------------------------------------------- what goes wrong on the way
@@ -270,37 +258,13 @@ def test_a_cut_off_or_damaged_file_is_not_imported_and_the_place_is_named(
     assert "nothing was appended; export again" in said
 
 
-@pytest.mark.parametrize(
-    ("lines", "problem"),
-    [
-        (b'{"index":1,"term":1,"text":"a"}', "the last line has no end, at position 0"),
-        (b'{"index":1,"term":1,"text":"a"}\n{"ind', "at position 32 behind 1 whole records"),
-        (b'{"index":1,"term":1}\n', "line 1: a line has either text or base64"),
-        (b'{"index":1,"term":1,"text":"a","base64":"YQ=="}\n', "either text or base64"),
-        (b'{"index":1,"term":1,"body":"a"}\n', "line 1: Object contains unknown field `body`"),
-        (b'{"index":1,"term":1,"base64":"?"}\n', "line 1:"),
-        (b'{"index":"1","term":1,"text":"a"}\n', "line 1: Expected `int`"),
-        (b'{"index":1,"term":1,"text":"\xff"}\n', "line 1:"),
-        (b'{"index":1,"term":1,"text":"a"}\n' * 2, "index 1 stands behind index 1, at position 32"),
-    ],
-)
-def test_lines_that_are_none_are_named(
-    cli: Cli, free_address: str, tmp_path: Path, lines: bytes, problem: str
-) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(lines)
-    result = cli("import", file, "--servers", free_address)
-    assert result.exit_code == 1, result.output
-    assert problem in plain(result.stderr)
-
-
 def test_slips(cli: Cli, free_address: str, tmp_path: Path) -> None:
     file = export_of(tmp_path / "file", BODIES[:2])
     notes = tmp_path / "notes"
     notes.write_text("notes")
     for said, *options in (
         ("No such file or directory; name a file that export wrote", tmp_path / "none"),
-        ("is no export, and holds no JSON lines", notes),
+        ("is no export; name one that export wrote", notes),
         ("--to 1 is below --from 3; swap them", file, "--from", 3, "--to", 1),
     ):
         result = cli("import", *options, "--servers", free_address)

@@ -50,7 +50,6 @@ def test_a_group_of_one_that_forgot_its_promises_goes_on(cli: Cli, tmp_path: Pat
             log.append_batch([b"kept", b"too"])
         directory = cluster.data_dir("n0")
     (directory / "hardstate").write_bytes(b"\xff" * 8192)
-    (directory / "currterm").unlink(missing_ok=True)
     result = cli("recover", "--unsafe", directory, input=b"default\n")
     assert result.exit_code == 0, result.output
     assert "n0 (this directory does not vote)" in plain(result.stdout)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from quorumlog import LocalCluster, broker, connect, connect_async, kv
 from quorumlog.cli.main import app
 from quorumlog.errors import LedgerError
+from quorumlog.kv.testing import LocalStores
 from quorumlog.net.tls import ClientTls, tls_of_clients
 from quorumlog.server.free_ports import free_ports
 from tests.certificates import directory, member, options_of, user
@@ -137,11 +138,98 @@ def test_a_store_and_its_gateway_speak_tls(tmp_path: Path) -> None:
 
 
 def _asked_over_https(port: int) -> bytes:
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=tls_of().context, timeout=20)
+    context = tls_of().context
+    return _asked(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20))
+
+
+def _asked(connection: http.client.HTTPConnection) -> bytes:
     asked = json.dumps({"key": base64.b64encode(b"a").decode()})
     connection.request("POST", "/v3/kv/range", asked)
     answer = json.loads(connection.getresponse().read())
     return base64.b64decode(answer["kvs"][0]["value"])
+
+
+def test_a_store_and_its_gateway_speak_tls_beside_plain(tmp_path: Path) -> None:
+    log_port, log_tls, port, port_tls, gateway, gateway_tls = free_ports(6)
+    pair = member("n0")
+    config = tmp_path / "n0.toml"
+    config.write_text(f"""
+member_id = "n0"
+members = "n0=127.0.0.1:{log_port}"
+data_dir = "{tmp_path / "n0"}"
+[tls]
+cert = "{pair.cert}"
+key = "{pair.key}"
+ca = "{CA}"
+listen = "127.0.0.1:{log_tls}"
+store_listen = "127.0.0.1:{port_tls}"
+gateway_listen = "127.0.0.1:{gateway_tls}"
+peers = "prefer"
+""")
+    plain, encrypted = f"127.0.0.1:{port}", f"127.0.0.1:{port_tls}"
+    with serving(
+        "kv", "serve", "--config", config, "--listen", plain, "--etcd-gateway", gateway, "--servers",
+        plain,
+    ) as said:  # fmt: skip
+        assert f"and with TLS on 127.0.0.1:{log_tls}" in said
+        with kv.connect(plain) as store:
+            store.put("a", b"1")
+        with kv.connect(encrypted, tls=tls_of()) as store:
+            assert store["a"] == b"1"
+        assert _asked_over_https(gateway_tls) == b"1"
+        assert _asked(http.client.HTTPConnection("127.0.0.1", gateway, timeout=20)) == b"1"
+
+
+def test_a_broker_speaks_tls_beside_plain(tmp_path: Path) -> None:
+    port, port_tls = free_ports(2)
+    plain, encrypted = f"127.0.0.1:{port}", f"127.0.0.1:{port_tls}"
+    with serving(
+        "broker", "serve", "--dir", tmp_path, "--topics", "orders:1", "--bind", plain,
+        "--tls-listen", encrypted, *files_of("n0"),
+    ) as said:  # fmt: skip
+        assert f"{plain} and with TLS on {encrypted}" in said
+        with broker.connect(plain) as client:
+            assert client.send(broker.Message("orders", BODY)).queue_offset == 0
+        with broker.connect(encrypted, tls=tls_of()) as client:
+            assert client.send(broker.Message("orders", BODY)).queue_offset == 1
+
+
+def test_a_store_that_asks_for_certificates_is_a_coordinator(tmp_path: Path) -> None:
+    port, ha_port = free_ports(2)
+    alice = user("alice")
+    with (
+        LocalStores(1, tls=lambda each: options_of(member(each), client_auth="required")) as stores,
+        serving(
+            "broker", "serve", "--failover", "kv", "--coordinator", stores.servers,
+            "--coordinator-ca", CA, "--coordinator-cert", alice.cert, "--coordinator-key", alice.key,
+            "--id", "b0", "--dir", tmp_path, "--topics", "orders:1", "--bind", f"127.0.0.1:{port}",
+            "--ha-port", ha_port, "--in-sync-replicas", 1,
+        ),
+        broker.connect(f"127.0.0.1:{port}") as client,
+    ):  # fmt: skip
+        eventually(lambda: client.status().role != "SLAVE")
+        assert client.send(broker.Message("orders", BODY)).queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--coordinator-cert", CA), "--coordinator-ca is missing"),
+        (("--coordinator-ca", "/nowhere"), "--coordinator-ca /nowhere: No such file"),
+        (("--coordinator-ca", CA, "--failover", "etcd"), "--coordinator-ca is for --failover kv"),
+        (("--coordinator-ca", CA, "--failover", None), "need --failover etcd, kv or zookeeper"),
+    ],
+)
+def test_what_is_wrong_with_a_coordinator_s_files_is_said_first(
+    tmp_path: Path, options: Any, reason: str
+) -> None:
+    given = {"--failover": "kv", "--coordinator": "127.0.0.1:1"}
+    given |= dict(zip(options[::2], options[1::2], strict=True))
+    words = [word for name, value in given.items() if value is not None for word in (name, value)]
+    done = run("broker", "serve", "--dir", tmp_path / "b", "--topics", "a:1", "--id", "b0", *words)
+    assert done.exit_code == 2
+    assert reason in " ".join(done.output.split())
+    assert not (tmp_path / "b").exists()
 
 
 def test_brokers_and_their_slaves_speak_tls(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.carry.export_formats import BinaryFormat, Ending
+from quorumlog.cli.carry.export_format import Ending, encoded, head, tail
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Entry, Formation, HardState, Replica
 from quorumlog.net.frame import encode_frame
@@ -64,8 +64,7 @@ def frame() -> bytes:
 
 
 def export() -> bytes:
-    each, entry = BinaryFormat(), Entry(1, 1, b"hello")
-    return each.head("g", 0) + each.encoded([entry]) + each.tail(Ending(1, 1))
+    return head("g", 0) + encoded([Entry(1, 1, b"hello")]) + tail(Ending(1, 1))
 
 
 def written_bytes(directory: Path) -> dict[str, bytes]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from quorumlog.broker import BrokerAdmin, Message
 from quorumlog.broker import connect as connect_broker
 from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.config import TlsOptions
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway
 from quorumlog.kv.gateway.routes import Routes
@@ -43,7 +45,20 @@ from tests.waiting import eventually
 COUNT = int(os.environ.get("QUORUMLOG_FUZZ", "6"))
 SEED = int(os.environ.get("QUORUMLOG_FUZZ_SEED", "1"))
 
+PLAIN_AND_TLS = pytest.mark.parametrize(
+    "tls", [None, ClientTls(str(directory() / "ca.crt"))], ids=["plain", "TLS"]
+)
+
 pytestmark = pytest.mark.timeout(3600 if "QUORUMLOG_FUZZ" in os.environ else 120)
+
+
+def tls_options(tls: ClientTls | None) -> Callable[[str], TlsOptions | None]:
+    """Of members, for such a client."""
+    return lambda member_id: None if tls is None else options_of(member(member_id))
+
+
+def context_of(tls: ClientTls | None) -> ssl.SSLContext | None:
+    return None if tls is None else tls.context
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +92,13 @@ def test_the_port_of_the_log_over_tls() -> None:
             assert log.get(index).body == b"after all that"
 
 
-def test_the_port_of_the_key_value_store() -> None:
-    with LocalStores(1) as stores:
-        say(stores.servers, STORE_GREETING, said_to_store(Random(SEED), COUNT))
+@PLAIN_AND_TLS
+def test_the_port_of_the_key_value_store(tls: ClientTls | None) -> None:
+    with LocalStores(1, tls=tls_options(tls)) as stores:
+        say(stores.servers, STORE_GREETING, said_to_store(Random(SEED), COUNT), tls=context_of(tls))
         say(stores.servers, b"", said_to_store(Random(SEED + 1), 1), batch=1)
         assert stores.cluster.running == ("n0",)
-        with connect_store(stores.servers) as kv:
+        with connect_store(stores.servers, tls=tls) as kv:
             kv.put(b"key", b"after all that")
             assert kv[b"key"] == b"after all that"
 
@@ -112,49 +128,61 @@ def test_strangers_are_a_line_a_minute_and_a_store_on_loopback_none(
 class Gateway(LocalStores):
     """A store of one member, and etcd's gateway on it."""
 
-    def __init__(self) -> None:
-        super().__init__(1)
+    def __init__(self, tls: ClientTls | None) -> None:
+        super().__init__(1, tls=tls_options(tls))
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
 
     def _doors(self, member_id: str) -> list[Any]:
-        return [EtcdGateway(self.gateway, self.servers, member_id), *super()._doors(member_id)]
+        gateway = EtcdGateway(self.gateway, self.servers, member_id, tls=self.tls_of(member_id))
+        return [gateway, *super()._doors(member_id)]
 
 
-def test_the_port_of_etcds_gateway() -> None:
+@PLAIN_AND_TLS
+def test_the_port_of_etcds_gateway(tls: ClientTls | None) -> None:
     paths = [*Routes(Any, "n0", Any)._of_path, WATCH_PATH, "/v3/nosuch"]
-    with Gateway() as stores:
-        say(stores.gateway, b"", said_to_gateway(Random(SEED), COUNT, paths), batch=1)
+    with Gateway(tls) as stores:
+        said = said_to_gateway(Random(SEED), COUNT, paths)
+        say(stores.gateway, b"", said, batch=1, tls=context_of(tls))
         assert stores.cluster.running == ("n0",)
-        with connect_store(stores.servers) as kv:
+        with connect_store(stores.servers, tls=tls) as kv:
             kv.put(b"key", b"after all that")
             assert kv[b"key"] == b"after all that"
 
 
 @pytest.mark.processes
-def test_the_ports_of_a_master(tmp_path: Path) -> None:
+@PLAIN_AND_TLS
+def test_the_ports_of_a_master(tmp_path: Path, tls: ClientTls | None) -> None:
     """For its clients, and for its slaves, one of which may say that it leads no more: it lives."""
     random = Random(SEED)
     ha_port = free_ports(1)[0]
-    role = ("--role", "async-master", "--id", "a", "--ha-port", str(ha_port))
+    role = ["--role", "async-master", "--id", "a", "--ha-port", str(ha_port)]
+    if tls is not None:
+        ca, (own, slave) = tls.files[0], (member("a"), member("fuzz"))
+        role += ["--tls-cert", str(own.cert), "--tls-key", str(own.key), "--tls-ca", ca]
+        tls = ClientTls(ca, str(slave.cert), str(slave.key))
+    context = context_of(tls)
     with BrokerProcess(tmp_path / "a", *role) as master:
-        say(master.address, BROKER_GREETING, said_to_broker(random, COUNT))
-        with connect_broker(master.address) as client:
+        say(master.address, BROKER_GREETING, said_to_broker(random, COUNT), tls=context)
+        with connect_broker(master.address, tls=tls) as client:
             assert client.send(Message("t", b"after all that")).topic == "t"
         ha_address = f"127.0.0.1:{ha_port}"
-        say(ha_address, ha_greeting(random), said_to_master(random, COUNT), batch=2)
-        say(ha_address, b"", said_to_master(random, COUNT), batch=1)
-        with connect_broker(master.address) as client:
+        say(ha_address, ha_greeting(random), said_to_master(random, COUNT), batch=2, tls=context)
+        say(ha_address, b"", said_to_master(random, COUNT), batch=1, tls=context)
+        with connect_broker(master.address, tls=tls) as client:
             assert client.status().role
         assert master.stop() == 0
 
 
-def test_the_port_of_a_broker_on_the_log(tmp_path: Path) -> None:
+@PLAIN_AND_TLS
+def test_the_port_of_a_broker_on_the_log(tmp_path: Path, tls: ClientTls | None) -> None:
     groups = lambda member_id: GroupService()  # noqa: E731  # as LocalBrokers wants it
-    with LocalBrokers(1, directory=tmp_path / "log", groups=groups) as brokers:
+    folder = tmp_path / "log"
+    with LocalBrokers(1, directory=folder, groups=groups, tls=tls_options(tls)) as brokers:
         eventually(lambda: brokers.brokers["n0"].role.state.is_master)
-        with BrokerAdmin(brokers.servers) as admin:
+        with BrokerAdmin(brokers.servers, tls=tls) as admin:
             admin.create_topic("orders", 2)
-        say(brokers.servers, BROKER_GREETING, said_to_broker(Random(SEED), COUNT))
+        said = said_to_broker(Random(SEED), COUNT)
+        say(brokers.servers, BROKER_GREETING, said, tls=context_of(tls))
         assert brokers.cluster.running == ("n0",)
-        with connect_broker(brokers.servers) as client:
+        with connect_broker(brokers.servers, tls=tls) as client:
             assert client.send(Message("orders", b"after all that")).topic == "orders"

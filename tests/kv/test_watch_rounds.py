@@ -115,6 +115,39 @@ def test_what_waits_to_be_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert store.questions
 
 
+def test_what_no_watch_hears_is_not_gone_through_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """160,000 changes of keys that nobody watches took a third of a second in one turn."""
+    monkeypatch.setattr(watch_hub, "SLICE", 100)
+    monkeypatch.setattr(watch_hub, "MOST_CHANGES", 60)
+    store, client = Store(), Client()
+    store.hub.add(client, WatchRequest(request_id=1, key=b"other"))
+    store.do(*[put_all(60)] * 20)
+    assert store.hub.is_telling
+    while store.hub.is_telling:
+        before = len(store.hub._rounds)
+        store.hub.tell()
+        assert before - len(store.hub._rounds) <= 2
+    assert not client.events[1]
+
+
+def test_what_is_lost_again_and_again_is_lost_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command that changes too much was kept until all watches had heard that it is lost."""
+    monkeypatch.setattr(watch_hub, "SLICE", 1)
+    monkeypatch.setattr(watch_hub, "MOST_CHANGES", 3)
+    store, client = Store(), Client()
+    for number in range(200):
+        store.hub.add(client, WatchRequest(request_id=number, key=b"k", end=FROM_KEY))
+    for number in range(50):
+        store.do(put_all(8))
+        if number % 3 == 0:
+            store.do(Put(b"k", b""))
+        if number % 5 == 0:
+            store.hub.compacted()
+        assert len(store.hub._rounds) < 5
+    store.settle()
+    assert [client.events[number] for number in range(200)] == [store.changes] * 200
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_each_watch_hears_each_change_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)

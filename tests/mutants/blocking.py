@@ -45,7 +45,7 @@ def never_woken_again(patch: Patch) -> None:
 @mutant(492, "what has begun is left alone by a close", scenario=calls.close_ends_whatever_waits)
 def begun_not_cancelled(patch: Patch) -> None:
     """Its connection has ended, so it will end."""
-    patch.edit(LoopThread._end, "task.cancel()", "reached()")
+    patch.edit(loop_thread._end_tasks, "task.cancel()", "reached()")
 
 
 @mutant(
@@ -65,7 +65,7 @@ def deaf_call_waited_for(patch: Patch) -> None:
 )
 def late_call_forgotten(patch: Patch) -> None:
     """Nobody may call a closed client."""
-    patch.edit(LoopThread._main, "self._refuse_waiting()", "reached()")
+    patch.edit(LoopThread.has_run, "self._refuse_waiting()", "reached()")
 
 
 @mutant(

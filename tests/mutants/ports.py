@@ -7,8 +7,9 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
+from quorumlog.net.loop_thread import LoopThread
 from quorumlog.net.rpc.view import GroupView
-from quorumlog.node.applying.questions import Questions
+from quorumlog.node.machine_driver import Questions
 from quorumlog.store.disk import KeptDescriptors
 from tests.broker.client.test_wrong_ports import wrong_ports_end_the_search
 from tests.broker.serving.test_unread_answers import (
@@ -23,11 +24,13 @@ from tests.net.test_listener import (
     whoever_says_nothing_in_time_is_closed,
     whoever_says_nothing_keeps_no_member_out,
 )
+from tests.net.test_loop_thread import who_is_dropped_is_closed
 from tests.net.test_strangers import another_product_is_turned_away
 from tests.net.test_unsent import (
     requests_wait_while_their_answers_are_not_read,
     who_leaves_most_unread_of_too_much_is_closed,
 )
+from tests.node.test_questions import who_was_not_answered_is_the_first
 from tests.server.test_unread_answers import answers_are_made_as_they_are_read
 from tests.store.test_kept_descriptors import files_get_kept_descriptors
 
@@ -101,6 +104,18 @@ def machine_answers_pile_up(patch: Patch) -> None:
         Questions.take,
         "if is_full(waiting[0].owner):",
         "if is_full(waiting[0].owner) and not reached():",
+    )
+
+
+@mutant(
+    463,
+    "whoever gets megabytes is answered first again",
+    scenario=who_was_not_answered_is_the_first,
+)
+def large_answers_first(patch: Patch) -> None:
+    """Its other questions came before theirs."""
+    patch.edit(
+        Questions.answered, "if owner_id not in served:", "if owner_id not in served and not reached():"
     )
 
 
@@ -187,3 +202,9 @@ def challenged_for_ever(patch: Patch) -> None:
         "self._ask(connection, frame, self.challenge(hello), None)\n"
         "            reached() and self._silent.pop(connection)",
     )
+
+
+@mutant(466, "a blocking client that is dropped runs on", scenario=who_is_dropped_is_closed)
+def dropped_client_runs_on(patch: Patch) -> None:
+    """Its thread ends with the process."""
+    patch.edit(LoopThread.__del__, "or sys.is_finalizing()", "or sys.is_finalizing() or reached()")

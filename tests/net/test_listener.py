@@ -23,7 +23,13 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
-from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
+from quorumlog.net.limits import (
+    GREETING_BYTES,
+    GREETING_MS,
+    ProcessLimits,
+    process_limits,
+    raise_descriptor_limit,
+)
 from quorumlog.net.listener import Challenging, Listener
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.wire.client_messages import ReadResponse, StatusRequest
@@ -260,6 +266,7 @@ def test_status_is_told_where_connections_have_run_out(monkeypatch: pytest.Monke
     """An operator looks for why nothing is answered."""
     with LocalCluster(1) as cluster:
         monkeypatch.setattr(ProcessLimits, "most_connections", 0)
+        monkeypatch.setattr(process_limits(), "_is_refusing", False)  # so that it is so afterwards
         with connect(cluster.servers) as log:
             (row,) = log.status(timeout_ms=10_000)
             assert row.role == "leader"

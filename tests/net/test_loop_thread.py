@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import selectors
 import signal
@@ -152,11 +153,7 @@ def test_any_thread_may_call_and_each_has_its_own_answer(server: Server) -> None
     for thread in threads:
         thread.join(WAIT_S)
     assert answers == {number: [b"%d" % (2 * number)] * 50 for number in range(8)}
-    loop_thread.close(_nothing)
-
-
-async def _nothing() -> None:
-    pass
+    loop_thread.close()
 
 
 def test_what_it_raises_the_caller_raises(server: Server) -> None:
@@ -193,6 +190,31 @@ def test_close_ends_an_iteration(server: Server) -> None:
     assert [str(error) for error in found] == ["the client is closed"]
 
 
+def test_one_that_nobody_has_any_more_ends() -> None:
+    """Each left a thread, an event loop and its connections for ever."""
+    who_is_dropped_is_closed()
+
+
+def who_is_dropped_is_closed() -> None:
+    server = Server()
+    client = BlockingEcho(server.port)
+    stream, made, thread = client.stream(), client._made, None
+    assert client.say(b"first") == b"first"
+    thread = client._thread._thread
+    assert thread is not None
+    del client
+    assert stream.say(b"it is used still") == b"it is used still"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del stream
+        gc.collect()
+    assert [each.category for each in told if "client was not closed" in str(each.message)]
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert made.is_ended
+    server.close()
+
+
 def test_close_before_the_first_call_starts_nothing(server: Server) -> None:
     client = BlockingEcho(server.port)
     client.close()
@@ -210,7 +232,7 @@ def a_call_that_is_answered_is_nobodys_any_more() -> None:
     loop_thread = of_nobody()
     assert loop_thread.call(lambda: 1) == 1
     assert not loop_thread._begun
-    loop_thread.close(_nothing)
+    loop_thread.close()
 
 
 def test_a_call_that_is_answered_is_nobodys_any_more() -> None:
@@ -247,7 +269,7 @@ def an_interrupt_of_who_waits_cancels() -> None:
     for _ in range(2):  # turns of the loop
         loop_thread.call(lambda: None)
     assert cancelled
-    loop_thread.close(_nothing)
+    loop_thread.close()
 
 
 def test_an_interrupt_of_who_waits_cancels() -> None:
@@ -274,7 +296,7 @@ def an_interrupt_of_who_hands_over_stops_no_later_call() -> None:
     thread.join(WAIT_S)
     assert found == [None]
     assert ran == [2]
-    loop_thread.close(_nothing)
+    loop_thread.close()
 
 
 def test_an_interrupt_of_who_hands_over_stops_no_later_call() -> None:
@@ -309,7 +331,8 @@ def close_ends_whatever_waits() -> None:
         """Another thread has looked whether it is closed just before it was."""
         asyncio.get_running_loop().call_soon(loop_thread._waiting.append, late)
 
-    loop_thread.close(last)
+    loop_thread.last = last
+    loop_thread.close()
     assert {"hears", "deaf"} <= {*cancelled}
     assert not late._answered.locked()
     for thread, found in waiting:
@@ -323,7 +346,7 @@ def test_close_ends_whatever_waits() -> None:
 
 def a_call_may_close_its_client() -> None:
     loop_thread = of_nobody()
-    thread, found = outcome_of(lambda: loop_thread.call(lambda: loop_thread.close(_nothing)))
+    thread, found = outcome_of(lambda: loop_thread.call(lambda: loop_thread.close()))
     thread.join(WAIT_S)
     assert found == [None]
     assert loop_thread.has_ended()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumlog.node.applying.questions import MOST_QUESTIONS, Question, Questions
+from quorumlog.node.machine_driver import MOST_QUESTIONS, Question, Questions
 
 
 class Client:
@@ -51,6 +51,31 @@ def test_each_of_more_clients_than_one_turn_answers_has_its_turn() -> None:
         ready = questions.take(0)
         questions.answered(ready, [b""] * len(ready), 0)
     assert all(client.told for client in clients)
+
+
+def test_large_answers_to_one_client_keep_nobody_else_waiting() -> None:
+    """Whoever asked for megabytes was answered first each time, and the others never."""
+    who_was_not_answered_is_the_first()
+
+
+def who_was_not_answered_is_the_first() -> None:
+    questions, large, others = Questions(), Client(), [Client(), Client()]
+    for client in (large, *others):
+        for _ in range(40):
+            questions.add(question(client))
+    for _ in range(9):
+        ready = questions.take(5)
+        questions.answered(ready, [b"megabytes"], 5)
+    assert [len(each.told) for each in (large, *others)] == [3, 3, 3]
+
+
+def test_who_goes_while_others_are_answered_is_not_answered() -> None:
+    questions, first, goes = Questions(), Client(), Client()
+    leaving = Question(0, lambda runner: None, 1_000.0, lambda *told: questions.discard(goes), first)
+    for each in (leaving, question(goes)):
+        questions.add(each)
+    questions.answered(questions.take(0), [b"", b""], 0)
+    assert not goes.told
 
 
 def test_only_what_may_be_answered_is_taken_and_in_order() -> None:

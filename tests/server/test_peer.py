@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -13,15 +12,13 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
 from quorumlog.net.connection import Connection, LoopTurn
-from quorumlog.net.hello import WELCOME, Hello, HelloResponse
+from quorumlog.net.hello import DUPLICATE, WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers import peer_table
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.peers.peer import Peer
-from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.peer_table import MOST_INVITED, PeerTable
+from quorumlog.server.peers.peer_table import MOST_INVITED, PeerAdmission, PeerTable, Verdict
 
 N1 = Replica("n1", "n1-directory")
 
@@ -67,61 +64,6 @@ def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes(
         ("data", PushType.COMMIT, 7),
         ("data", PushType.APPEND, 0),
     ]
-
-
-def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two processes are n1. The one at its address says nothing, and n1 is removed meanwhile."""
-    monkeypatch.setattr(peer_table, "STAYS_S", 0.0)
-    nothing: Any = lambda *arguments: None  # noqa: E731
-    bugs: list[BaseException] = []
-
-    async def judged(port: int) -> Verdict:
-        loop = asyncio.get_running_loop()
-        dialler = Dialler(LoopTurn(loop), NameLookup(loop))
-        table = PeerTable(
-            "n0",
-            lambda address: Peer(dialler, "default", address, nothing, nothing, nothing, nothing),
-        )
-        table.follow({"n1": f"127.0.0.1:{port}"})
-        members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", port))
-        own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
-        admission = PeerAdmission(
-            dialler,
-            GroupConfig("n0", members, store="memory"),
-            table,
-            lambda: own,
-            lambda: (),
-            lambda: True,
-            lambda: "",
-            table.invite,
-            bugs.append,
-        )
-        verdict: asyncio.Future[Verdict] = loop.create_future()
-        connection = Connection(dialler.loop_turn, nothing, nothing, "n1")
-        for run_id in ("first", "second"):
-            hello = Hello(
-                role="control",
-                member_id="n1",
-                directory_id=run_id,
-                to_member_id="n0",
-                cluster_id="c",
-                segment_bytes=1,
-                durability="sync",
-                run_id=run_id,
-            )
-            if run_id == "first":
-                table["n1"].welcomed(hello, connection)
-            else:
-                admission.judge(hello, connection, verdict.set_result)
-        table.follow({})
-        assert "n1" not in table
-        return await verdict
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert asyncio.run(judged(silent.getsockname()[1])).code != WELCOME
-    assert not bugs
 
 
 def test_of_who_was_parted_from_nothing_is_kept() -> None:
@@ -177,7 +119,6 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
         )
         members = (MemberAddress("n0", "127.0.0.1", 2), MemberAddress("n1", "127.0.0.1", 1))
         admission = PeerAdmission(
-            dialler,
             GroupConfig("n0", members, store="memory"),
             table,
             lambda: own,
@@ -185,7 +126,6 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
             lambda: True,
             lambda: leader_id,
             table.invite,
-            nothing,
         )
         hello = Hello(
             role="control",
@@ -195,12 +135,10 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
             cluster_id=their_cluster,
             members="n0=127.0.0.1:2,n9=127.0.0.1:9",
         )
-        verdicts: list[Verdict] = []
-        admission.judge(hello, Connection(dialler.loop_turn, nothing, nothing, "n9"), verdicts.append)
+        verdict = admission.judge(hello, Connection(dialler.loop_turn, nothing, nothing, "n9"))
         assert ("n9" in table) is is_let_in
         if is_let_in:
             assert str(table["n9"].address) == "127.0.0.1:9"
-        (verdict,) = verdicts
         for number in range(200):
             table.invite(f"m{number}", "127.0.0.1:9")
         assert len(table._invited) == MOST_INVITED
@@ -244,7 +182,6 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
         own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
         config = GroupConfig("n0", members, store="memory")
         admission = PeerAdmission(
-            dialler,
             config,
             table,
             lambda: own,
@@ -252,20 +189,17 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             lambda: True,
             lambda: "",
             table.invite,
-            nothing,
         )
 
-        async def verdict_on(replica: Replica, **says: str) -> Verdict:
-            verdict: asyncio.Future[Verdict] = loop.create_future()
-            admission.judge(hello_of(replica, **says), connection, verdict.set_result)
-            return await verdict
+        def verdict_on(replica: Replica, **says: str) -> Verdict:
+            return admission.judge(hello_of(replica, **says), connection)
 
         connection = Connection(dialler.loop_turn, nothing, nothing, "n1")
         table["n1"].welcomed(hello_of(first), connection)
-        assert await verdict_on(second) == Verdict(WELCOME, beside=True)
-        assert (await verdict_on(third)).code != WELCOME, "it does not vote"
+        assert verdict_on(second) == Verdict(WELCOME, beside=True)
+        assert verdict_on(third).code != WELCOME, "it does not vote"
         for nowhere in ("", "nonsense"):
-            verdict = await verdict_on(second, listens_on=nowhere)
+            verdict = verdict_on(second, listens_on=nowhere)
             assert verdict.code != WELCOME, "nobody knows where it would be dialled"
         beside = table.admit(hello_of(second), connection, beside=True)
         assert str(beside.address) == "127.0.0.1:2"
@@ -282,5 +216,52 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             where = beside if answers == first else table["n1"]
             assert where.on_answered(where, Identity(answers.directory_id, "")) is (where is not beside)
             assert table.everybody() == [table["n1"]]
+
+    asyncio.run(judged())
+
+
+def test_the_member_is_who_answers_at_its_address() -> None:
+    nothing: Any = lambda *arguments: None  # noqa: E731
+
+    async def judged() -> None:
+        loop = asyncio.get_running_loop()
+        dialler = Dialler(LoopTurn(loop), NameLookup(loop))
+        peer = Peer(
+            dialler,
+            "default",
+            MemberAddress("n1", "127.0.0.1", 7),
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
+        members = (MemberAddress("n0", "127.0.0.1", 1), peer.address)
+        own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
+        config = GroupConfig("n0", members, store="memory")
+        admission = PeerAdmission(
+            config, {"n1": peer}, lambda: own, lambda: (), lambda: True, lambda: "", nothing
+        )
+        connection = Connection(dialler.loop_turn, nothing, nothing, "n1")
+
+        def code_of(directory_id: str, run_id: str, listens_on: str) -> int:
+            hello = Hello(
+                role="control",
+                member_id="n1",
+                directory_id=directory_id,
+                to_member_id="n0",
+                cluster_id="c",
+                segment_bytes=1,
+                durability="sync",
+                run_id=run_id,
+                listens_on=listens_on,
+            )
+            return admission.judge(hello, connection).code
+
+        assert code_of("d", "1", "127.0.0.1:9") == WELCOME
+        peer.control.up = HelloResponse(directory_id="d", run_id="1")
+        assert code_of("d", "1", "127.0.0.1:9") == WELCOME
+        assert code_of("d", "2", "127.0.0.1:7") == WELCOME, "started again there: the link is a leftover"
+        assert code_of("d", "2", "127.0.0.1:9") == DUPLICATE, "a copy of the directory"
+        assert code_of("e", "2", "127.0.0.1:7") == DUPLICATE
 
     asyncio.run(judged())

@@ -17,14 +17,13 @@ import pytest
 from quorumlog import LocalCluster, connect
 from quorumlog.config import MemberAddress, TlsOptions
 from quorumlog.errors import OutcomeUnknown
-from quorumlog.net.connection import LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.encryption import Refused
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import REFUSED, WELCOME, Hello, HelloResponse
 from quorumlog.net.tls import Tls
 from quorumlog.server.free_ports import free_ports
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from tests.certificates import directory, member, options_of, user
 from tests.waiting import eventually
 
@@ -138,7 +137,8 @@ def test_who_answers_in_a_member_s_place_hears_nothing() -> None:
         host, port = server.sockets[0].getsockname()
         dialler = Dialler(LoopTurn(loop), NameLookup(loop), Tls(options_of(member("n0"))))
         with pytest.raises(Refused, match="orders/member/n2, not of quorumlog://orders/member/n1"):
-            await dialler.ask(MemberAddress("n1", host, port), host, "default", Hello(role="client"))
+            connection = Connection(dialler.loop_turn, lambda *_: None, lambda *_: None, "n1")
+            await dialler.connect(connection, MemberAddress("n1", host, port), host, "default")
         server.close()
         assert not said
 

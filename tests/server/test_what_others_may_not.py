@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import msgspec
 import pytest
 
 from quorumlog.batch import EntryBatch
@@ -16,19 +15,17 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import LOG, HelloResponse, client_hello
 from quorumlog.server.local_cluster import LocalCluster
-from quorumlog.server.peers.peer_admission import MOST_NOTED, RIVAL_CHARACTERS
+from quorumlog.server.peers.peer_table import MOST_NOTED, NOTE_CHARACTERS
 from quorumlog.wire.client_messages import AppendRequest, AppendResponse, StatusRequest
 
 
 class Raw:
-    def __init__(self, address: str, rival: str = "") -> None:
+    def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host, int(port)), timeout=30)
         self._decoder = FrameDecoder()
         self._came: list[Any] = []
-        self.say(
-            msgspec.structs.replace(client_hello(LOG), rival=rival, run_id="another" if rival else "")
-        )
+        self.say(client_hello(LOG))
         self.hello = self.next()
         assert isinstance(self.hello, HelloResponse)
 
@@ -80,16 +77,15 @@ def test_only_who_was_told_the_name_of_a_connection_ends_it(cluster: LocalCluste
         assert not first.is_answered(), "a stream that moves says where it was"
 
 
-def test_what_clients_say_of_rivals_forges_no_line_and_is_bounded(cluster: LocalCluster) -> None:
+def test_what_is_said_of_who_was_refused_forges_no_line_and_is_bounded(cluster: LocalCluster) -> None:
     forged = "here\n2026-01-01 WARNING a line of its own\x1b[2J\u2028"
-    said = [f"{number} {forged}" + "x" * 2 * RIVAL_CHARACTERS for number in range(2 * MOST_NOTED)]
+    said = [f"{number} {forged}" + "x" * 2 * NOTE_CHARACTERS for number in range(2 * MOST_NOTED)]
     for each in said:
-        with closing(Raw(cluster.servers, rival=each).sock):
-            pass
+        cluster.server("n0").drivers[0].admission.note(each)
     with connect(cluster.servers) as log:
         (row,) = log.status()
     noted = [problem for problem in row.problems if "a line of its own" in problem]
     assert len(noted) == MOST_NOTED
     for each in noted:
         assert each.isprintable()
-        assert len(each) <= RIVAL_CHARACTERS
+        assert len(each) <= NOTE_CHARACTERS

@@ -12,7 +12,7 @@ from quorumlog.errors import LedgerError, NotLeader, TransferFailed
 from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.ledger_node import HANGS_AFTER_MS, MOST_HELD_BACK
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.profile import draw_profile
+from sim.log.profile import draw_profile
 from sim.log.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_hand_over_scenarios import asked_to_hand_over

@@ -22,8 +22,9 @@ from quorumlog.node import repair
 from quorumlog.testing import SimulatedLog
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.network import Pipe
-from quorumlog.testing.profile import LINK_KINDS, draw_profile
+from quorumlog.testing.profile import LINK_KINDS
 from quorumlog.testing.promises import Checker
+from sim.log.profile import draw_profile
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SMALL_PUSHES = replace(

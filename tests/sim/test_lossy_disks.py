@@ -8,9 +8,9 @@ from dataclasses import replace
 import typer
 from typer.testing import CliRunner
 
-from quorumlog.testing.profile import LOSSY_DISK_KINDS
 from sim.__main__ import sim
 from sim.log.losses import Losses, lost_entries
+from sim.log.profile import LOSSY_DISK_KINDS
 from sim.log.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 

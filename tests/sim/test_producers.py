@@ -15,8 +15,9 @@ from quorumlog.node.pending_appends import SessionPlace
 from quorumlog.node.producer_sessions import Connected
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED
-from quorumlog.testing.profile import SimulationProfile, draw_profile
+from quorumlog.testing.profile import SimulationProfile
 from sim.log import run
+from sim.log.profile import draw_profile
 from sim.log.run import run_seed
 from tests.sim import test_machine_installs as installs
 from tests.sim.scenario import ELECTION_MS, Scenario

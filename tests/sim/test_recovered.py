@@ -13,8 +13,8 @@ from quorumlog.errors import ConfigError
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.operations import Trace
-from quorumlog.testing.profile import draw_profile
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
+from sim.log.profile import draw_profile
 from sim.log.world import LogWorld
 from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_installs import SMALL, behind

@@ -8,9 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
-from quorumlog.testing.profile import SimulationProfile, draw_profile
+from quorumlog.testing.profile import SimulationProfile
 from quorumlog.version import IS_COMPILED
 from sim.log import run, world
+from sim.log.profile import draw_profile
 from sim.log.run import run_seed
 from tests.sim.session_clients import SessionClient
 

@@ -13,7 +13,8 @@ from quorumlog.state_machine import StateMachine
 from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import ClientAppend
-from quorumlog.testing.profile import SimulationProfile, draw_profile
+from quorumlog.testing.profile import SimulationProfile
+from sim.log.profile import draw_profile
 from sim.log.run import run_seed
 from tests.node.machines import Disk, Lasting
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario

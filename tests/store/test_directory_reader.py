@@ -401,7 +401,6 @@ def test_the_committed_index_is_what_the_checkpoint_proves(
 def test_small_files_that_are_lost_are_listed_and_the_log_is_still_read(path: Path) -> None:
     (path / "durable").write_bytes(bytes(8192))
     (path / "hardstate").unlink()
-    (path / "currterm").unlink()
     with DirectoryReader(disk, str(path)) as reader:
         assert {damage.path for damage in reader.damage} == {"durable", "hardstate"}
         assert reader.hard_state is None

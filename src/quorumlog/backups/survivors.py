@@ -19,7 +19,7 @@ from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DURABLE_NAME
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotsUnavailable
-from quorumlog.store.state_files import BACKUP_NAME, HARD_STATE_NAME, read_currterm
+from quorumlog.store.state_files import BACKUP_NAME, HARD_STATE_NAME
 
 
 class Survivor(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +169,6 @@ def _survivor(disk: Disk, path: str) -> Survivor:
             f"{path}: entries {each.first_index} .. {each.stop_index - 1} are damaged"
             for each in reader.damaged
         )
-        seen = (reader.hard_state, read_currterm(disk, path))
         return Survivor(
             directory=path,
             group=reader.group,
@@ -181,7 +180,9 @@ def _survivor(disk: Disk, path: str) -> Survivor:
             last_term=reader.ledger_end_term,
             committed_index=reader.committed_index,
             owed_index=-1 if reader.start is None else reader.start.owed_index,
-            term=max(0, reader.ledger_end_term, *(each.term for each in seen if each is not None)),
+            term=max(
+                0, reader.ledger_end_term, 0 if reader.hard_state is None else reader.hard_state.term
+            ),
             forgotten=forgotten,
             damage=damage,
             snapshots_ahead=_snapshots_ahead(disk, path, reader),

@@ -54,7 +54,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
@@ -514,10 +514,15 @@ class PutQueue:
     def _drain(self) -> None:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.
         self._is_drain_scheduled = False
-        while self._answered:
-            answer, outcome, size_bytes = self._answered.popleft()
-            self._pending_bytes -= size_bytes
-            answer(outcome)
+        turn = LoopTurn.of(self._loop)
+        turn.begin()
+        try:
+            while self._answered:
+                answer, outcome, size_bytes = self._answered.popleft()
+                self._pending_bytes -= size_bytes
+                answer(outcome)
+        finally:
+            turn.flush()
 
 
 def greet(
@@ -597,6 +602,7 @@ class BrokerPort:
             decoder=broker_request_decoder,
             option="the broker's address",
             tls=tls,
+            second="broker_listen",
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)

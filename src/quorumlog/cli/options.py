@@ -181,10 +181,10 @@ class BrokerServers(_At):
         )
     }
 
-    def connected(self) -> BrokerClient:
-        from quorumlog.broker import connect
+    def connected(self, *, only_looks: bool = False) -> BrokerClient:
+        from quorumlog.broker import BrokerClient
 
-        return connect(self.servers, timeout_ms=self.timeout_ms)
+        return BrokerClient(self.servers, timeout_ms=self.timeout_ms, only_looks=only_looks)
 
     def admin(self) -> BrokerAdmin:
         from quorumlog.broker import BrokerAdmin
@@ -283,12 +283,12 @@ def _named(annotation: Any) -> Any:
     return Annotated[kind, info]
 
 
-def _pem_option(name: str, text: str, variable: str | None = None) -> Any:
+def pem_option(name: str, text: str, variable: str | None = None) -> Any:
     return typer.Option(name, help=text, metavar="FILE", parser=named_path, envvar=variable)
 
 
 CLIENT_TLS: Options = {
-    name: (Annotated[Path | None, _pem_option(option, text, variable)], None)
+    name: (Annotated[Path | None, pem_option(option, text, variable)], None)
     for name, option, variable, text in (
         ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Speak TLS; trust the CAs in this file."),
         (
@@ -323,10 +323,10 @@ class TlsGiven(dict[str, str | None]):
     """Of a process that serves, by the names of `[tls]`."""
 
     options: ClassVar[Options] = {
-        "tls_cert": (Annotated[Path | None, _pem_option("--tls-cert", "Own certificate, PEM.")], None),
-        "tls_key": (Annotated[Path | None, _pem_option("--tls-key", "Its key.")], None),
+        "tls_cert": (Annotated[Path | None, pem_option("--tls-cert", "Own certificate, PEM.")], None),
+        "tls_key": (Annotated[Path | None, pem_option("--tls-key", "Its key.")], None),
         "tls_ca": (
-            Annotated[Path | None, _pem_option("--tls-ca", "The CAs whose certificates are trusted.")],
+            Annotated[Path | None, pem_option("--tls-ca", "The CAs whose certificates are trusted.")],
             None,
         ),
         "client_auth": (

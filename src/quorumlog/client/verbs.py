@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import EntryBatch
+from quorumlog.client import state_verbs
 from quorumlog.client.arguments import (
     checked_expected_last,
     checked_limit,
@@ -22,17 +23,11 @@ from quorumlog.client.arguments import (
     positive,
     whole,
 )
-from quorumlog.client.producers import producer_verbs
-from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
+from quorumlog.client.protocol.appending import BatchGatherer, JoinedAppends, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target, receipt_of
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.readers import reader_verbs
-from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
-from quorumlog.client.readers.reader_verbs import ReaderStand
-from quorumlog.client.reading.read_choice import Freshness, ReadChoice, ReadDefaults, Source
-from quorumlog.client.reading.read_requests import ReadRequests
+from quorumlog.client.reading import Freshness, ReadChoice, ReadDefaults, ReadRequests, Source
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
@@ -44,8 +39,8 @@ from quorumlog.client.result_streams import (
     of_one,
     request_of,
 )
+from quorumlog.client.state_verbs import GivenHold, ReaderRow, ReaderStand, number_of
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
-from quorumlog.client.times import mark_verbs
 from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
@@ -151,16 +146,16 @@ class Verbs:
     # ---------------------------------------------------------------- producers
 
     def last_sequence(self, timeout_ms: float | None) -> Verb[int]:
-        return producer_verbs.last_sequence(self._protocol.producer, self.timeout_ms_of(timeout_ms))
+        return state_verbs.last_sequence(self._protocol.producer, self.timeout_ms_of(timeout_ms))
 
     def producers(self, timeout_ms: float | None) -> Verb[list[ProducerInfo]]:
-        return producer_verbs.producers(self.timeout_ms_of(timeout_ms))
+        return state_verbs.producers(self.timeout_ms_of(timeout_ms))
 
     def producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        return producer_verbs.producer(producer_id, self.timeout_ms_of(timeout_ms))
+        return state_verbs.producer(producer_id, self.timeout_ms_of(timeout_ms))
 
     def forget_producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        return producer_verbs.forget(producer_id, self.timeout_ms_of(timeout_ms))
+        return state_verbs.forget(producer_id, self.timeout_ms_of(timeout_ms))
 
     # ---------------------------------------------------------------- read
 
@@ -267,7 +262,7 @@ class Verbs:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
 
         def times_from(index: int) -> Verb[AppendTimes]:
-            return mark_verbs.append_times(index, choice.member, self.timeout_ms)
+            return state_verbs.append_times(index, choice.member, self.timeout_ms)
 
         return TimedReading(batches, times_from, part_of, limit)
 
@@ -310,13 +305,13 @@ class Verbs:
         return self._reads.ask(machine, question, choice, self.timeout_ms_of(timeout_ms))
 
     def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
-        return mark_verbs.index_at(time, from_member, self.timeout_ms)
+        return state_verbs.index_at(time, from_member, self.timeout_ms)
 
     def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
-        return time_of((yield from mark_verbs.time_ms_at(index, from_member, self.timeout_ms)))
+        return time_of((yield from state_verbs.time_ms_at(index, from_member, self.timeout_ms)))
 
     def clock_resets(self, from_member: str | None) -> Verb[Resets]:
-        return mark_verbs.clock_resets(from_member, self.timeout_ms)
+        return state_verbs.clock_resets(from_member, self.timeout_ms)
 
     # ---------------------------------------------------------------- readers
 
@@ -333,12 +328,12 @@ class Verbs:
         elif first_index is not None:
             position = whole('first_index, unless "latest",', first_index)
         message = MoveReaderRequest(
-            reader=reader_verbs.checked_name(name),
+            reader=state_verbs.checked_name(name),
             position=position,
             hold=number_of(hold),
             opens=True,
         )
-        return (yield from reader_verbs.open_reader(message, self.timeout_ms_of(timeout_ms)))
+        return (yield from state_verbs.open_reader(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(
         self,
@@ -354,13 +349,13 @@ class Verbs:
             seen_index=stand.known_index,
             last_chain=None if last_chain is None else whole("last_chain", last_chain),
         )
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
         self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
     ) -> Verb[ReaderStand]:
-        message = reader_verbs.seek(name, whole("index", index), stand)
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        message = state_verbs.seek(name, whole("index", index), stand)
+        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def skip_in_reader(
         self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
@@ -368,14 +363,14 @@ class Verbs:
         """Said for no log in particular: a late copy of it changes nothing."""
         skipped = whole("first_index", first_index), whole("stop_index", stop_index)
         message = MoveReaderRequest(reader=name, skipped=skipped)
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
         message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
-        return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
+        return state_verbs.readers(self.timeout_ms_of(timeout_ms))
 
     def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
         request = request_of(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms))
@@ -412,7 +407,7 @@ class Verbs:
         return response_of(request, TransferResponse).leader_id
 
     def reset_clock(self, timeout_ms: float | None) -> Verb[Reset]:
-        return mark_verbs.reset_clock(self.timeout_ms_of(timeout_ms))
+        return state_verbs.reset_clock(self.timeout_ms_of(timeout_ms))
 
     def finish_upgrade(self, timeout_ms: float | None) -> Verb[FinishUpgradeResponse]:
         request = request_of(FinishUpgradeRequest(), LEADER, self.timeout_ms_of(timeout_ms))

@@ -294,7 +294,10 @@ def parse_members(text: str) -> tuple[MemberAddress, ...]:
         member_id, equals, address = item.partition("=")
         if not equals or not member_id.strip():
             raise ConfigError(f"--members: {item!r} must look like n0=127.0.0.1:20911")
-        host, port = parse_address(address)
+        try:
+            host, port = parse_address(address)
+        except ConfigError as error:
+            raise ConfigError(f"--members: {error}") from None
         if host in ("0.0.0.0", "::", "[::]"):
             raise ConfigError(
                 f"--members: {item!r}: clients and members are told this address, and nobody reaches one"

@@ -26,7 +26,13 @@ class TlsOptions:
     cluster: str = ""
     """NAME in quorumlog://NAME/member/ID; empty: that of the own certificate."""
     listen: str = ""
-    """A second address, for TLS, while the first stays plain; empty: the first speaks TLS."""
+    """A second address of the log, for TLS, while the first stays plain; empty: the first speaks TLS."""
+    store_listen: str = ""
+    """The same of the key-value store,"""
+    gateway_listen: str = ""
+    """of its gateway for clients of etcd,"""
+    broker_listen: str = ""
+    """and of the broker."""
     peers: str = "required"
     """Of links between members: `plain`, `prefer` (TLS, and plain where there is none), `required`."""
 
@@ -43,5 +49,9 @@ class TlsOptions:
             )
         if self.peers not in PEERS:
             raise ConfigError(f"[tls] peers must be plain, prefer or required, not {self.peers!r}")
-        if self.listen:
-            parse_address(self.listen)
+        for name in ("listen", "store_listen", "gateway_listen", "broker_listen"):
+            if address := getattr(self, name):
+                try:
+                    parse_address(address)
+                except ConfigError as error:
+                    raise ConfigError(f"[tls] {name}: {error}") from None

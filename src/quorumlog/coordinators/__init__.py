@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quorumlog.broker.failover.coordinator import Coordinator
+    from quorumlog.net.tls import ClientTls
 
 
 class CoordinatorKind(Enum):
@@ -20,12 +21,16 @@ class CoordinatorKind(Enum):
     ZOOKEEPER = "zookeeper"
 
 
-def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinator:
+def coordinator_of(
+    kind: CoordinatorKind, servers: str, group: str, tls: ClientTls | None = None
+) -> Coordinator:
     """`servers`: HOST:PORT,... of the stores' client ports. `group`: brokers that fail over for each
-    other name the same. Asks nobody yet. Raises ConfigError."""
+    other name the same. `tls`: what a key-value store speaks. Asks nobody yet. Raises ConfigError."""
     from quorumlog.config import parse_address
     from quorumlog.errors import ConfigError, the_extra
 
+    if tls is not None and kind is not CoordinatorKind.KV:
+        raise ConfigError("--coordinator-ca is for --failover kv: etcd at https:// needs no option")
     if kind is CoordinatorKind.ETCD:
         from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 
@@ -35,7 +40,7 @@ def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinat
     if kind is CoordinatorKind.KV:
         from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
 
-        return KeyValueCoordinator(servers, group)
+        return KeyValueCoordinator(servers, group, tls)
     try:
         from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperCoordinator
     except ImportError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,6 +22,7 @@ TIMEOUT_S = 1.0
 """Of a request: another member is asked next time."""
 MOST_BYTES = 1 << 20
 """Of an answer."""
+T = TypeVar("T")
 
 
 class LeaseNotFound(CoordinatorUnreachable):
@@ -36,11 +37,11 @@ class EtcdGateway:
             raise ConfigError("the coordinator's list is empty; give HOST:PORT,HOST:PORT,... of etcd")
         self._place = 0
 
-    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
         """The answer. Raises LeaseNotFound; CoordinatorUnreachable: it may have been done or not."""
         place = self._place
         try:
-            async with asyncio.timeout(TIMEOUT_S), aclosing(self.stream(path, body)) as answers:
+            async with asyncio.timeout(TIMEOUT_S), aclosing(self.stream(path, body, kind)) as answers:
                 return await anext(answers)
         except TimeoutError:
             raise self._failed(place, "no answer in time") from None
@@ -48,12 +49,13 @@ class EtcdGateway:
             self._failed(place, "")  # whoever asked has waited long enough
             raise
 
-    async def stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    async def stream(self, path: str, body: dict[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
         """Results as they come. Ends by CoordinatorUnreachable, at the latest with the connection."""
         place = self._place
         is_safe, host, port = self._servers[place]
         data = msgspec.json.encode(body)
-        head = f"POST /v3/{path} HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Length: {len(data)}\r\n\r\n"
+        name = f"[{host}]" if ":" in host else host
+        head = f"POST /v3/{path} HTTP/1.0\r\nHost: {name}:{port}\r\nContent-Length: {len(data)}\r\n\r\n"
         writer = None
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -63,7 +65,7 @@ class EtcdGateway:
             writer.write(head.encode() + data)
             await reader.readuntil(b"\r\n\r\n")
             while line := await reader.readline():
-                yield self._answer(place, line)
+                yield self._answer(place, line, kind)
             raise self._failed(place, "the connection has ended")
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             raise self._failed(place, str(error) or type(error).__name__) from None
@@ -78,19 +80,18 @@ class EtcdGateway:
         _, host, port = self._servers[place]
         return CoordinatorUnreachable(f"etcd at {host}:{port}: {why}")
 
-    def _answer(self, place: int, data: bytes) -> dict[str, Any]:
+    def _answer(self, place: int, data: bytes, kind: type[T]) -> T:
         try:
-            answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        except msgspec.DecodeError as error:
+            answer = msgspec.json.decode(data, type=dict[str, Any])
+            if "error" not in answer:
+                return msgspec.convert(answer.get("result", answer), kind, strict=False)
+        except msgspec.MsgspecError as error:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
-        if "error" in answer:
-            told = answer["error"]
-            words = str(told.get("message", told) if isinstance(told, dict) else told)
-            if "requested lease not found" in words:
-                raise LeaseNotFound(words)
-            raise self._failed(place, words)  # it may have no leader
-        result: dict[str, Any] = answer.get("result", answer)
-        return result
+        told = answer["error"]
+        words = str(told.get("message", told) if isinstance(told, dict) else told)
+        if "requested lease not found" in words:
+            raise LeaseNotFound(words)
+        raise self._failed(place, words)  # it may have no leader
 
 
 def _server_of(text: str) -> tuple[bool, str, int]:

@@ -15,6 +15,7 @@ from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import RangeResult
 from quorumlog.kv.errors import LeaseNotFound
 from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
+from quorumlog.net.tls import ClientTls
 
 TIMEOUT_S = 1.0
 PREFIX = b"quorumlog/failover/"
@@ -23,9 +24,9 @@ PREFIX = b"quorumlog/failover/"
 class KeyValueCoordinator:
     relays_renewals = False
 
-    def __init__(self, servers: str, group: str) -> None:
+    def __init__(self, servers: str, group: str, tls: ClientTls | None = None) -> None:
         """Raises ConfigError."""
-        self._client = AsyncKeyValueClient(servers, timeout_ms=1000 * TIMEOUT_S)
+        self._client = AsyncKeyValueClient(servers, timeout_ms=1000 * TIMEOUT_S, tls=tls)
         self._prefix = PREFIX + group.encode() + b"/"
         self._record, self._holder = self._prefix + b"record", self._prefix + b"holder"
 

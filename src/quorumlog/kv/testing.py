@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Self
 
-from quorumlog.config import ConsensusConfig
+from quorumlog.config import ConsensusConfig, TlsOptions
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.net.tls import Tls
 from quorumlog.server import LocalCluster
 from quorumlog.server.free_ports import free_ports
 
@@ -34,17 +35,25 @@ class LocalStores:
         *,
         options: StoreOptions | None = None,
         engine: Callable[[str], Callable[[], Engine]] | None = None,
+        tls: Callable[[str], TlsOptions | None] = lambda member_id: None,
     ) -> None:
-        """`engine`: what makes that of a member, by its id."""
+        """`engine`: what makes that of a member, by its id. `tls`: of the log and the store, as of
+        `LocalCluster`."""
         self._ports = {f"n{number}": port for number, port in enumerate(free_ports(members))}
         self._options = options
         self._engine = engine
-        self.cluster = LocalCluster(members, doors=self._doors, consensus=CONSENSUS)
+        self._tls = tls
+        self.cluster = LocalCluster(members, doors=self._doors, consensus=CONSENSUS, tls=tls)
 
     def _doors(self, member_id: str) -> list[KeyValueDoor]:
         engine = MemoryEngine if self._engine is None else self._engine(member_id)
         listen = f"127.0.0.1:{self._ports[member_id]}"
-        return [KeyValueDoor(listen, options=self._options, engine=engine)]
+        return [KeyValueDoor(listen, options=self._options, engine=engine, tls=self.tls_of(member_id))]
+
+    def tls_of(self, member_id: str) -> Tls | None:
+        """For a port of that member."""
+        options = self._tls(member_id)
+        return None if options is None else Tls(options)
 
     @property
     def servers(self) -> str:

@@ -319,19 +319,14 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
-            self._received(frames)
+            self._take(frames)
         except Exception as error:
             contain(error, self)
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
-            self._note_unfinished(is_new=bool(frames))
-
-    def _received(self, frames: list[Frame]) -> None:
-        if self._held:
-            self._held += frames  # of what had been received when reading was paused
-        else:
-            self._take(frames)
+            if self._held or self._has_unfinished or self.decoder.unfinished_bytes > SMALL_BYTES:
+                self._note_unfinished(is_new=bool(frames))
 
     def eof_received(self) -> bool:
         """True: the connection stays."""
@@ -340,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_at_end:
             self._is_at_end = True
             try:
-                self._received(self.at_end())
+                self._take(self.at_end())
             except Exception as error:
                 contain(error, self)
         return not self.closed
@@ -374,6 +369,9 @@ class Connection(asyncio.BufferedProtocol):
             self.decoder.greets_again()
 
     def _take(self, frames: list[Frame]) -> None:
+        if self._held:
+            self._held += frames  # of what had been received when reading was paused
+            return
         turn = self._loop_turn
         is_shared = self.is_client and len(frames) > 1
         until_s = 0.0

@@ -13,8 +13,8 @@ LOG, STORE, BROKER = "log", "key-value store", "broker"
 """What a port serves, as a Hello and its answer name it, and people."""
 
 WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
-"""Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and has
-just answered at its address. UNSETTLED: it is connected, and has not."""
+"""Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and
+answers at its address. UNSETTLED: it is connected, and does not."""
 
 
 PEER_ROLES = ("control", "data")
@@ -39,12 +39,11 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     segment_bytes: Int = 0
     durability: Text = ""
     run_id: Text = ""
-    """Drawn at each start of a process: tells two processes on copies of one directory apart. A client
-    gives that of its `rival`."""
+    """Of a peer, drawn at each start of a process: tells two on copies of one directory apart."""
     listens_on: Text = ""
     """`host:port`, of a peer; may be another than the one in `members`."""
     rival: Text = ""
-    """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
+    """Of an earlier release; nobody looks at it."""
     level: Int = 0
     """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
     product: Text = LOG

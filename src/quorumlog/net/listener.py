@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from secrets import token_hex
 
+from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
 from quorumlog.net.encryption import Encryption, Refused
@@ -56,6 +57,7 @@ class Listener:
         option: str = "it",
         run_id: str = "",
         tls: Tls | None = None,
+        second: str = "",
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
@@ -64,6 +66,7 @@ class Listener:
         whatever role it says. `has_peers_only`: no client comes here, and whoever comes is a member once
         its session says `Connection.greeted`. `option`: what to change where the port is taken.
         `run_id`: in front of the names of connections. `tls`: what the port speaks; None: it is plain.
+        `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
         `is_of_member`: an address from which handshakes of members come."""
         self._name = name
         self._connect = connect
@@ -76,6 +79,7 @@ class Listener:
         self._option = option
         self._run_id = run_id
         self.tls = tls
+        self._second = second
         self._is_of_member = is_of_member
         self._number = 0
         self.connections: dict[str, Connection] = {}
@@ -93,18 +97,17 @@ class Listener:
         host: str,
         port: int,
         addresses_of: Callable[[str], Awaitable[Sequence[str]]] | None = None,
-        *,
-        tls_at: tuple[str, int] | None = None,
     ) -> None:
-        """`addresses_of`: looks up `host`; the loop does where it is None. `tls_at`: host and port where
-        TLS is spoken, while `port` is plain. Raises ConfigError."""
+        """`addresses_of`: looks up `host`; the loop does where it is None. Raises ConfigError."""
         self._loop = asyncio.get_running_loop()
         self._turn = LoopTurn.of(self._loop)
+        tls_at = self.tls_at
         is_plain = self.tls is None or tls_at is not None
         if tls_at is not None:  # first: it is there for whoever reaches the plain one
-            await self._bind(*tls_at, addresses_of, self._accept_tls)
+            await self._bind(*tls_at, addresses_of, self._accept_tls, f"[tls] {self._second}")
+        accept = self._accept if is_plain else self._accept_tls
         try:
-            await self._bind(host, port, addresses_of, self._accept if is_plain else self._accept_tls)
+            await self._bind(host, port, addresses_of, accept, self._option)
         except ConfigError:
             self.close()
             raise
@@ -120,6 +123,7 @@ class Listener:
         port: int,
         addresses_of: Callable[[str], Awaitable[Sequence[str]]] | None,
         accept: Callable[[], asyncio.BaseProtocol],
+        option: str,
     ) -> None:
         try:
             hosts = host if addresses_of is None else await addresses_of(host)
@@ -130,7 +134,7 @@ class Listener:
             # wrong with a name has a negative number, and no words of the system.
             number = (isinstance(error, OSError) and error.errno) or 0
             reason = os.strerror(number) if number > 0 else getattr(error, "strerror", "") or str(error)
-            hint = f"change {self._option}"
+            hint = f"change {option}"
             if number == errno.EADDRINUSE:
                 hint = f"another process uses the port: stop it, or {hint}"
             raise ConfigError(
@@ -142,14 +146,17 @@ class Listener:
         return self._address_of(-1)
 
     @property
-    def tls_address(self) -> str:
-        """Where TLS is spoken."""
-        return self._address_of(0)
+    def tls_at(self) -> tuple[str, int] | None:
+        """The second address, of TLS beside plain."""
+        given = getattr(self.tls.options, self._second) if self.tls is not None and self._second else ""
+        return parse_address(given) if given else None
 
     @property
     def speaks(self) -> str:
         """Behind the address, in a line of the log."""
-        return " with TLS" if self.tls is not None else ""
+        if self.tls is None:
+            return ""
+        return f" and with TLS on {self._address_of(0)}" if self.tls_at else " with TLS"
 
     def _address_of(self, number: int) -> str:
         assert self._servers, "the port is not open"
@@ -242,8 +249,7 @@ class Listener:
         is_member = self._has_peers_only or self._is_of_member(encryption.peer_host)
         begin = functools.partial(self._encrypt, encryption)
         if not self._turn.handshakes.come(connection, begin, is_member=is_member):
-            if self._limits.refuse():
-                log.warning("%s refuses connections: too many wait for a TLS handshake", self._name)
+            self._turn.strays.closing(encryption.peer_name, "too many wait for a TLS handshake")
             encryption.abort()
 
     def _encrypt(self, encryption: Encryption) -> None:

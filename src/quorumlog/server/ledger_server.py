@@ -7,7 +7,6 @@ in order. Sockets, the disk threads and the clock are shared by all groups.
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
 import secrets
@@ -22,26 +21,82 @@ import uvloop
 
 from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
+from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import DEFAULT_MAX_FRAME_BYTES, Frame
 from quorumlog.net.hello import LOG, NOT_SERVED, REFUSED, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.node import MachineFactory
-from quorumlog.server.applications.doors import Door, Doors
-from quorumlog.server.applications.state_machines import answer_of, checked_machines
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.doors import Door, Doors, answer_of, checked_machines
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
-from quorumlog.server.peers.peer_admission import Verdict
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.problem_log import is_ours
-from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk, kept_descriptors
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
+
+
+class Reopening:
+    def __init__(
+        self,
+        driver: NodeDriver,
+        reason: str,
+        threads: Sequence[DiskThread],
+        opened: Callable[[NodeDriver, MemberDirectory], None],
+    ) -> None:
+        """`opened(driver, directory)`: another node takes the place of that of `driver`."""
+        self._driver = driver
+        self._opened = opened
+        self._directory: MemberDirectory | None = driver.directory
+        """What is open; None between the two."""
+        self._is_over = False
+        driver.part(reason)
+        self._end_work_of([*threads])
+
+    def _end_work_of(self, threads: list[DiskThread]) -> None:
+        """Behind all that was asked of each thread: it may still write into the old log."""
+        thread = threads.pop()
+        if threads:
+            thread.submit(lambda: None, lambda _: self._end_work_of(threads))
+        else:
+            thread.submit(self._open, self._adopt)
+
+    def _open(self) -> None:
+        """In the last of the threads."""
+        old = self._driver.directory
+        self._directory = None
+        old.close(False)
+        try:
+            self._directory = open_directory_of(self._driver.config, old.disk)
+        except ConfigError as error:
+            raise StoreFailure(str(error)) from error
+
+    def _adopt(self, result: StoreFailure | LedgerError | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if result is not None:
+            self._driver.fail(result)
+            return
+        assert self._directory is not None
+        self._opened(self._driver, self._directory)
+
+    def close(self) -> None:
+        """The server stops; its threads have ended."""
+        self._is_over = True
+        if self._directory is not None:
+            self._directory.close(False)
+
+
+# ----------------------------------------------------------------
+# LedgerServer: one process (or one thread of it) that is a member of one or more groups.
+#
+# It opens the directories, listens, tells peers from clients by their first frame, and stops everything
+# in order. Sockets, the disk threads and the clock are shared by all groups.
+
 
 log = logging.getLogger("quorumlog.server")
 
@@ -116,6 +171,7 @@ class LedgerServer:
             option="the address in --members (or --bind)",
             run_id=self._run_id,
             tls=tls,
+            second="listen",
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
@@ -209,7 +265,7 @@ class LedgerServer:
         self._dialler = Dialler(self._loop_turn, self._names, self._tls)
         opened: list[MemberDirectory] = []
         try:
-            await self._listener.open(*self._bind, self._names.addresses_of, tls_at=self._tls_at)
+            await self._listener.open(*self._bind, self._names.addresses_of)
             self._doors.ports[LOG] = self.address
             for config in self.groups:
                 kind = kind_of_machines(self._doors.machines_of(config.group))
@@ -270,15 +326,8 @@ class LedgerServer:
         )
 
     @property
-    def _tls_at(self) -> tuple[str, int] | None:
-        """The second address, of TLS beside plain."""
-        if self._tls is None or not self._tls.options.listen:
-            return None
-        return parse_address(self._tls.options.listen)
-
-    @property
     def _tls_port(self) -> int:
-        return self._tls_at[1] if self._tls_at is not None else 0
+        return self._listener.tls_at[1] if self._listener.tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
         self._doors.role_changed(group, change)
@@ -423,9 +472,6 @@ class LedgerServer:
         elif hello.role == "client":
             connection.session = ClientSession(connection, self._drivers, self._close_client)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
-            driver = self._drivers.get(frame.group)
-            if hello.rival and hello.run_id != self._run_id and driver is not None:
-                driver.admission.note(hello.rival)
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)
         else:
@@ -459,8 +505,15 @@ class LedgerServer:
             connection.send(group, HelloResponse(code=REFUSED, message=refusal, tls_port=self._tls_port))
             connection.close()
             return
-        decided = functools.partial(self._peer_judged, connection, driver, hello)
-        driver.admission.judge(hello, connection, decided)
+        code, reason, beside = driver.admission.judge(hello, connection)
+        connection.send(group, driver.handshake.response(code, reason, connection.connection_id))
+        if reason:
+            if code == REFUSED:
+                who = "" if hello.member_id in reason.split() else f" of {hello.member_id}"
+                driver.problem_log.note(f"refused a connection{who}: {reason}", time.monotonic())
+            connection.close()
+            return
+        driver.admit(hello, connection, beside=beside)
 
     def _refusal_by_certificate(self, connection: Connection, hello: Hello) -> str:
         """Why it may not speak as a member; empty: it may, as far as TLS says."""
@@ -471,23 +524,6 @@ class LedgerServer:
         if self._tls.options.peers == "required":
             return "it does not use TLS, and [tls] peers is required here"
         return ""
-
-    def _peer_judged(
-        self, connection: Connection, driver: NodeDriver, hello: Hello, verdict: Verdict
-    ) -> None:
-        if connection.closed or driver.stopped:
-            return
-        code, reason, beside = verdict
-        connection.send(
-            driver.config.group, driver.handshake.response(code, reason, connection.connection_id)
-        )
-        if reason:
-            if code == REFUSED:
-                who = "" if hello.member_id in reason.split() else f" of {hello.member_id}"
-                driver.problem_log.note(f"refused a connection{who}: {reason}", time.monotonic())
-            connection.close()
-            return
-        driver.admit(hello, connection, beside=beside)
 
     def _close_client(self, connection_id: str) -> None:
         """A stream has moved: nothing that its old connection queued may still be appended."""

@@ -35,13 +35,10 @@ from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVer
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.handshake import Handshake
-from quorumlog.server.peers.peer import Peer
-from quorumlog.server.peers.peer_admission import PeerAdmission
+from quorumlog.server.peers.dialler import Dialler, Handshake
+from quorumlog.server.peers.peer import Peer, PeerSession
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.peer_session import PeerSession
-from quorumlog.server.peers.peer_table import PeerTable
+from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
@@ -51,7 +48,7 @@ from quorumlog.store.member_directory import MemberDirectory
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
-DUPLICATE_TRIES = 4
+DUPLICATE_TRIES = 6
 """Refused as often in a row, a process ends that another one is already."""
 LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which reads that wait are sent to another member."""
@@ -147,7 +144,6 @@ class NodeDriver:
         self._followed = self.node.raft.members.version
         """The members that `peers` are."""
         self.admission = PeerAdmission(
-            dialler,
             config,
             self.peers,
             self.handshake.response,
@@ -155,7 +151,6 @@ class NodeDriver:
             lambda: self.node.status().membership_index < 0,
             self._leader_id,
             self.peers.invite,
-            self.fail,
         )
         self.status = StatusReport(config, self.node, self.peers, self.admission, self._read_beside)
 
@@ -377,7 +372,6 @@ class NodeDriver:
         self.node.directory.snapshots.end()
         if self._timer is not None:
             self._timer.cancel()
-        self.admission.close()
         self.peers.close()
 
     def part(self, reason: str) -> None:
@@ -396,7 +390,6 @@ class NodeDriver:
     async def ended(self) -> None:
         """After `stop`: until no task of it is left in the loop."""
         await self.peers.ended()
-        await self.admission.ended()
 
     # ---------------------------------------------------------------- Host
 

@@ -4,7 +4,7 @@
       member                    group, ids, segment sizes, founding list: two lines of text
       hardstate                 term and vote        | 4096-byte slot | 4096-byte slot |
       durable                   what is on disk      | 4096-byte slot | 4096-byte slot |
-      currterm, checkpoint      text that a Java DLedger member reads as well
+      checkpoint                how far it is committed: text, as DLedger has it
       lock                      held by the process that uses the directory
       data/00000000000000000000     | entry | entry | ... | blank |   named by the first byte
       data/00000000001073741824     | entry | entry | zeros             |
@@ -14,7 +14,7 @@
       damaged                   which entries are; mostly absent
       set-aside/                what recovery cut off, kept for people
 
-Segments, `currterm` and `checkpoint` are DLedger's; all integers are big-endian (docs/formats.md).
+Segments and `checkpoint` are DLedger's; all integers are big-endian (docs/formats.md).
 Reading order:
 
     disk.py               every call of the operating system; memory_disk.py, where nothing is kept

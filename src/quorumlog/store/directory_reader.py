@@ -54,13 +54,13 @@ from quorumlog.store.slot_file import unreadable_slots
 from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
     CURRTERM_NAME,
+    DAMAGED_NAME,
     HARD_STATE_NAME,
     MEMBER_NAME,
     START_NAME,
     STATES_NAME,
     Checkpoint,
     MemberRecord,
-    damaged_name,
     good_start_slots,
     load_checkpoint,
     load_damaged,
@@ -190,10 +190,9 @@ class SegmentSearch:
 def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
     """Pages that cannot be read; what they say is judged elsewhere. Raises OSError."""
     damage = []
-    for name in (CURRTERM_NAME, CHECKPOINT_NAME):
-        _, problem = read_readable(disk, f"{path}/{name}")
-        if problem:
-            damage.append(Damage(name, 0, -1, f"{problem}; a start goes on without it"))
+    _, problem = read_readable(disk, f"{path}/{CHECKPOINT_NAME}")
+    if problem:
+        damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start goes on without it"))
     slots = {name: unreadable_slots(disk, f"{path}/{name}") for name in (HARD_STATE_NAME, DURABLE_NAME)}
     slots[START_NAME] = unreadable_start_slots(disk, path)
     for name, found in slots.items():
@@ -870,7 +869,7 @@ class DirectoryReader:
         )
         if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"
-            unreadable = Damage(damaged_name(self._disk, self.path), 0, -1, problem)
+            unreadable = Damage(DAMAGED_NAME, 0, -1, problem)
             extent = extent._replace(damage=(unreadable, *extent.damage))
         return extent
 

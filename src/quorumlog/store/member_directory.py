@@ -44,15 +44,13 @@ from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.recovery import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
 from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
-    CURRTERM_NAME,
     DAMAGED_NAME,
-    EARLIER_DAMAGED_NAME,
+    FORMER_DAMAGED_NAME,
     HARD_STATE_NAME,
     MEMBER_NAME,
     START_NAME,
@@ -68,7 +66,6 @@ from quorumlog.store.state_files import (
     load_checkpoint,
     load_member,
     load_start,
-    read_currterm,
     read_readable,
     replace_file,
     save_checkpoint,
@@ -79,8 +76,8 @@ from quorumlog.store.state_files import (
 from quorumlog.store.survey import lacks_start
 
 # ----------------------------------------------------------------
-# What a start looks at before it opens the log: promises that are lost, names of earlier releases, and
-# small files that it makes again.
+# What a start looks at before it opens the log: promises that are lost, and small files that it
+# makes again.
 
 
 def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]:
@@ -117,25 +114,14 @@ def _lost_files(disk: Disk, path: str) -> list[str]:
     return lost
 
 
-def rename_earlier(disk: Disk, path: str, config: StoreConfig) -> None:
-    """Give what an earlier release has written the names of this one; on disk when this returns. A file
-    `healing` takes the place of `damaged` (damaged_ranges.py); a folder `quarantine` beside `set-aside`
-    is kept in there."""
-    names = set(disk.list(path))
-    earlier = {EARLIER_DAMAGED_NAME, EARLIER_SET_ASIDE_NAME} & names
-    if EARLIER_DAMAGED_NAME in earlier:
-        disk.rename(f"{path}/{EARLIER_DAMAGED_NAME}", f"{path}/{DAMAGED_NAME}")
-    if {EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME} <= names:
-        SetAside(disk, path, config).take(f"{path}/{EARLIER_SET_ASIDE_NAME}", EARLIER_SET_ASIDE_NAME)
-    elif EARLIER_SET_ASIDE_NAME in earlier:
-        disk.rename(f"{path}/{EARLIER_SET_ASIDE_NAME}", f"{path}/{SET_ASIDE_NAME}")
-    if earlier:
-        disk.sync_directory(path)
-
-
 def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
     """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
-    nothing tells which."""
+    nothing tells which; ConfigError for a directory that one of the first releases has left damaged."""
+    if disk.exists(f"{path}/{FORMER_DAMAGED_NAME}"):
+        raise ConfigError(
+            f"{path}/{FORMER_DAMAGED_NAME} is of an early release, and names entries that are damaged:"
+            f" rename it to {DAMAGED_NAME}, and start again"
+        )
     has_start = disk.exists(f"{path}/{START_NAME}")
     if has_start and record.version < VERSION_WITH_START:
         # A copy of the file was put back that is older than the start.
@@ -167,7 +153,7 @@ def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
 
 
 def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
-    """State that cannot be read starts again without a vote, at `least_term` or what `currterm` says."""
+    """State that cannot be read starts again without a vote, at `least_term`."""
     try:
         file = HardStateFile.open(disk, path)
     except FileNotFoundError:
@@ -179,8 +165,7 @@ def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardState
             file.save(state)
             return file
         file.close()
-    java = read_currterm(disk, path)
-    file = HardStateFile.create(disk, path, HardState(max(least_term, java.term if java else 0), None))
+    file = HardStateFile.create(disk, path, HardState(least_term, None))
     disk.sync_directory(path)
     return file
 
@@ -358,7 +343,6 @@ def open_log(disk: Disk, path: str, record: MemberRecord) -> CopiedLog:
     StoreFailure, OSError."""
     config = copy_config(record.segment_bytes, record.index_segment_bytes)
     check_start(disk, path, record)
-    rename_earlier(disk, path, config)
     open_or_make_durable(disk, path).close()
     return CopiedLog.open(disk, path, config)
 
@@ -571,7 +555,6 @@ class MemberDirectory:
             # Only async mode may cut below a committed entry, here while this waited for its thread.
             assert self.durability is Durability.ASYNC, (committed, durable)
             return
-        self._hard_state_file.retry_currterm()
         checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
         try:
             with self._checkpoint_lock:
@@ -597,8 +580,7 @@ class MemberDirectory:
 
     def problems(self) -> tuple[str, ...]:
         """What could not be written for lack of space, in sentences."""
-        problems = (self._hard_state_file.problem, self._checkpoint_problem)
-        return (*filter(None, problems), *self.unreadable)
+        return (*filter(None, [self._checkpoint_problem]), *self.unreadable)
 
     def applying_file(self, machine: str) -> ApplyingFile:
         """Of that state machine; open at most until `close`."""
@@ -626,7 +608,7 @@ class MemberDirectory:
         assert durable is not None, self.path
         self._durable_file.record_both_synced(durable)
         try:
-            self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
+            self._disk.sync_directory(self.path)  # the name of `checkpoint`
         except OSError as error:
             raise StoreFailure(refusal(self.path, "synced", error)) from error
 
@@ -875,12 +857,9 @@ def _open_recovered(
 ) -> MemberDirectory:
     disk.sync_directory(path)  # a name may be in the cache only
     record = check_start(disk, path, record)
-    rename_earlier(disk, path, config)
-    absent = [
-        f"{path}/{name} {problem}; it counts as absent and is written again"
-        for name in (CURRTERM_NAME, CHECKPOINT_NAME)
-        if (problem := read_readable(disk, f"{path}/{name}")[1])
-    ]
+    checkpoint = f"{path}/{CHECKPOINT_NAME}"
+    _, problem = read_readable(disk, checkpoint)
+    absent = [f"{checkpoint} {problem}; it counts as absent and is written again"] if problem else []
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)

@@ -251,9 +251,7 @@ def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
 # Every change is in both slots, synced, before the reply that depends on it leaves: any one good slot
 # is enough.
 #
-# `currterm` is the same for a Java member that takes the directory over (docs/formats.md, currterm):
-# written after `hardstate`, not synced, never the only copy of a promise. If a Java member has raised
-# it meanwhile, the higher term wins.
+# `currterm` is the same of a Java member, whose directory is only read (docs/formats.md, currterm).
 
 HARD_STATE_NAME = "hardstate"
 CURRTERM_NAME = "currterm"
@@ -285,11 +283,6 @@ def decode_hard_state(payload: bytes) -> HardState:
     return HardState(term, Replica(member_id, payload[middle : middle + directory_bytes].decode()))
 
 
-def encode_currterm(state: HardState) -> bytes:
-    voted_for = state.voted_for.member_id if state.voted_for else ""
-    return f"voteLeader={voted_for}\ncurrTerm={state.term}\n".encode()
-
-
 def read_currterm(disk: Disk, directory: str) -> HardState | None:
     """What `currterm` says, or None if it is missing, unreadable or not whole."""
     data, _ = read_readable(disk, f"{directory}/{CURRTERM_NAME}")
@@ -310,86 +303,38 @@ def read_hard_state(disk: Disk, directory: str) -> HardState | None:
     if not disk.exists(path):
         return read_currterm(disk, directory)
     payload = read_payload(disk, path, HARD_STATE_MAGIC)
-    if payload is None:
-        return None
-    return _winner(decode_hard_state(payload), read_currterm(disk, directory))
-
-
-def _winner(own: HardState, java: HardState | None) -> HardState:
-    """The higher term; at equal terms the copy that holds a vote, our own if both do."""
-    if java is None or java.term < own.term:
-        return own
-    if java.term > own.term:
-        return java
-    return own if own.voted_for is not None or java.voted_for is None else java
+    return None if payload is None else decode_hard_state(payload)
 
 
 class HardStateFile:
-    """All calls are thread-safe: the thread that writes checkpoints repeats what had no space.
-    `problem`: why `currterm` could not be written, "" if it was."""
-
-    def __init__(self, disk: Disk, directory: str, slots: SlotFile) -> None:
-        self._disk = disk
-        self._directory = directory
+    def __init__(self, slots: SlotFile) -> None:
         self._slots = slots
-        self._lock = threading.Lock()
-        self.problem = ""
 
     @classmethod
     def create(cls, disk: Disk, directory: str, state: HardState) -> Self:
         """New files that hold `state`, synced; the caller syncs the directory."""
         path = f"{directory}/{HARD_STATE_NAME}"
-        file = cls(
-            disk, directory, SlotFile.create(disk, path, HARD_STATE_MAGIC, encode_hard_state(state))
-        )
-        file._write_currterm(state)
-        return file
+        return cls(SlotFile.create(disk, path, HARD_STATE_MAGIC, encode_hard_state(state)))
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> Self:
         """Raises FileNotFoundError; a file without a good slot opens, and `load` says None."""
         path = f"{directory}/{HARD_STATE_NAME}"
-        return cls(disk, directory, SlotFile.open(disk, path, HARD_STATE_MAGIC))
+        return cls(SlotFile.open(disk, path, HARD_STATE_MAGIC))
 
     def load(self) -> HardState | None:
-        """None if no slot is good. `currterm` alone is not enough: it may lag behind a vote."""
+        """None if no slot is good."""
         payload = self._slots.payload
-        if payload is None:
-            return None
-        return _winner(decode_hard_state(payload), read_currterm(self._disk, self._directory))
+        return None if payload is None else decode_hard_state(payload)
 
     def save(self, state: HardState) -> None:
         """On disk, in both slots, when this returns. Raises StoreFailure."""
-        with self._lock:
-            before = self._slots.payload
-            if before is not None:
-                old = decode_hard_state(before)
-                assert state.term >= old.term, (state, old)
-                if state.term == old.term and old.voted_for is not None:
-                    assert state.voted_for == old.voted_for, (state, old)
-            self._slots.write_both_synced(encode_hard_state(state))
-            self._write_currterm(state)
-
-    def retry_currterm(self) -> None:
-        """Cheap if there is nothing to do."""
-        if not self.problem:
-            return
-        with self._lock:
-            payload = self._slots.payload
-            if self.problem and payload is not None:
-                self._write_currterm(decode_hard_state(payload))
-
-    def _write_currterm(self, state: HardState) -> None:
-        path = f"{self._directory}/{CURRTERM_NAME}"
-        try:
-            replace_file(self._disk, path, encode_currterm(state), synced=False)
-        except OSError as error:
-            problem = refusal(path, "written", error)
-            if not is_lack_of_space(error):
-                raise StoreFailure(problem) from error
-            self.problem = problem
-        else:
-            self.problem = ""
+        before = self.load()
+        if before is not None:
+            assert state.term >= before.term, (state, before)
+            if state.term == before.term and before.voted_for is not None:
+                assert state.voted_for == before.voted_for, (state, before)
+        self._slots.write_both_synced(encode_hard_state(state))
 
     def close(self) -> None:
         self._slots.close()
@@ -708,15 +653,8 @@ def save_backup(disk: Disk, directory: str, record: BackupRecord) -> None:
 # memory until there is space, and a start in between looks for them again.
 
 DAMAGED_NAME = "damaged"
-EARLIER_DAMAGED_NAME = "healing"
-"""Until a start renames it (member_directory.py)."""
-
-
-def damaged_name(disk: Disk, directory: str) -> str:
-    """Where both names are there the earlier one counts: a start that renames it was killed, or an
-    earlier release has run since."""
-    has_earlier = disk.exists(f"{directory}/{EARLIER_DAMAGED_NAME}")
-    return EARLIER_DAMAGED_NAME if has_earlier else DAMAGED_NAME
+FORMER_DAMAGED_NAME = "healing"
+"""Of the first releases, which nothing reads any more."""
 
 
 def load_damaged(
@@ -731,7 +669,7 @@ def load_damaged(
     """
     if start is not None and start.replaces:
         return ()
-    ranges = _read_ranges(disk, f"{directory}/{damaged_name(disk, directory)}")
+    ranges = _read_ranges(disk, f"{directory}/{DAMAGED_NAME}")
     if ranges is None:
         return None
     kept = tuple(

@@ -29,13 +29,13 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.node import MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.server import LocalCluster
 from quorumlog.testing.clients import SimClient
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace, read_at_once
 from quorumlog.testing.profile import FAULT_KINDS as MEMBER_KINDS
-from quorumlog.testing.profile import HANGING_DISK, LINK_KINDS, draw_profile
+from quorumlog.testing.profile import HANGING_DISK, LINK_KINDS, draw_cluster
 from quorumlog.testing.promises import Violation
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class SimulatedLog:
             raise ValueError(f"no such faults: {sorted(unknown)}; there are {', '.join(FAULT_KINDS)}")
         random = Random(seed)
         profile = replace(
-            draw_profile(random, members),
+            draw_cluster(random, members),
             fault_kinds=tuple(kind for kind in faults if kind in MEMBER_KINDS),
             fault_every_ms=fault_every_ms,
             link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),

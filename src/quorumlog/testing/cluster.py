@@ -79,7 +79,8 @@ class SimCluster:
         self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
-        self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
+        self.clients: list[SimClient] = []
+        """That append again and again while `clients_work`."""
         self.checkers = checkers(self)
         if self.faults.fairness is not None:
             self.checkers.append(self.faults.fairness)

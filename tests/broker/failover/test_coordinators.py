@@ -76,6 +76,64 @@ def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"",
+        b'{"responses"',
+        b"[]",
+        b"{}",
+        b'{"result":3}',
+        b'{"responses":[{"response_range":{}}]}',
+        b'{"responses":null,"ID":null}',
+        b'{"header":{"revision":"x"},"ID":"7","TTL":"x"}',
+        b'{"responses":[{"response_range":{"kvs":[{"mod_revision":"3","value":"?"}]}},{"response_range":{}}]}',
+    ],
+)
+def test_what_is_no_answer_of_etcd_is_none(nonsense: bytes) -> None:
+    """A request that ends otherwise is under way for ever, and nothing more is asked."""
+
+    async def run() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + nonsense)
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        coordinator = EtcdCoordinator(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "orders")
+        for asked in (
+            coordinator.read(),
+            coordinator.grant(1_000),
+            coordinator.put(3, b"record", 7, takes=True),
+            coordinator.renew(7),
+            coordinator.revoke(7),
+            coordinator.watch(lambda: None),
+        ):
+            with pytest.raises(CoordinatorUnreachable):
+                await asked
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_an_address_of_six_is_named_as_http_has_it() -> None:
+    async def run() -> None:
+        heads = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b'HTTP/1.0 200 OK\r\n\r\n{"ID": "7", "TTL": "3"}\n')
+            writer.close()
+
+        server = await asyncio.start_server(answer, "::1", 0)
+        port = server.sockets[0].getsockname()[1]
+        assert await EtcdCoordinator(f"[::1]:{port}", "orders").grant(3_000) == (7, 3_000)
+        assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
+        server.close()
+
+    asyncio.run(run())
+
+
 def test_our_own_store_keeps_the_contract() -> None:
     with LocalStores() as stores:
         asyncio.run(

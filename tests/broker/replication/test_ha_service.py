@@ -44,6 +44,29 @@ def test_a_port_that_is_taken_is_named() -> None:
     asyncio.run(twice())
 
 
+def test_a_slave_turns_to_its_new_master_also_while_it_dials_one_that_is_gone() -> None:
+    """Whose machine has lost its power: it answers nothing at all."""
+
+    async def scene() -> None:
+        service = made_service(f"127.0.0.1:{free_ports(1)[0]}")
+        loop, dialled = asyncio.get_running_loop(), asyncio.Queue[str]()
+
+        async def dial(make: object, host: str, port: int, ssl: object) -> None:
+            dialled.put_nowait(host)
+            await asyncio.Event().wait()
+
+        loop.create_connection = dial  # type: ignore[assignment, method-assign]
+        await service.start(lambda failure: None)
+        for host in ("gone", "new"):
+            service.replica.become_slave(1, Peer(id=host, ha_address=f"{host}:1"))
+            async with asyncio.timeout(10):
+                assert await dialled.get() == host
+        service.stop()
+        await asyncio.to_thread(service.join)
+
+    asyncio.run(scene())
+
+
 def test_a_slave_that_never_had_a_master_refuses_slaves_by_name() -> None:
     link = made_service("b:1")._link_to_slave("c", 0)
     asks = SlaveLink(made_service("c:1").replica.own_log(), 0, heartbeat_ms=1, silence_ms=1)

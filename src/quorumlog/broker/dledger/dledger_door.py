@@ -15,7 +15,7 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.offline.old_log import OldLog, taken_over
-from quorumlog.config import StoreConfig, parse_address
+from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.net.hello import BROKER
 from quorumlog.net.tls import Tls
@@ -117,9 +117,10 @@ class LocalBrokers:
         directory: str | Path | None = None,
         storage: StoreConfig | None = None,
         staging: bool = True,
+        tls: Callable[[str], TlsOptions | None] = lambda member_id: None,
     ) -> None:
         """`topics`: how many queues each has. `groups`: of a member, by its id; None: it has those
-        topics only. `directory`, `storage`, `staging`: as of `LocalCluster`."""
+        topics only. `directory`, `storage`, `staging`, `tls`: as of `LocalCluster`."""
         ports = free_ports(members)
         self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
         self.brokers: dict[str, DLedgerBroker] = {}
@@ -128,8 +129,9 @@ class LocalBrokers:
         self._starts = starts
         self._groups = groups
         self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
+        self._tls = tls
         self.cluster = LocalCluster(
-            members, doors=self._doors, directory=directory, storage=storage, staging=staging
+            members, doors=self._doors, directory=directory, storage=storage, staging=staging, tls=tls
         )
 
     def _doors(self, member_id: str) -> list[DLedgerDoor]:
@@ -146,7 +148,9 @@ class LocalBrokers:
             groups=groups,
             old_log=None if old is None else OldLog(disk, directory, old),
         )
-        return [DLedgerDoor(broker, self.addresses[member_id])]
+        options = self._tls(member_id)
+        tls = None if options is None else Tls(options)
+        return [DLedgerDoor(broker, self.addresses[member_id], tls=tls)]
 
     @property
     def servers(self) -> str:

@@ -45,7 +45,7 @@ from quorumlog.broker.store.queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
-from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.disk import Disk, OsDisk, kept_descriptors, refusal
 from quorumlog.store.member_directory import sync_names_above
 from quorumlog.store.segments import SegmentList
 
@@ -273,22 +273,28 @@ class MessageStore:
             set_aside=self.set_aside,
             sizes_are_known=is_ours,
         )
-        self.queues = ConsumeQueues(
-            disk, root, config, self.set_aside, log_begin=files.first_position, sizes_are_known=is_ours
-        )
-        self.queues.begins_anywhere = files.first_position > 0
-        self.queues.lost = self.queues.lost or lost
-        self.index = None
-        if config.message_index_enable:
-            self.index = IndexService(
+        with kept_descriptors.parking(files.park):
+            self.queues = ConsumeQueues(
                 disk,
                 root,
                 config,
-                self.checkpoint,
-                self.wall_clock,
                 self.set_aside,
-                is_clean=self.was_clean,
+                log_begin=files.first_position,
+                sizes_are_known=is_ours,
             )
+            self.queues.begins_anywhere = files.first_position > 0
+            self.queues.lost = self.queues.lost or lost
+            self.index = None
+            if config.message_index_enable:
+                self.index = IndexService(
+                    disk,
+                    root,
+                    config,
+                    self.checkpoint,
+                    self.wall_clock,
+                    self.set_aside,
+                    is_clean=self.was_clean,
+                )
         stopped_at = flushed.load()
         self._is_as_it_stopped = (
             is_ours and self.was_clean and not any(files.pread(BLANK_BYTES, stopped_at))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven
+from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven, pem_option
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.failover.failover_service import FailoverService
     from quorumlog.broker.replication.replica import Replica
+    from quorumlog.net.tls import ClientTls
 
 
 class Flush(Enum):
@@ -117,9 +118,10 @@ def failover_of(
     lease_ms: int,
     in_sync_timeout_ms: int,
     begins: bool,
+    tls: ClientTls | None,
 ) -> Callable[[Replica], FailoverService]:
     """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
-    is returned is called where the event loop runs. Raises ConfigError."""
+    is returned is called where the event loop runs. `tls`: of the coordinator. Raises ConfigError."""
     from quorumlog.broker.failover.failover_rules import FailoverOptions
     from quorumlog.broker.failover.failover_service import FailoverService
     from quorumlog.coordinators import coordinator_of
@@ -129,12 +131,24 @@ def failover_of(
     if not group or not all(c.isalnum() or c in "-_." for c in group):
         raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
-    coordinator = coordinator_of(kind, coordinators, group)
+    coordinator = coordinator_of(kind, coordinators, group, tls)
 
     def make(replica: Replica) -> FailoverService:
         return FailoverService(replica, coordinator, options, begins=begins)
 
     return make
+
+
+def _coordinator_tls(*files: Path | None) -> ClientTls | None:
+    """Raises ConfigError."""
+    from quorumlog.net.tls import ClientTls
+
+    if not any(files):
+        return None
+    try:
+        return ClientTls(*("" if each is None else str(each) for each in files))
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("-tls-", "-coordinator-")) from None
 
 
 def alone(in_sync_replicas: int) -> str:
@@ -336,6 +350,22 @@ def serve(
     ] = None,
     *,
     tls_files: TlsGiven,
+    tls_listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Speak TLS here, while the first port stays plain (docs/security.md).",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    coordinator_ca: Annotated[
+        Path | None,
+        pem_option("--coordinator-ca", "Speak TLS with --failover kv; trust the CAs in this file."),
+    ] = None,
+    coordinator_cert: Annotated[
+        Path | None,
+        pem_option("--coordinator-cert", "Own certificate, where that store asks for one."),
+    ] = None,
+    coordinator_key: Annotated[Path | None, pem_option("--coordinator-key", "Its key.")] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -379,7 +409,7 @@ def serve(
             brokers,
             None if log_config is None else str(log_config),
             log_level,
-            tls_files,
+            {**tls_files, "broker_listen": tls_listen},
         )
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
@@ -401,7 +431,7 @@ def serve(
     refuse_optimised_python()
     log_to_stderr(log_level)
     host, _ = parse_address(bind)
-    tls = tls_of(tls_options({}, tls_files))
+    tls = tls_of(tls_options({}, {**tls_files, "broker_listen": tls_listen}))
     if tls is not None and (role is not None or failover is not None):
         if ha_dialect is Dialect.QUORUMLOG:
             tls.check_member(broker_id or bind)
@@ -427,9 +457,12 @@ def serve(
             lease_ms=lease_ms,
             in_sync_timeout_ms=in_sync_timeout_ms,
             begins=failover_begin,
+            tls=_coordinator_tls(coordinator_ca, coordinator_cert, coordinator_key),
         )
-    elif coordinator or failover_begin:
-        raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
+    elif coordinator or failover_begin or coordinator_ca or coordinator_cert or coordinator_key:
+        raise ConfigError(
+            "--coordinator, --coordinator-ca and --failover-begin need --failover etcd, kv or zookeeper"
+        )
     make_failover = None
     if role is None and failover is None:
         if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
@@ -476,11 +509,10 @@ def serve(
         server = BrokerServer(store, bind, ha_service, make_failover, tls)
 
     def ready() -> None:
-        reach = " with TLS" if tls is not None else ""
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"
         announce(
-            f"{DESCRIPTION}: broker listens on {bind}{reach},{what} {config.flush_disk_type}, store in"
-            f" {directory}."
+            f"{DESCRIPTION}: broker listens on {bind}{server.port.speaks},{what}"
+            f" {config.flush_disk_type}, store in {directory}."
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,11 +16,6 @@ if TYPE_CHECKING:
     from quorumlog.cli.carry.export_file import ExportFile, Source
 
 
-class ExportFormat(StrEnum):
-    BINARY = "binary"
-    JSONL = "jsonl"
-
-
 def export(
     at: LogPlace,
     file: Annotated[
@@ -33,24 +27,16 @@ def export(
     ],
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
-    output_format: Annotated[
-        ExportFormat | None,
-        typer.Option(
-            "--format",
-            help="binary: with checksums and an end mark; jsonl: JSON lines. (default: what FILE holds"
-            " already, or binary)",
-        ),
-    ] = None,
 ) -> None:
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
     It may be interrupted, and repeated when the log has grown: it goes on behind the last whole record
-    of the file. Entries that only open a term are left out.
+    of the file. Entries that only open a term are left out. `read --json` writes JSON lines.
 
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """
     from quorumlog.cli.carry.export_file import ExportFile, served, stored
-    from quorumlog.cli.carry.export_formats import FileDamaged
+    from quorumlog.cli.carry.export_format import FileDamaged
 
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
@@ -72,7 +58,7 @@ def export(
             )
         try:
             with entry_progress(f"reading {file}") as report:
-                target = stack.enter_context(ExportFile(file, output_format, report))
+                target = stack.enter_context(ExportFile(file, report))
         except FileDamaged as error:
             raise Refused(
                 f"FILE {file}: {error}; delete it and export again, or name another file"
@@ -81,7 +67,7 @@ def export(
 
 
 def _export(source: Source, target: ExportFile, first_index: int | None, stop_index: int | None) -> None:
-    from quorumlog.cli.carry.export_formats import Ending
+    from quorumlog.cli.carry.export_format import Ending
 
     extent = target.extent
     is_new = extent.stop_position == 0
@@ -115,11 +101,11 @@ def _refuse_another_log(
 ) -> None:
     """Whether the file is the beginning of just this export."""
     extent, file = target.extent, target.path
-    if extent.group is not None and source.group and extent.group != source.group:
+    if source.group and extent.group != source.group:
         raise ConfigError(
             f"FILE {file} is of group {extent.group}, not {source.group}; name another file"
         )
-    if first_index is not None and extent.first_index not in (None, first_index):
+    if first_index is not None and extent.first_index != first_index:
         raise ConfigError(
             f"--from {first_index}: {file} begins at index {extent.first_index}; leave --from out, or"
             " name another file"
@@ -155,7 +141,6 @@ def _print_summary(target: ExportFile, records: int, last_index: int, size_bytes
     new = records - target.extent.records
     row = {
         "file": str(target.path),
-        "format": target.format.name,
         "records": records,
         "new_records": new,
         "last_index": last_index,

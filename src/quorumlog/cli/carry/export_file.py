@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.carry.export_formats import (
-    FORMATS,
+from quorumlog.cli.carry.export_format import (
     Ending,
     Extent,
-    FileFormat,
     FileTorn,
-    format_of,
+    encoded,
+    head,
+    is_export,
     survey,
+    tail,
 )
 from quorumlog.cli.options import LogServers
 from quorumlog.cli.output import note
@@ -29,43 +30,33 @@ from quorumlog.errors import ConfigError
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 
-DEFAULT_FORMAT = "binary"
-_NOTHING = Extent(None, None, 0, None, 0, None, None)
+_NOTHING = Extent("", 0, 0, None, 0, None, None)
 
 
 class ExportFile:
     """A context manager; one process at a time has it open. What it finds is in `extent`."""
 
-    def __init__(self, path: Path, format_name: str | None, report: Callable[[int, int], None]) -> None:
-        """`format_name`: None is that of the file, or binary. Raises ConfigError for a file that is not
-        an export of this format, or is in use, and FileDamaged."""
+    def __init__(self, path: Path, report: Callable[[int, int], None]) -> None:
+        """Raises ConfigError for a file that is no export, or is in use, and FileDamaged."""
         self.path = path
         self.torn_bytes = 0
         """What stands behind the last whole record, and is to be cut."""
         self._file = _opened(path)
         try:
-            self._look(format_name, report)
+            self._look(report)
         except BaseException:
             self._file.close()
             raise
 
-    def _look(self, format_name: str | None, report: Callable[[int, int], None]) -> None:
+    def _look(self, report: Callable[[int, int], None]) -> None:
         size_bytes = os.fstat(self._file.fileno()).st_size
-        self.format: FileFormat = FORMATS[format_name or DEFAULT_FORMAT]
         self.extent = _NOTHING
         if size_bytes == 0:
             return
-        found = format_of(self._file)
-        if found is None:
+        if not is_export(self._file):
             raise ConfigError(f"FILE {self.path} exists and is no export; name another file")
-        if format_name not in (None, found.name):
-            raise ConfigError(
-                f"--format {format_name}: {self.path} is in the format {found.name}; leave --format out,"
-                " or name another file"
-            )
-        self.format = found
         with suppress(FileTorn):  # not even the head is whole: it is written again
-            self.extent = survey(self._file, found, report)
+            self.extent = survey(self._file, report)
         if self.extent.ending is None:
             self.torn_bytes = size_bytes - self.extent.stop_position
 
@@ -83,23 +74,17 @@ class ExportFile:
     def begin(self, group: str, first_index: int) -> None:
         """From here on the file is changed: what is torn goes, and so does the end mark."""
         position = self.extent.stop_position
-        if position == 0:
-            self._write_at(0, self.format.head(group, first_index))
-        else:
-            self._write_at(position, b"")
+        self._file.seek(position)
+        self._file.truncate()
+        self._write(b"" if position else head(group, first_index))
 
     def add(self, entries: Iterable[Entry]) -> None:
-        self._write(self.format.encoded(entries))
+        self._write(encoded(entries))
 
     def end(self, ending: Ending) -> int:
         """The file is whole, and on the disk; returns its size."""
-        self._write(self.format.tail(ending), sync=True)
+        self._write(tail(ending), sync=True)
         return self._file.tell()
-
-    def _write_at(self, position: int, data: bytes) -> None:
-        self._file.seek(position)
-        self._file.truncate()
-        self._write(data)
 
     def _write(self, data: bytes, *, sync: bool = False) -> None:
         try:

@@ -16,14 +16,12 @@ from quorumlog.cli.output import describe, entry_progress, note, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.cli.carry.export_formats import Extent, FileFormat, Record
+    from quorumlog.cli.carry.export_format import Extent, Record
     from quorumlog.cli.carry.importer import Importer
 
 
 def import_file(
-    file: Annotated[
-        Path, typer.Argument(help="File that `export` wrote, or JSON lines like it.", metavar="FILE")
-    ],
+    file: Annotated[Path, typer.Argument(help="File that `export` wrote.", metavar="FILE")],
     at: LogServers,
     first_index: Annotated[
         int, typer.Option("--from", help="First index, as the file counts.", min=0)
@@ -52,19 +50,20 @@ def import_file(
 
     Example: quorumlog import --servers 127.0.0.1:20911 orders.export
     """
+    from quorumlog.cli.carry.export_format import ExportReader
     from quorumlog.cli.carry.importer import Importer, ImportStopped, batched
 
     if stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     with ExitStack() as stack:
         opened = stack.enter_context(_open(file))
-        file_format, extent, wanted = _survey(file, opened, first_index, stop_index)
+        extent, wanted = _survey(file, opened, first_index, stop_index)
         log = stack.enter_context(at.connected())
         importer = Importer(log, expected_last, note)
         try:
             with entry_progress(f"importing {file}") as report:
                 opened.seek(0)
-                records = islice(file_format.open(opened).records(), extent.records)
+                records = islice(ExportReader(opened).records(), extent.records)
                 for batch in batched(_within(records, first_index, stop_index)):
                     importer.put(batch)
                     report(importer.records, wanted)
@@ -85,11 +84,9 @@ def _open(file: Path) -> BinaryIO:
         raise ConfigError(f"FILE {file}: {error.strerror}; name a file that export wrote") from None
 
 
-def _survey(
-    path: Path, file: BinaryIO, first_index: int, stop_index: int | None
-) -> tuple[FileFormat, Extent, int]:
+def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None) -> tuple[Extent, int]:
     """The file read through, and how many of its records are wanted. A broken one ends the command."""
-    from quorumlog.cli.carry.export_formats import FileBroken, format_of, survey
+    from quorumlog.cli.carry.export_format import FileBroken, is_export, survey
 
     if not file.seekable():
         raise ConfigError(f"FILE {path} is no ordinary file, and is read twice; name one")
@@ -99,14 +96,11 @@ def _survey(
         nonlocal wanted
         wanted += first_index <= record.index < (sys.maxsize if stop_index is None else stop_index)
 
-    file_format = format_of(file, is_written_by_hand=True)
-    if file_format is None:
-        raise ConfigError(
-            f"FILE {path} is no export, and holds no JSON lines; name one that export wrote"
-        )
+    if not is_export(file):
+        raise ConfigError(f"FILE {path} is no export; name one that export wrote")
     try:
         with entry_progress(f"reading {path}") as report:
-            extent = survey(file, file_format, report, count)
+            extent = survey(file, report, count)
         if extent.torn is not None:
             raise extent.torn
     except FileBroken as error:
@@ -114,7 +108,7 @@ def _survey(
             f"FILE {path}: {error}; nothing was appended; export again (a file that is merely cut off is"
             " completed) or copy it again"
         ) from None
-    return file_format, extent, wanted
+    return extent, wanted
 
 
 def _within(records: Iterator[Record], first_index: int, stop_index: int | None) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from quorumlog.cli.carry.export_formats import Record
+from quorumlog.cli.carry.export_format import Record
 from quorumlog.client import LedgerClient
 from quorumlog.config import MIB
 from quorumlog.errors import BodyTooLarge, OutcomeUnknown, WrongLastIndex

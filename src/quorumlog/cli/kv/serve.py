@@ -13,7 +13,7 @@ from quorumlog.cli.options import LogLevel, TlsGiven, split_servers
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.server.applications.doors import Door
+    from quorumlog.server.doors import Door
 
 
 class EngineName(StrEnum):
@@ -143,7 +143,7 @@ def serve(
         servers = servers or listen
         split_servers(servers)
         doors.append(gateway_of(group, address, servers, tls))
-        scheme = "http" if tls is None else "https"
+        scheme = "http" if tls is None or tls.options.gateway_listen else "https"
         options = replace(options, etcd_gateway=f"{scheme}://{address}")
     doors.append(door_of(group, listen, engine.value, options, tls))
     run_member(ServingMember(server_config, path, given, doors=doors, tls=tls))

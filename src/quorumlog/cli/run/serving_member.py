@@ -14,7 +14,7 @@ from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig, TlsOptions
+from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import Tls
 from quorumlog.server import Door, LedgerServer
@@ -122,20 +122,14 @@ class ServingMember(LedgerServer):
     async def start(self) -> None:
         await super().start()
         for config in self.groups:
-            announce(_announcement(config, self._listens_on, self._tls_options))
+            announce(_announcement(config, self._listens_on + self._listener.speaks))
         if hung_up_before():
             self.hung_up()
 
 
-def _announcement(config: GroupConfig, listens_on: str, tls: TlsOptions | None) -> str:
+def _announcement(config: GroupConfig, listens_on: str) -> str:
     place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
     return (
         f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
-        f" listens on {listens_on}{_speaking(tls)}, flush {config.storage.flush}, {place}"
+        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
     )
-
-
-def _speaking(tls: TlsOptions | None) -> str:
-    if tls is None:
-        return ""
-    return f" and with TLS on {tls.listen}" if tls.listen else " with TLS"

@@ -38,10 +38,8 @@ import msgspec
 
 from quorumlog.cli.options import LogLevel
 from quorumlog.config import (
-    DEFAULT_GROUP,
     ConsensusConfig,
     GroupConfig,
-    MemberAddress,
     StoreConfig,
     TlsOptions,
     parse_address,
@@ -49,15 +47,28 @@ from quorumlog.config import (
 )
 from quorumlog.errors import ConfigError
 
-_PARTS: tuple[type, ...] = (GroupConfig, ConsensusConfig, StoreConfig)
 _TYPES: dict[str, Any] = {
     field.name: get_type_hints(part)[field.name]
-    for part in _PARTS
+    for part in (GroupConfig, ConsensusConfig, StoreConfig)
     for field in fields(part)
     if field.name not in ("consensus", "storage")
 }
-_NAMES = tuple[str, ...]
-_SERVER_OPTIONS = ("bind", "log_level", "state_machines", "hold_machines", "groups", "tls")
+_OF_PROCESS: dict[str, Any] = {
+    "bind": str,
+    "log_level": LogLevel,
+    "state_machines": dict[str, str],
+    "hold_machines": tuple[str, ...],
+    "groups": dict[str, dict[str, Any]],
+    "tls": dict[str, Any],
+}
+_KINDS: dict[Any, str] = {
+    LogLevel: f"is none of {', '.join(LogLevel)}",
+    tuple[str, ...]: 'is not a list of strings; write ["n0"]',
+    dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
+    dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
+    dict[str, Any]: "is not a table; write [tls]",
+}
+"""What people are told of a value that is of another kind."""
 _GONE = {
     "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
     " bytes; write max_transfer_lag_bytes, or leave it out"
@@ -66,24 +77,10 @@ _GONE = {
 
 T = TypeVar("T")
 
-COMMAND_LINE_NAMES = {
-    "member_id": "--id",
-    "members": "--members",
-    "data_dir": "--data-dir",
-    "group": "--group",
-    "store": "--store",
-    "flush": "--flush",
-    "preferred_leader_ids": "--preferred-leader",
-    "bind": "--bind",
-    "log_level": "--log-level",
-    "state_machines": "--state-machine",
-    "hold_machines": "--hold-machine",
-}
-
 
 class ServerConfig(NamedTuple):
     groups: tuple[GroupConfig, ...]
-    bind: str | None
+    bind: str | None = None
     log_level: str | None = None
     state_machines: Mapping[str, str] = types.MappingProxyType({})
     """By name: package.module:Factory."""
@@ -99,44 +96,28 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     """
     overrides = {name: value for name, value in given.items() if value is not None}
     document = _parse(path) if path is not None else {}
-    tables = document.pop("groups", None)
-    bind = document.pop("bind", None)
-    if bind is not None:
-        _within("bind", path, lambda: parse_address(_typed("bind", bind, str)))
-    if "bind" in overrides:
-        bind = overrides.pop("bind")
-        _given("bind", lambda: parse_address(bind))
-    log_level = document.pop("log_level", None)
-    if log_level is not None and log_level not in tuple(LogLevel):
-        known = ", ".join(LogLevel)
-        raise ConfigError(f"{path}: option 'log_level': {log_level!r} is none of {known}")
-    log_level = overrides.pop("log_level", log_level)
-    machines = document.pop("state_machines", {})
-    if not isinstance(machines, dict) or not all(isinstance(place, str) for place in machines.values()):
-        raise ConfigError(f'{path}: state_machines must be a table: NAME = "package.module:Factory"')
-    machines = overrides.pop("state_machines", machines)
-    held = _within(
-        "hold_machines", path, lambda: _typed("hold_machines", document.pop("hold_machines", []), _NAMES)
-    )
-    held = tuple(overrides.pop("hold_machines", held))
-    tls = tls_options(document.pop("tls", {}), overrides.pop("tls", {}), path)
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
+    found = {name: _typed(name, document.pop(name), path) for name in _OF_PROCESS if name in document}
+    tables = found.pop("groups", None)
+    tls = tls_options(found.pop("tls", {}), overrides.pop("tls", {}), path)
+    for place, options in ((f"{path}: option 'bind'", found), ("--bind", overrides)):
+        if "bind" in options:
+            _within(place, partial(parse_address, options["bind"]))
+    found |= {name: overrides.pop(name) for name in _OF_PROCESS if name in overrides}
     if tables is None:
         groups = [_group(document, overrides, path, "")]
     else:
         groups = _groups(document, tables, overrides, path)
     _refuse_shared_directories(groups)
-    return ServerConfig(tuple(groups), bind, log_level, machines, held, tls)
+    return ServerConfig(tuple(groups), tls=tls, **found)
 
 
 def tls_options(
-    table: Any, given: Mapping[str, str | None], path: str | None = None
+    table: dict[str, str], given: Mapping[str, str | None], path: str | None = None
 ) -> TlsOptions | None:
     """Of the table `[tls]` of a file, and the command line, which wins. Raises ConfigError."""
-    place = f"{path} [tls]"
-    if not isinstance(table, dict):
-        raise ConfigError(f"{path}: tls must be a table: [tls]")
+    place = f"{path} [tls]" if table else None
     known = [each.name for each in fields(TlsOptions)]
     for name in table:
         if name not in known:
@@ -144,19 +125,17 @@ def tls_options(
     options = {**table, **{name: value for name, value in given.items() if value is not None}}
     if not options:
         return None
-    named = {"cert": "", "key": "", "ca": "", **options}
-    return _within("", place if table else None, lambda: TlsOptions(**named))
+    return _within(place, lambda: TlsOptions(**{"cert": "", "key": "", "ca": "", **options}))
 
 
 def _groups(
-    common: dict[str, Any], tables: Any, overrides: dict[str, Any], path: str | None
+    common: dict[str, Any],
+    tables: dict[str, dict[str, Any]],
+    overrides: dict[str, Any],
+    path: str | None,
 ) -> list[GroupConfig]:
-    if (
-        not isinstance(tables, dict)
-        or not tables
-        or not all(isinstance(t, dict) for t in tables.values())
-    ):
-        raise ConfigError(f"{path}: groups must be tables, one a group: [groups.NAME]")
+    if not tables:
+        raise ConfigError(f"{path}: groups has no table; write [groups.NAME]")
     if "group" in common:
         raise ConfigError(f"{path}: option 'group' does not go with [groups.NAME] tables; remove it")
     chosen = overrides.pop("group", None)
@@ -175,49 +154,34 @@ def _group(
     table: dict[str, Any], overrides: dict[str, Any], path: str | None, where: str
 ) -> GroupConfig:
     place = f"{path}{where}" if path is not None else None
-    options: dict[str, Any] = {}
-    for name, value in table.items():
+    for name in table:
         _refuse_unknown(name, place, in_group=bool(where))
-        options[name] = _within(name, place, partial(_typed, name, value, _TYPES[name]))
-    for name, value in overrides.items():
-        options[name] = _given(name, partial(_typed, name, value, _TYPES[name]))
-    for name in ("member_id", "members"):
+    options = {name: _typed(name, value, place) for name, value in table.items()} | overrides
+    for name, option in (("member_id", "--id"), ("members", "--members")):
         if name not in options:
-            missing = f"option {name!r} is missing in {place}"
-            if place is None:
-                missing = f"{COMMAND_LINE_NAMES[name]} is missing"
-            raise ConfigError(f"{missing}; see --help")
-    return _within("", place, lambda: _build(options))
+            missing = option if place is None else f"{place}: option {name!r}"
+            raise ConfigError(f"{missing} is missing; see --help")
+    if isinstance(options["members"], str):
+        options["members"] = parse_members(options["members"])
 
-
-def _build(options: dict[str, Any]) -> GroupConfig:
     def part(kind: type) -> dict[str, Any]:
         return {field.name: options[field.name] for field in fields(kind) if field.name in options}
 
-    own = part(GroupConfig)
-    own.setdefault("group", DEFAULT_GROUP)
-    return GroupConfig(
-        **own,
-        consensus=ConsensusConfig(**part(ConsensusConfig)),
-        storage=StoreConfig(**part(StoreConfig)),
+    return _within(
+        place,
+        lambda: GroupConfig(
+            **part(GroupConfig),
+            consensus=ConsensusConfig(**part(ConsensusConfig)),
+            storage=StoreConfig(**part(StoreConfig)),
+        ),
     )
 
 
-def _within(name: str, place: str | None, make: Callable[[], T]) -> T:
+def _within(place: str | None, make: Callable[[], T]) -> T:
     try:
         return make()
     except ConfigError as error:
-        option = f"option {name!r}: " if name else ""
-        raise ConfigError(f"{place}: {option}{error}" if place else str(error)) from None
-
-
-def _given(name: str, make: Callable[[], T]) -> T:
-    option = COMMAND_LINE_NAMES[name]
-    try:
-        return make()
-    except ConfigError as error:
-        text = str(error)
-        raise ConfigError(text if option in text else f"{option}: {text}") from None
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
 
 
 def _parse(path: str) -> dict[str, Any]:
@@ -235,31 +199,24 @@ def _refuse_unknown(name: str, place: str | None, *, in_group: bool) -> None:
         return
     if name in _GONE:
         raise ConfigError(f"{place}: option {name!r} is gone: {_GONE[name]}")
-    known = [*_TYPES, *(() if in_group else _SERVER_OPTIONS)]
+    known = [*_TYPES, *(() if in_group else _OF_PROCESS)]
     aliases = {"id": "member_id", "preferred_leader": "preferred_leader_ids"}
     close = [aliases[name]] if name in aliases else get_close_matches(name, known, 1, 0.4)
     hint = f"; the closest valid option is {close[0]!r}" if close else ""
     raise ConfigError(f"{place}: unknown option {name!r}{hint}")
 
 
-def _typed(name: str, value: Any, kind: Any) -> Any:
-    """`value` as the field's type, or ConfigError; a number is not silently made of a string."""
-    if kind == tuple[MemberAddress, ...]:
-        return _members(value)
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        if kind == _NAMES:
-            raise ConfigError(f'{value!r} is not a list of strings; write {name} = ["n0"]') from None
-        raise ConfigError(f"{value!r} is not of type {kind.__name__}") from None
-
-
-def _members(value: Any) -> tuple[MemberAddress, ...]:
-    if isinstance(value, dict) and all(isinstance(address, str) for address in value.values()):
+def _typed(name: str, value: Any, place: str | None) -> Any:
+    """`value` as the option's type; a number is not silently made of a string. Raises ConfigError."""
+    if name == "members" and isinstance(value, dict):
         value = ",".join(f"{member_id}={address}" for member_id, address in value.items())
-    if not isinstance(value, str):
-        raise ConfigError(f'{value!r} is not a list of members; write members = "n0=HOST:PORT,..."')
-    return parse_members(value)
+    kind = str if name == "members" else _OF_PROCESS.get(name) or _TYPES[name]
+    try:
+        typed = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        wrong = _KINDS.get(kind) or f"is not of type {kind.__name__}"
+        raise ConfigError(f"{place}: option {name!r}: {value!r} {wrong}") from None
+    return typed if name != "members" else _within(place, partial(parse_members, typed))
 
 
 def _refuse_shared_directories(groups: list[GroupConfig]) -> None:

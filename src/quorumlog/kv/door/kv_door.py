@@ -167,6 +167,7 @@ class KeyValueDoor:
             last_words=words_to_old_client,
             option="the store's address",
             tls=tls,
+            second="store_listen",
         )
         self.ports: Mapping[str, str] = {}
         """Where this process listens, by product."""

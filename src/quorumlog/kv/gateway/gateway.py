@@ -65,6 +65,7 @@ class EtcdGateway:
             last_words=_last_words,
             option="the gateway's address",
             tls=tls,
+            second="gateway_listen",
         )
 
     @property
@@ -77,7 +78,9 @@ class EtcdGateway:
 
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
-        tls = None if self._tls is None else self._tls.as_client()
+        options = None if self._tls is None else self._tls.options
+        goes_over = options is not None and options.store_listen and options.peers != "required"
+        tls = None if self._tls is None or goes_over else self._tls.as_client()
         self._client = AsyncKeyValueClient(self._servers, timeout_ms=1000 * TIMEOUT_S, tls=tls)
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen

@@ -35,7 +35,7 @@ MOST_ASKING = 4
 MOST_WATCHES, FULL_CLIENTS = 10_000, 10
 """Of one client, and of so many such clients on a member: each range is compared with every round."""
 SLICE = 4_000
-"""Of a round at once: comparisons of a watch with it, and events."""
+"""At once: changes of a round that begins, comparisons of a watch with it, and events."""
 SEND = 20
 """As many of those as an answer takes time, beside its events."""
 MOST_CHANGES = 2_000
@@ -244,8 +244,6 @@ class WatchHub:
     def _add(self, change: Changed) -> None:
         size_bytes = sum(CHANGE_BYTES + len(each.kv) + len(each.prev or b"") for each in change.written)
         if self._untold_bytes + size_bytes > MOST_UNTOLD_BYTES:
-            self._rounds.clear()
-            self._untold_bytes = 0
             self._lose()
             return
         progress = self._pop_progress()
@@ -264,6 +262,8 @@ class WatchHub:
 
     def _lose(self) -> None:
         """Nobody in step is told of what has changed up to now: history has it."""
+        self._rounds.clear()
+        self._untold_bytes = 0
         lost = _Round(is_lost=True)
         lost.revision = self.told
         self._rounds.append(lost)
@@ -272,8 +272,6 @@ class WatchHub:
         """The store holds what it did not tell of: what happened before is read from its history."""
         self.told = revision
         self._heard = min(self._heard, revision)
-        self._rounds.clear()
-        self._untold_bytes = 0
         self._lose()
         self.tell()
 
@@ -304,10 +302,11 @@ class WatchHub:
     def tell(self) -> None:
         """Some of those in step of what they have not heard."""
         left = SLICE
-        while self._rounds:
+        while self._rounds and left > 0:
             now = self._rounds[0]
             if now.watches is None:
                 now.begin(self._hearing(now))
+                left -= len(now)
             assert now.watches is not None
             for watch in now.watches:
                 if watch.in_step and watch.next_revision <= now.revision:

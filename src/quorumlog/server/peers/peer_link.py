@@ -25,7 +25,7 @@ RETRY_MOST_S = 1.0
 SETTLED_S = 0.1
 """A link that was up for so long is dialled again at once when it is lost, once."""
 DUPLICATE_FIRST_S = 0.5
-DUPLICATE_MOST_S = 8.0
+DUPLICATE_MOST_S = 4.0
 """Between tries of a process that another one is already."""
 CONNECT_TIMEOUT_S = 2.0
 FRESH_S = 0.5

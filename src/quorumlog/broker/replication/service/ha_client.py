@@ -87,7 +87,6 @@ class HAClient:
         self._disk = DiskThread("broker-ha", loop)
         self._socket: _MasterSocket | None = None
         self._busy = False
-        self._generation = 0
         self._was_silent = False
         """The last connection was closed without a word."""
         self._eager_until_ms = 0.0
@@ -114,13 +113,14 @@ class HAClient:
 
     def restart(self) -> None:
         """The role, the master or the epoch is another one."""
-        self._generation += 1
         self.master_release = ""
         self.problem = "not connected yet"
         self._eager_until_ms = self.clock() + _EAGER_MS
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._task is not None:
+            self._task.cancel()  # it may dial a machine that is gone, which takes minutes
         if self._socket is not None:
             self._drop(self._socket, "the role has changed")
         self._connect_later(0)
@@ -142,23 +142,20 @@ class HAClient:
         if master is None or not master.ha_address:
             self.problem = "no master is known: name one with --master, or make one with switch"
             return
-        self._task = self._loop.create_task(self._open(master.ha_address, self._generation))
+        self._task = self._loop.create_task(self._open(master.ha_address))
 
-    async def _open(self, address: str, generation: int) -> None:
-        retry_ms = self._replica.store.config.ha_reconnect_interval
+    async def _open(self, address: str) -> None:
+        config = self._replica.store.config
         try:
             host, port = parse_address(address)
             link = self._make_link(self.clock())
             context = None if self._tls is None else self._tls.dialling
-            await self._loop.create_connection(lambda: self._made(link), host, port, ssl=context)
+            async with asyncio.timeout(config.ha_housekeeping_interval / 1000):
+                await self._loop.create_connection(lambda: self._made(link), host, port, ssl=context)
         except (OSError, ConfigError) as error:
             self.problem = f"no master at {address}: {_words_of(error)}"
             self._socket = None
-            self._connect_later(retry_ms)
-            return
-        if generation != self._generation and self._socket is not None:
-            self._drop(self._socket, "the role has changed")
-            self._connect_later(0)
+            self._connect_later(config.ha_reconnect_interval)
 
     def _made(self, link: LinkToMaster) -> _MasterSocket:
         self._socket = _MasterSocket(self, link)
@@ -279,4 +276,4 @@ class HAClient:
 def _words_of(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return words_of(error)
-    return getattr(error, "strerror", None) or str(error)
+    return getattr(error, "strerror", None) or str(error) or "it does not answer"

@@ -1,0 +1,192 @@
+"""What `log.machine(name)` and `log.reader(name)` give."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from quorumlog.batch import EntryBatch
+from quorumlog.client.arguments import checked_machine
+from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.reading import AsyncResults
+from quorumlog.client.result_streams import Verb
+from quorumlog.client.state_verbs import GivenHold, ReaderStand, hold_of
+from quorumlog.client.verbs import Verbs
+from quorumlog.entry import AppendReceipt, Entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncVerbs(Protocol):
+    """Of an `AsyncLedgerClient`."""
+
+    async def append(self, body: bytes, *, machine: str, timeout_ms: int | None) -> AppendReceipt: ...
+    async def append_batch(
+        self, bodies: Sequence[bytes] | EntryBatch, *, machine: str, timeout_ms: int | None
+    ) -> AppendReceipt: ...
+    async def ask(self, machine: str, question: bytes, *, timeout_ms: int | None) -> bytes: ...
+
+
+class AsyncMachineHandle:
+    """A state machine of the group, as one client reaches it."""
+
+    def __init__(self, client: AsyncVerbs, name: str) -> None:
+        self._client = client
+        self.name = checked_machine(name)
+
+    async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+        """See `AsyncLedgerClient.append`."""
+        return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
+
+    async def append_batch(
+        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+    ) -> AppendReceipt:
+        """See `AsyncLedgerClient.append_batch`."""
+        return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
+
+    async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `AsyncLedgerClient.ask`."""
+        return await self._client.ask(self.name, question, timeout_ms=timeout_ms)
+
+
+# ----------------------------------------------------------------
+# `log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
+#
+# Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
+
+
+Run = Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]
+
+
+class AsyncNamedReader:
+    """Its reads begin at `position`; their options are those of the client's."""
+
+    def __init__(
+        self, name: str, stand: ReaderStand, verbs: Verbs, run: Run, results: Callable[..., Any]
+    ) -> None:
+        self.name = name
+        self._stand = stand
+        self._verbs = verbs
+        self._run = run
+        self._results_of = results
+
+    @property
+    def position(self) -> int:
+        """Index of the next entry that it wants, as this object was last told."""
+        return self._stand.position
+
+    @property
+    def hold(self) -> GivenHold:
+        """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+        return hold_of(self._stand.hold)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} at {self.position}>"
+
+    def _read(self, stop_index: int | None, limit: int | None, from_member: str | None) -> Any:
+        reading = self._verbs.read(self.position, stop_index, limit, from_member)
+        return self._results_of(reading, "read", self.position, stop_index)
+
+    def _read_batches(self, stop_index: int | None, from_member: str | None, **sizes: int) -> Any:
+        reading = self._verbs.read_batches(self.position, stop_index, from_member, heads=False, **sizes)
+        return self._results_of(reading, "read_batches", self.position, stop_index)
+
+    def _read_arrow(
+        self,
+        stop_index: int | None,
+        columns: Sequence[str] | None,
+        from_member: str | None,
+        **sizes: int,
+    ) -> Any:
+        reading = self._verbs.read_arrow(self.position, stop_index, from_member, columns, **sizes)
+        return self._results_of(reading, "read_arrow", self.position, stop_index)
+
+    def _tail(self, timeout_ms: int | None, from_member: str | None) -> Any:
+        tail = self._verbs.tail(self.position, from_member, wait=True, timeout_ms=timeout_ms)
+        return self._results_of(tail, "tail", self.position)
+
+    def read(
+        self,
+        stop_index: int | None = None,
+        *,
+        limit: int | None = None,
+        from_member: str | None = None,
+    ) -> AsyncResults[Entry]:
+        """As `LedgerClient.read`, from its `position` on."""
+        results: AsyncResults[Entry] = self._read(stop_index, limit, from_member)
+        return results
+
+    def __aiter__(self) -> AsyncResults[Entry]:
+        return self.read()
+
+    def read_batches(
+        self,
+        stop_index: int | None = None,
+        *,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> AsyncResults[EntryBatch]:
+        """As `LedgerClient.read_batches`, from its `position` on."""
+        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
+        results: AsyncResults[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
+        return results
+
+    def read_arrow(
+        self,
+        stop_index: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> AsyncResults[pa.RecordBatch]:
+        """As `LedgerClient.read_arrow`, from its `position` on."""
+        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
+        results: AsyncResults[pa.RecordBatch]
+        results = self._read_arrow(stop_index, columns, from_member, **sizes)
+        return results
+
+    def tail(
+        self, *, timeout_ms: int | None = None, from_member: str | None = None
+    ) -> AsyncResults[Entry]:
+        """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
+        it."""
+        results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
+        return results
+
+    async def commit(
+        self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None
+    ) -> int:
+        """Everything below `index` is done with; returns where the reader stands once a majority has
+        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
+        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
+        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
+        IndexOutOfRange behind the end of the log."""
+        commit = self._verbs.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
+        self._stand = await self._run(commit)
+        return self.position
+
+    async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
+        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
+        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
+        seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
+        self._stand = await self._run(seek)
+        return self.position
+
+    async def note_skipped(
+        self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
+    ) -> None:
+        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        without: they are counted in its row of `readers()`, once however often they are named. It does
+        not move. Nothing is counted while a member is of a release before this one. Raises
+        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        self._stand = await self._run(
+            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
+        )
+
+    async def end(self, *, timeout_ms: int | None = None) -> None:
+        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        meanwhile."""
+        await self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))

@@ -1,0 +1,145 @@
+"""Applications in a member's process: doors, with a port of their own, and state machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from quorumlog.config import is_staging_name
+from quorumlog.consensus.ready import RoleChange
+from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.log_state.control_entries import MachineName
+from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node.machine_driver import Answer
+from quorumlog.server.node_driver import NodeDriver
+
+
+class Door(Protocol):
+    @property
+    def group(self) -> str | None:
+        """The replicated log that it is a door to; None: the only one of the server."""
+
+    @property
+    def machines(self) -> Mapping[str, MachineFactory]:
+        """Run by the member beside those of the server, by name."""
+
+    async def open(self, member: DoorMember) -> None:
+        """The member runs, and nobody leads yet, perhaps. Raises ConfigError, OSError."""
+
+    def role_changed(self, change: RoleChange) -> None:
+        """The member leads, follows or observes from now on; called on the loop, and not to wait."""
+
+    async def close(self) -> None:
+        """The member is about to stop; called also when it was never opened."""
+
+    def abandon(self) -> None:
+        """As if the process were killed: close what is open, and tell nobody."""
+
+    def ended(self) -> None:
+        """The member has stopped: nothing uses what its machines hold open any more."""
+
+
+class Doors:
+    def __init__(
+        self, doors: Sequence[Door], groups: Sequence[str], machines: Mapping[str, MachineFactory]
+    ) -> None:
+        """`machines`: of the server itself. Raises ConfigError."""
+        groups = [name for name in groups if not is_staging_name(name)]
+        for door in doors:
+            if door.group is None and len(groups) > 1:
+                raise ConfigError(f"a door must name its group: the server has {', '.join(groups)}")
+            if door.group is not None and door.group not in groups:
+                raise ConfigError(f"a door leads to group {door.group!r}; there are {', '.join(groups)}")
+        self._doors = [(door.group or groups[0], door) for door in doors]
+        self._machines = machines
+        self.ports: dict[str, str] = {}
+        """Where this process listens, by product."""
+
+    def machines_of(self, group: str) -> dict[str, MachineFactory]:
+        """All that its member runs. Raises ConfigError."""
+        machines = {} if is_staging_name(group) else dict(self._machines)
+        for leads_to, door in self._doors:
+            for name, factory in door.machines.items() if leads_to == group else ():
+                if name in machines:
+                    raise ConfigError(f"group {group} has two state machines of the name {name}")
+                machines[name] = factory
+        return machines
+
+    async def open(self, drivers: Callable[[str], NodeDriver | None]) -> None:
+        """`drivers`: of a group, as it is when asked: a log that is replaced gets another one."""
+        for group, door in self._doors:
+            await door.open(_member_of(group, drivers, self.ports))
+
+    def role_changed(self, group: str, change: RoleChange) -> None:
+        for leads_to, door in self._doors:
+            if leads_to == group:
+                door.role_changed(change)
+
+    async def close(self) -> None:
+        for _, door in self._doors:
+            await door.close()
+
+    def abandon(self) -> None:
+        for _, door in self._doors:
+            door.abandon()
+
+    def ended(self) -> None:
+        for _, door in self._doors:
+            door.ended()
+
+
+def _member_of(
+    group: str, drivers: Callable[[str], NodeDriver | None], ports: dict[str, str]
+) -> DoorMember:
+    def running() -> NodeDriver | None:
+        driver = drivers(group)
+        return None if driver is None or driver.stopped else driver
+
+    def enter(act: Callable[[], None]) -> None:
+        driver = running()
+        if driver is not None:
+            driver.enter(None, act)
+
+    return DoorMember(lambda: None if (driver := running()) is None else driver.node, enter, ports)
+
+
+# ----------------------------------------------------------------
+# State machines of a server: names that a log can bind, what makes one, and what one answers.
+
+
+def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
+    """Raises ConfigError for what no log could bind."""
+    for name, factory in machines.items():
+        try:
+            msgspec.convert(name, MachineName)
+        except msgspec.ValidationError:
+            raise ConfigError(
+                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and behind the first"
+                " letter _ . -"
+            ) from None
+        version = getattr(factory, "version", 1)
+        if not callable(factory) or type(version) is not int or version < 1:
+            raise ConfigError(
+                f"the state machine {name} needs something that makes one, such as its class, with a"
+                f" version of 1 or more; not {factory!r}"
+            )
+    return dict(machines)
+
+
+async def answer_of(driver: NodeDriver, machine: str, question: bytes, timeout_ms: int) -> bytes:
+    """Raises a LedgerError."""
+    told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def done(answer: Answer) -> None:
+        if told.done():
+            return
+        if isinstance(answer, LedgerError):
+            told.set_exception(answer)
+        else:
+            told.set_result(answer[0])
+
+    driver.enter(None, lambda: driver.node.machines.ask(machine, question, timeout_ms, done))
+    return await told

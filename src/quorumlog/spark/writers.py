@@ -1,0 +1,205 @@
+"""What Spark calls to write: tasks stage their rows, the driver commits.
+
+A writer is made beside the driver, pickled, and run by every attempt of every task; for the commit of a
+streaming query another one is made, which knows of the tasks only what their messages say.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import staging_name
+from quorumlog.errors import ConfigError, UnknownGroup
+from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodies, topics_of
+from quorumlog.spark.row_bodies import RowBodies, SinkOptions
+from quorumlog.spark.short_errors import in_short
+from quorumlog.spark.sources.server_source import shared_client
+from quorumlog.staging import Batch, RowDigest, RowRange, SinkCommits, open_sink_logs, stage
+from quorumlog.staging.client_logs import no_staging, servers_of
+from quorumlog.staging.manifest_rules import check_query
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+"""Of a task of a streaming query. Spark's own, and not documented."""
+
+
+@dataclass
+class StagedPart(WriterCommitMessage):
+    """What one task has staged."""
+
+    partition_id: int
+    query_id: str
+    rows: int
+    digest: RowDigest
+    ranges: tuple[RowRange, ...]
+    servers: tuple[str, ...] = ()
+    """Where it knew of members: whoever commits may be given a list that has become old."""
+
+
+class Begun(NamedTuple):
+    newest: Batch | None
+    """That stands."""
+    servers: tuple[str, ...]
+    """Where members were when it began: tasks look there, too."""
+
+
+def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBodies:
+    """Raises ConfigError, or what the log says of its topics."""
+    if options.writes_messages:
+        return MessageBodies(schema, options, topics_of(options))
+    return RowBodies(schema, options)
+
+
+def begun(options: SinkOptions, producer: str) -> Begun:
+    """Before the first task: the hold is taken."""
+    with open_sink_logs(options.servers, options.group, options.timeout_ms, tls=options.tls) as logs:
+        newest = SinkCommits(logs, producer).begin()
+        return Begun(newest, servers_of(logs))
+
+
+def staged(
+    options: SinkOptions,
+    servers: Sequence[str],
+    bodies: RowBodies | MessageBodies,
+    query_id: str,
+    rows: Iterator[pa.RecordBatch],
+) -> StagedPart:
+    """What a task does."""
+    digest, count = RowDigest(), 0
+
+    def batches() -> Iterator[EntryBatch]:
+        nonlocal digest, count
+        for each in rows:
+            for packed in bodies.pack(each):
+                digest, count = digest.plus(packed.digest), count + packed.rows
+                yield packed.batch
+
+    client = shared_client(options.servers, staging_name(options.group), options.tls).client
+    client.add_servers(servers)
+    try:
+        ranges = stage(client, batches(), options.timeout_ms)
+    except UnknownGroup as error:
+        raise no_staging(options.group, error) from None
+    known = tuple(dict.fromkeys((*client.known_servers, *servers)))
+    return StagedPart(_task().partitionId(), query_id, count, digest, ranges, known)
+
+
+def committed(
+    options: SinkOptions,
+    producer: str,
+    batch_id: int,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    forgets: bool = False,
+) -> None:
+    """What the driver does. `forgets`: nobody will ever ask for this producer again."""
+    parts = sorted(
+        (each for each in messages if isinstance(each, StagedPart)), key=lambda part: part.partition_id
+    )
+    assert len(parts) == len(messages), f"{len(messages)} messages, {len(parts)} of them of tasks"
+    digest = RowDigest()
+    for part in parts:
+        digest = digest.plus(part.digest)
+    batch = Batch(
+        query_id=parts[0].query_id if parts else "",
+        batch_id=batch_id,
+        rows=sum(part.rows for part in parts),
+        digest=digest,
+        ranges=tuple(each for part in parts for each in part.ranges),
+        machine=MESSAGE_MACHINE if options.writes_messages else "",
+    )
+    known = dict.fromkeys(address for part in parts for address in part.servers)
+    with open_sink_logs(
+        options.servers, options.group, options.timeout_ms, list(known), options.tls
+    ) as logs:
+        commits = SinkCommits(logs, producer)
+        commits.commit(batch, options.rules)
+        if forgets:
+            commits.forget()
+
+
+def refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigError(
+            "a log is appended to, and not overwritten: write with mode('append'), or output mode append"
+        )
+
+
+class LedgerBatchWriter(DataSourceArrowWriter):
+    @in_short
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Beside the driver, once a write. Raises ConfigError, SinkRefused, or what the groups raise."""
+        refuse_overwrite(overwrite)
+        options.check_for_batch()
+        self._options = options
+        self._bodies = bodies_of(schema, options)
+        self._forgets = not options.producer_id
+        self._producer = options.producer_id or f"write-{uuid.uuid4().hex}"
+        newest, self._servers = begun(options, self._producer)
+        check_query(newest, "", options.rules, self._producer)
+
+    @in_short
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        return staged(self._options, self._servers, self._bodies, "", iterator)
+
+    @in_short
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        batch_id = max(self._options.batch_id, 0)
+        committed(self._options, self._producer, batch_id, messages, forgets=self._forgets)
+
+    @in_short
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is staged goes by retention. The commit may have come to its end all the same."""
+        if self._forgets:
+            options = self._options
+            servers, group = options.servers, options.group
+            with open_sink_logs(servers, group, options.timeout_ms, self._servers, options.tls) as logs:
+                SinkCommits(logs, self._producer).abandon()
+
+
+class LedgerStreamWriter(DataSourceStreamArrowWriter):
+    @in_short
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Beside the driver, for the tasks of each micro-batch and for its commit; raises as above."""
+        refuse_overwrite(overwrite)
+        options.check_for_stream()
+        self._options = options
+        self._bodies = bodies_of(schema, options)
+        self._newest, self._servers = begun(options, options.producer_id)
+
+    @in_short
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        query_id = _task().getLocalProperty(QUERY_ID_PROPERTY)
+        if not query_id:
+            raise ConfigError(
+                f"this Spark does not tell a task its query ({QUERY_ID_PROPERTY}): use foreachBatch,"
+                " with options producerId and batchId"
+            )
+        check_query(self._newest, query_id, self._options.rules, self._options.producer_id)
+        return staged(self._options, self._servers, self._bodies, query_id, iterator)
+
+    @in_short
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        committed(self._options, self._options.producer_id, batchId, messages)
+
+    @in_short
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """See `LedgerBatchWriter.abort`."""
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "only within a task"
+    return task

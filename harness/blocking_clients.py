@@ -84,7 +84,7 @@ OUTPUTS = [
         "        for entry in log.read(receipt.first_index):\n            ...",
         (
             Class(
-                "client/machines/machine_handles.py",
+                "client/machine_handles.py",
                 "AsyncMachineHandle",
                 "MachineHandle",
                 attributes={"name": "str"},

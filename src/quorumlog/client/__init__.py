@@ -2,10 +2,9 @@
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
 many results), with `arguments` (what callers give), `status_rows` (a status) and `events` (what
-callbacks are told); the rooms `reading` (whom a read asks, and for what), `producers`, `readers`,
-`machines`, `times` and `members`; the room `appending` (streams of appends); `async_client` and
-`task_joiner`, which drive the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and
-`connecting`.
+callbacks are told); the rooms `reading` (whom a read asks, and for what), `readers` and `appending`
+(streams of appends); `machine_handles`; `async_client` and `task_joiner`, which drive the room
+`protocol` on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.append_stream import AppendStream
 from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
 from quorumlog.client.events import Callback, CallbackThread
-from quorumlog.client.machines.machine_handles import AsyncMachineHandle
-from quorumlog.client.members.member_verbs import Members
+from quorumlog.client.machine_handles import AsyncMachineHandle
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -31,9 +30,9 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.reading.read_choice import Freshness
-from quorumlog.client.reading.read_options import ReadOptions, TailOptions
+from quorumlog.client.reading.read_choice import Freshness, ReadOptions, TailOptions
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.verbs import Members
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest

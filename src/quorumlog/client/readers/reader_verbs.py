@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
-from quorumlog.client.result_streams import Step, Verb, request_of
+from quorumlog.client.result_streams import Verb, asked, call, request_of
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
@@ -51,10 +51,9 @@ def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderSta
     """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
     make a reader anew that somebody else has ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
-    asked = request_of(ReadersRequest(), LEADER, timeout_ms)
-    yield Step((asked,), (asked,))
-    seen_index = response_of(asked, ReadersResponse).committed_index
-    return (yield from move(replace(message, seen_index=seen_index), deadline_ms - now_ms()))
+    response = yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)
+    message = replace(message, seen_index=response.committed_index)
+    return (yield from move(message, deadline_ms - now_ms()))
 
 
 def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
@@ -66,7 +65,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
     unknown: OutcomeUnknown | None = None
     while True:
         request = request_of(message, LEADER, deadline_ms - now_ms())
-        yield Step((request,), (request,))
+        yield call(request)
         error = request.error
         if message.ends and unknown is not None and isinstance(error, UnknownReader):
             return ReaderStand(-1, 0)
@@ -101,7 +100,7 @@ def _check_not_led_back(
     assert message.position is not None
     assert message.seen_index is not None
     request = request_of(ReadersRequest(), LEADER, deadline_ms - now_ms())
-    yield Step((request,), (request,))
+    yield call(request)
     if request.error is not None:
         raise unknown
     found = response_of(request, ReadersResponse).readers
@@ -114,9 +113,7 @@ def _check_not_led_back(
 
 
 def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:
-    request = request_of(ReadersRequest(), LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    return rows_of(response_of(request, ReadersResponse))
+    return rows_of((yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)))
 
 
 def checked_name(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from quorumlog.client.arguments import milliseconds
 from quorumlog.client.protocol.client_requests import read_target
@@ -105,3 +105,21 @@ class ReadDefaults:
 
     def of(self, source: Source) -> ReadChoice:
         return source if isinstance(source, ReadChoice) else self.choice(source)
+
+
+# Options that reads share, by name: `LedgerClient.read` and `LedgerClient.tail` say what each means.
+
+
+class ReadOptions(TypedDict, total=False):
+    limit: int | None
+    from_member: str | None
+    read_consistency: str | None
+    max_staleness_ms: float | None
+
+
+class TailOptions(TypedDict, total=False):
+    wait: bool
+    timeout_ms: int | None
+    from_member: str | None
+    read_consistency: str | None
+    max_staleness_ms: float | None

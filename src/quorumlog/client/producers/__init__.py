@@ -1,1 +1,0 @@
-"""Producers and their sessions: `producer_verbs` (what the log remembers of them)."""

@@ -1,1 +1,0 @@
-"""What time it was in the log: `mark_verbs` (asking a member for a time mark)."""

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import ClientTls
+
+Parser = tuple[str, str, Callable[[str, str], Any]]
+"""Of an option: its name, the field that it sets, and what makes the value of (name, text)."""
+ALIASES = {"kafka.bootstrap.servers": "servers"}
+
+
+def by_name(parsers: Iterable[Parser]) -> dict[str, Parser]:
+    return {parser[0].lower(): parser for parser in parsers}
+
+
+def fields_of(
+    options: Mapping[str, str],
+    parsers: Mapping[str, Parser],
+    where: str,
+    ignored: Container[str] = (),
+) -> dict[str, Any]:
+    """What is given, by field. Raises ConfigError for an option that there is not, or that is twice."""
+    given: dict[str, Any] = {}
+    for key, text in options.items():
+        parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
+        if parser is not None:
+            name, field_name, parse = parser
+            if field_name in given:
+                raise ConfigError(f"option {name} is given twice, under two names")
+            given[field_name] = parse(name, str(text).strip())
+        elif key.lower() not in ignored:
+            valid = ", ".join(name for name, _, _ in parsers.values())
+            raise ConfigError(f"unknown option {key!r} {where}; valid are {valid}")
+    return given
 
 
 def servers_of(name: str, text: str) -> str:
@@ -90,6 +120,37 @@ def one_of(*values: str) -> Callable[[str, str], str]:
         for value in values:
             if text.lower() == value.lower():
                 return value
-        raise ConfigError(f"option {name} must be {' or '.join(values)}, not {text!r}")
+        *most, last = values
+        raise ConfigError(f"option {name} must be {', '.join(most)} or {last}, not {text!r}")
 
     return parse
+
+
+def boolean(name: str, text: str) -> bool:
+    return one_of("true", "false")(name, text) == "true"
+
+
+def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
+    def parse(name: str, text: str) -> tuple[str, ...]:
+        described = ", ".join(known)
+        names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+        for column in names:
+            if column not in known:
+                raise ConfigError(
+                    f"option {name}: unknown column {column!r}; valid are {described}"
+                    f"{as_kafkas(column, known)}"
+                )
+        if not names:
+            raise ConfigError(f"option {name} names no column; valid are {described}")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"option {name} names a column twice: {text}")
+        return names
+
+    return parse
+
+
+TLS_PARSERS: tuple[Parser, ...] = (
+    ("tlsCa", "tls_ca", name_of),
+    ("tlsCert", "tls_cert", name_of),
+    ("tlsKey", "tls_key", name_of),
+)

@@ -84,13 +84,13 @@ OUTPUTS = [
         "        for entry in log.read(receipt.first_index):\n            ...",
         (
             Class(
-                "client/machine_handles.py",
+                "client/handles.py",
                 "AsyncMachineHandle",
                 "MachineHandle",
                 attributes={"name": "str"},
             ),
             Class(
-                "client/readers/named_readers.py",
+                "client/handles.py",
                 "AsyncNamedReader",
                 "NamedReader",
                 attributes={"name": "str"},
@@ -110,10 +110,10 @@ OUTPUTS = [
                 attributes={"servers": "list[str]", "group": "str"},
             ),
         ),
-        imports="from quorumlog.client.appending.append_stream import AppendStream\n"
+        imports="from quorumlog.client.append_streams import AppendStream\n"
         "from quorumlog.client.events import CallbackThread\n"
         "from quorumlog.net.loop_thread import ONE_SESSION\n"
-        "from quorumlog.client.readers.read_results import Results\n",
+        "from quorumlog.client.reading import Results\n",
         types={"AsyncResults": "Results", "AsyncAppendStream": "AppendStream"},
     ),
     Output(

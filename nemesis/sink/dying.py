@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from quorumlog.spark import LedgerDataSource
-from quorumlog.spark.sink.sink_options import SinkOptions
-from quorumlog.spark.sink.writers import LedgerStreamWriter
+from quorumlog.spark.row_bodies import SinkOptions
+from quorumlog.spark.writers import LedgerStreamWriter
 from quorumlog.staging import SinkCommits
 
 DRIVER_GROUP = "NEMESIS_DRIVER_GROUP"

@@ -142,6 +142,13 @@ class WrongPort(Unreachable):
     retriable = False
 
 
+class ClusterChanged(Refused):
+    """The servers are of another cluster than the one that this client has met, as after a restore: make
+    another client, and begin anew."""
+
+    code = 304
+
+
 class UnknownGroup(Refused):
     """The server does not serve the group that the request names."""
 

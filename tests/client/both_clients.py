@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from quorumlog.client import AppendStream, LedgerClient
 from quorumlog.client.async_client import AsyncAppendStream, AsyncLedgerClient
-from quorumlog.client.protocol.append_window import StreamProgress
+from quorumlog.client.protocol.appending import StreamProgress
 
 T = TypeVar("T")
 WAIT_S = 20.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.append_window import StreamOutcomeUnknown, StreamProgress
+from quorumlog.client.protocol.appending import StreamOutcomeUnknown, StreamProgress
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,

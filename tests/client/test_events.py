@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quorumlog import EntryBatch, LedgerClient, OutcomeUnknown, connect, connect_async
-from quorumlog.client.protocol.append_window import StreamProgress
+from quorumlog.client.protocol.appending import StreamProgress
 from tests.client.both_clients import Client
 from tests.client.fake_server import FakeGroup
 from tests.waiting import eventually

@@ -12,7 +12,7 @@ from quorumlog.client import (
     connect,
     connect_async,
 )
-from quorumlog.client.readers.read_results import AsyncResults, Results
+from quorumlog.client.reading import AsyncResults, Results
 
 
 def parameters(function: object) -> list[tuple[str, object, object]]:

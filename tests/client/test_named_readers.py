@@ -19,8 +19,8 @@ from quorumlog import (
     connect,
     connect_async,
 )
-from quorumlog.client.readers import reader_verbs
-from quorumlog.client.readers.reader_verbs import ReaderStand
+from quorumlog.client import reader_verbs
+from quorumlog.client.reader_verbs import ReaderStand
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from quorumlog.client.async_client import AsyncLedgerClient
-from quorumlog.client.protocol.append_window import SLOW_ITEM_MS, BatchGatherer
+from quorumlog.client.protocol.appending import SLOW_ITEM_MS, BatchGatherer
 from tests.client.fake_server import FakeGroup
 
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from quorumlog import AsyncLedgerClient, LedgerClient, errors
-from quorumlog.client.protocol import append_window, read_plan
+from quorumlog.client.protocol import appending, read_plan
 from tests.docs.markdown import DOCS, ROOT, section, tables
 
 TEXT = (DOCS / "client.md").read_text()
@@ -33,10 +33,10 @@ def test_what_is_raised_at_once_is_no_retriable_refusal() -> None:
 
 def test_the_defaults_are_those_of_the_code() -> None:
     memory = section(TEXT, "Memory")
-    assert f"`window` ({append_window.DEFAULT_WINDOW})" in memory
-    assert f"`batch_records` ({append_window.DEFAULT_BATCH_RECORDS})" in memory
+    assert f"`window` ({appending.DEFAULT_WINDOW})" in memory
+    assert f"`batch_records` ({appending.DEFAULT_BATCH_RECORDS})" in memory
     assert f"`prefetch` ({read_plan.DEFAULT_PREFETCH})" in memory
-    assert append_window.DEFAULT_BATCH_BYTES == read_plan.READ_BATCH_BYTES == 1 << 20
+    assert appending.DEFAULT_BATCH_BYTES == read_plan.READ_BATCH_BYTES == 1 << 20
     assert "about `batch_bytes` (1 MiB)" in memory
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import quorumlog
 from quorumlog import LocalCluster, connect, errors
-from quorumlog.client.protocol import append_window
+from quorumlog.client.protocol import appending
 from quorumlog.log_state.control_entries import MOST_PRODUCERS
 from tests.docs.markdown import DOCS, section, tables
 
@@ -34,7 +34,7 @@ def test_the_table_of_failures_names_what_there_is() -> None:
     text = section(TEXT, "What a program sees")
     (rows,) = tables(text)
     names = set(re.findall(r"`([A-Z]\w+)`", text))
-    known = {*dir(errors), *dir(quorumlog), *dir(append_window), "CancelledError"}
+    known = {*dir(errors), *dir(quorumlog), *dir(appending), "CancelledError"}
     assert names <= known, names - known
     told = {"OutcomeUnknown", "ProducerFenced", "ProducerExpired", "SequenceGap", "AlreadyCommitted"}
     assert told | {"TooManyProducers"} <= names

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quorumlog.errors import ConnectionFull, RequestTimeout
+from quorumlog.errors import ConnectionFull, LedgerError, RequestTimeout
 from quorumlog.kv import StoreOptions, connect
 from quorumlog.kv.door import kv_door
 from quorumlog.kv.door.kv_door import KeyValueDoor
@@ -33,12 +33,21 @@ from quorumlog.net.connection import SILENT_PEER_MS, Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import STORE, HelloResponse, client_hello
-from quorumlog.net.limits import UNSENT_BYTES
+from quorumlog.net.limits import UNSENT_BYTES, ProcessLimits
 from quorumlog.server.free_ports import free_ports
 from quorumlog.state_machine import MOST_RESULT_BYTES
 from tests.waiting import eventually
 
 MIB = 1 << 20
+
+
+def test_status_is_told_where_connections_have_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stores() as stores:
+        monkeypatch.setattr(ProcessLimits, "most_connections", 0)
+        with connect(stores.servers) as kv:
+            assert kv.status().role == "leader"
+        with connect(stores.servers, timeout_ms=500) as kv, pytest.raises(LedgerError):
+            kv.put("key", "value")
 
 
 class Stores(LocalStores):

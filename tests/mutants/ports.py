@@ -7,6 +7,7 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
+from quorumlog.net.loop_thread import LoopThread
 from quorumlog.net.rpc.view import GroupView
 from quorumlog.node.applying.questions import Questions
 from quorumlog.store.disk import KeptDescriptors
@@ -23,6 +24,7 @@ from tests.net.test_listener import (
     whoever_says_nothing_in_time_is_closed,
     whoever_says_nothing_keeps_no_member_out,
 )
+from tests.net.test_loop_thread import who_is_dropped_is_closed
 from tests.net.test_strangers import another_product_is_turned_away
 from tests.net.test_unsent import (
     requests_wait_while_their_answers_are_not_read,
@@ -200,3 +202,9 @@ def challenged_for_ever(patch: Patch) -> None:
         "self._ask(connection, frame, self.challenge(hello), None)\n"
         "            reached() and self._silent.pop(connection)",
     )
+
+
+@mutant(466, "a blocking client that is dropped runs on", scenario=who_is_dropped_is_closed)
+def dropped_client_runs_on(patch: Patch) -> None:
+    """Its thread ends with the process."""
+    patch.edit(LoopThread.__del__, "or sys.is_finalizing()", "or sys.is_finalizing() or reached()")

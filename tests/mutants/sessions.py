@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.client.protocol.order.producer_session import ProducerSession
+from quorumlog.client.protocol.append_order import ProducerSession
 from quorumlog.log_state import producers
 from quorumlog.log_state.producers import Producers
 from quorumlog.node.installing import LogReplacement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -151,11 +152,7 @@ def test_any_thread_may_call_and_each_has_its_own_answer(server: Server) -> None
     for thread in threads:
         thread.join(WAIT_S)
     assert answers == {number: [b"%d" % (2 * number)] * 50 for number in range(8)}
-    loop_thread.close(_nothing)
-
-
-async def _nothing() -> None:
-    pass
+    loop_thread.close()
 
 
 def test_what_it_raises_the_caller_raises(server: Server) -> None:
@@ -192,6 +189,29 @@ def test_close_ends_an_iteration(server: Server) -> None:
     assert [str(error) for error in found] == ["the client is closed"]
 
 
+def test_one_that_nobody_has_any_more_ends() -> None:
+    """Each left a thread, an event loop and its connections for ever."""
+    who_is_dropped_is_closed()
+
+
+def who_is_dropped_is_closed() -> None:
+    server = Server()
+    client = BlockingEcho(server.port)
+    stream, made, thread = client.stream(), client._made, None
+    assert client.say(b"first") == b"first"
+    thread = client._thread._thread
+    assert thread is not None
+    del client
+    assert stream.say(b"it is used still") == b"it is used still"
+    with pytest.warns(ResourceWarning, match="a blocking client was not closed"):
+        del stream
+        gc.collect()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert made.is_ended
+    server.close()
+
+
 def test_close_before_the_first_call_starts_nothing(server: Server) -> None:
     client = BlockingEcho(server.port)
     client.close()
@@ -218,7 +238,7 @@ def test_an_interrupt_of_who_waits_cancels(server: Server) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert cancelled.wait(WAIT_S)
-    loop_thread.close(_nothing)
+    loop_thread.close()
 
 
 def test_an_interrupt_of_who_hands_over_stops_no_later_call(

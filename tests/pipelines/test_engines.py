@@ -19,8 +19,8 @@ from quorumlog.pipelines.compacting import FoldWork, compact, fold
 from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.statistics import statistics
-from quorumlog.spark.pipelines import spark_engine
-from quorumlog.spark.pipelines.spark_engine import SparkEngine, _row
+from quorumlog.spark import pipelines as spark_engine
+from quorumlog.spark.pipelines import SparkEngine, _row
 from tests.spark.made_directories import write_directory
 
 

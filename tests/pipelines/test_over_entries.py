@@ -29,7 +29,7 @@ from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
-from quorumlog.spark.pipelines.spark_engine import SparkEngine
+from quorumlog.spark.pipelines import SparkEngine
 from tests.cli.conftest import Cli, cli, objects, plain  # noqa: F401
 from tests.spark.made_directories import write_directory
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends
+from quorumlog.client.protocol.appending import AppendJoiner, JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.config import DEFAULT_GROUP

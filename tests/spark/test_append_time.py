@@ -14,8 +14,7 @@ from pyspark.sql.datasource import EqualTo, IsNotNull
 from quorumlog import LocalCluster, StoreConfig
 from quorumlog.log_state.control_entries import TimeMark
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import spark_schema_of
+from quorumlog.spark.options import LedgerOptions, spark_schema_of
 from tests.spark.made_directories import SMALL_SEGMENTS, write_directory
 
 T0_MS = 1_700_000_000_000

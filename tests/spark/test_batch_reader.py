@@ -32,12 +32,9 @@ from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.log_state.log_state import Reset
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
-from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.options import LedgerDataLoss, LedgerOptions, LogBounds, spark_schema_of
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, RangeCheck, RangeMismatch, Readers
 from quorumlog.spark.reading import keep_modules
-from quorumlog.spark.rows import spark_schema_of
 from tests.spark.made_batches import MadeLog
 
 BODIES: list[bytes | None] = [None if number % 50 == 0 else b"body %d" % number for number in range(500)]

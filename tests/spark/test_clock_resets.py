@@ -10,8 +10,7 @@ from quorumlog.arrow import TIME_COLUMN
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place
 from quorumlog.spark.batch_reader import LedgerBatchReader
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import spark_schema_of
+from quorumlog.spark.options import LedgerOptions, spark_schema_of
 from quorumlog.spark.sources.ledger_source import open_source
 from tests.client.test_clock_resets import HOUR, T0, Log, at_ms, made
 

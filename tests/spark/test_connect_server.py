@@ -10,9 +10,7 @@ from pyspark.sql import SparkSession
 
 from quorumlog.errors import ConfigError
 from quorumlog.server.free_ports import free_ports
-from quorumlog.spark import connect_server
-from quorumlog.spark.connect_server import check_answers
-from quorumlog.spark.session import _started, session
+from quorumlog.spark.session import _started, check_answers, session
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +23,7 @@ def silent() -> Iterator[int]:
 
 
 def test_nobody_or_somebody_else_answers(monkeypatch: pytest.MonkeyPatch, silent: int) -> None:
-    monkeypatch.setattr(connect_server, "ANSWER_S", 0.2)
+    monkeypatch.setitem(check_answers.__globals__, "ANSWER_S", 0.2)
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
     for port in (*free_ports(1), silent):
         url = f"sc://127.0.0.1:{port}"

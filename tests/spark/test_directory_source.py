@@ -17,9 +17,8 @@ from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.messages.message_options import MessageOptions
-from quorumlog.spark.offsets import LedgerDataLoss
+from quorumlog.spark.options import COLUMNS, LedgerDataLoss, spark_schema_of
 from quorumlog.spark.partitions import LedgerPartition
-from quorumlog.spark.rows import COLUMNS, spark_schema_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile
 from quorumlog.store.member_directory import open_member_directory

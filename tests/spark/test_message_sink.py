@@ -19,8 +19,8 @@ from quorumlog.broker.message import StoredMessage
 from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodies, topics_of
-from quorumlog.spark.messages.message_rows import message_schema
-from quorumlog.spark.sink.sink_options import SinkOptions
+from quorumlog.spark.messages.message_options import message_schema
+from quorumlog.spark.row_bodies import SinkOptions
 from quorumlog.staging import Batch, BatchRules, RowDigest, SinkCommits, open_sink_logs, stage
 from quorumlog.staging.manifests import StandingManifest
 from tests.waiting import eventually

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from quorumlog.errors import ConfigError, IndexOutOfRange
-from quorumlog.spark.offsets import (
+from quorumlog.spark.options import (
     IndexRange,
     LedgerDataLoss,
     LogBounds,

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from quorumlog.spark.offsets import IndexRange
+from quorumlog.spark.options import IndexRange
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers, plan, with_chains
 
 

@@ -37,11 +37,9 @@ from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import Replayed, filter_of, replay
 from quorumlog.pipelines.statistics import CountWork
-from quorumlog.spark.java import JavaNotFound
-from quorumlog.spark.pipelines import spark_engine
-from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
-from quorumlog.spark.pipelines.spark_engine import SparkEngine
-from quorumlog.spark.session import _started, running
+from quorumlog.spark import pipelines as spark_engine
+from quorumlog.spark.pipelines import SparkEngine, frame_filter_of, replay_frames
+from quorumlog.spark.session import JavaNotFound, _started, running
 from tests.cli.conftest import Cli, cli  # noqa: F401
 
 pytestmark = pytest.mark.spark

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from quorumlog.spark.sources.prefetch import prefetched
+from quorumlog.spark.sources.directory_source import prefetched
 
 
 class Counter:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.spark.partitions import LedgerPartition
-from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.partitions import LedgerPartition, RangeCheck, RangeMismatch
 from tests.spark.made_batches import MadeLog
 
 LOG = MadeLog([None, *(b"body %d" % number for number in range(99))])

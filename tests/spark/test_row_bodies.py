@@ -17,9 +17,7 @@ from pyspark.sql.types import StructType
 from quorumlog.arrow import batch_of_bodies
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError
-from quorumlog.spark.sink.row_bodies import Packed, RowBodies
-from quorumlog.spark.sink.row_hashes import row_hashes
-from quorumlog.spark.sink.sink_options import SinkOptions
+from quorumlog.spark.row_bodies import Packed, RowBodies, SinkOptions, row_hashes
 from quorumlog.staging import RowDigest
 
 RAW = StructType().add("body", "binary")

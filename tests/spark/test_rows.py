@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.errors import ConfigError
-from quorumlog.spark.rows import COLUMNS, RowEncoder, check_schema, spark_schema_of
+from quorumlog.spark.options import COLUMNS, RowEncoder, check_schema, spark_schema_of
 from tests.spark.made_batches import MadeLog
 
 BODIES = [b"a", b"", "naïve ☃".encode(), bytes(range(256)) * 20, b"b"]

@@ -20,12 +20,15 @@ from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import ASK_CHAIN, MAX_PLANNED_CHAINS, LedgerPartition
-from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.options import LedgerDataLoss, LedgerOptions, LogBounds, spark_schema_of
+from quorumlog.spark.partitions import (
+    ASK_CHAIN,
+    MAX_PLANNED_CHAINS,
+    LedgerPartition,
+    RangeCheck,
+    RangeMismatch,
+)
 from quorumlog.spark.reading import read_partition
-from quorumlog.spark.rows import spark_schema_of
 from quorumlog.spark.sources.server_source import ServerSource, shared_client
 from tests.spark.made_batches import MadeLog
 from tests.spark.made_directories import flip_bit_of_body

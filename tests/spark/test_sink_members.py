@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from quorumlog import LocalCluster, connect
-from quorumlog.spark.sink import writers
-from quorumlog.spark.sink.row_bodies import RowBodies
-from quorumlog.spark.sink.sink_options import SinkOptions
+from quorumlog.spark import writers
+from quorumlog.spark.row_bodies import RowBodies, SinkOptions
 
 GONE = "127.0.0.1:1"
 

@@ -7,8 +7,8 @@ from pyspark.sql.types import LongType, StructType
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.sink.sink_options import SinkOptions
-from quorumlog.spark.sink.writers import LedgerBatchWriter, LedgerStreamWriter
+from quorumlog.spark.row_bodies import SinkOptions
+from quorumlog.spark.writers import LedgerBatchWriter, LedgerStreamWriter
 
 SERVERS = {"servers": "127.0.0.1:1"}
 SCHEMA = StructType().add("body", "binary")

@@ -16,12 +16,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.spark import streaming as stream_reader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.offsets import LedgerDataLoss
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import COLUMN_TYPES, spark_schema_of
-from quorumlog.spark.streaming import stream_reader
-from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
+from quorumlog.spark.options import COLUMN_TYPES, LedgerDataLoss, LedgerOptions, spark_schema_of
+from quorumlog.spark.streaming import LedgerStreamReader
 from tests.spark.made_batches import MadeLog
 from tests.spark.test_batch_reader import LOG, MadeSource, expected
 

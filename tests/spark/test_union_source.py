@@ -12,9 +12,8 @@ from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.places import Place
 from quorumlog.spark.batch_reader import LedgerBatchReader
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
-from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
+from quorumlog.spark.options import DEFAULT_COLUMNS, LedgerOptions, spark_schema_of
+from quorumlog.spark.streaming import LedgerStreamReader
 from tests.spark.made_directories import write_directory
 
 BODIES = [b"%04d" % number for number in range(100)]

@@ -10,8 +10,7 @@ from quorumlog.cli.log.kept_offline import kept_in
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.log_state.log_state import EMPTY
-from quorumlog.spark.offsets import LogBounds
-from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.options import LedgerOptions, LogBounds
 from quorumlog.spark.sources.directory_source import DirectorySource
 from quorumlog.store import directory_reader
 from quorumlog.store.directory_reader import DirectoryReader, survey_own

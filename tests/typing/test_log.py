@@ -11,7 +11,7 @@ from typing import Any, assert_type
 import pytest
 
 from quorumlog import AsyncLedgerClient, Entry, LedgerClient, TimedEntry, connect, connect_async
-from quorumlog.client.readers.read_results import AsyncResults, Results
+from quorumlog.client.reading import AsyncResults, Results
 
 NOBODY = "127.0.0.1:1"
 

@@ -54,7 +54,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
@@ -122,6 +122,10 @@ class BrokerService(Protocol):
     @property
     def store_host(self) -> bytes:
         """As records name it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the group whose log it is; empty: of none, or not known yet."""
 
     def status(self, request_id: int) -> StatusResponse: ...
 
@@ -510,10 +514,15 @@ class PutQueue:
     def _drain(self) -> None:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.
         self._is_drain_scheduled = False
-        while self._answered:
-            answer, outcome, size_bytes = self._answered.popleft()
-            self._pending_bytes -= size_bytes
-            answer(outcome)
+        turn = LoopTurn.of(self._loop)
+        turn.begin()
+        try:
+            while self._answered:
+                answer, outcome, size_bytes = self._answered.popleft()
+                self._pending_bytes -= size_bytes
+                answer(outcome)
+        finally:
+            turn.flush()
 
 
 def greet(
@@ -530,7 +539,9 @@ def greet(
     refusal = refusal_of_other(hello, BROKER, ports)
     if refusal is None:
         connection.session = BrokerSession(service, connection)
-        welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
+        welcome = HelloResponse(
+            request_id=hello.request_id, product=BROKER, cluster_id=service.cluster_id
+        )
         connection.send(GROUP, welcome)
     else:
         connection.send(frame.group, refusal)

@@ -301,6 +301,8 @@ class BrokerServer:
         self.waiting.grown(keys)
         self.groups.grown(keys)
 
+    cluster_id = ""
+
     @property
     def store_host(self) -> bytes:
         return self.store.commit_log.store_host

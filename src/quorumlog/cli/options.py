@@ -181,10 +181,10 @@ class BrokerServers(_At):
         )
     }
 
-    def connected(self) -> BrokerClient:
-        from quorumlog.broker import connect
+    def connected(self, *, only_looks: bool = False) -> BrokerClient:
+        from quorumlog.broker import BrokerClient
 
-        return connect(self.servers, timeout_ms=self.timeout_ms)
+        return BrokerClient(self.servers, timeout_ms=self.timeout_ms, only_looks=only_looks)
 
     def admin(self) -> BrokerAdmin:
         from quorumlog.broker import BrokerAdmin

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from quorumlog.pipelines.places import Place
     from quorumlog.pipelines.replaying import Replayed
     from quorumlog.pipelines.statistics import Statistics
-    from quorumlog.spark.pipelines.spark_engine import SparkEngine
+    from quorumlog.spark.pipelines import SparkEngine
 
 
 Spark = Annotated[
@@ -67,7 +67,7 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
         yield LocalEngine()
         return
     try:
-        from quorumlog.spark.pipelines.spark_engine import SparkEngine
+        from quorumlog.spark.pipelines import SparkEngine
         from quorumlog.spark.session import running
     except ModuleNotFoundError:
         raise ConfigError(f"option --spark needs PySpark, {the_extra('spark')}") from None
@@ -241,7 +241,7 @@ def _replayed(
 
         transform = filter_of(only) if only else None
         return replay(source, target, run_id, transform=transform, rows_per_s=rate, **given)
-    from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
+    from quorumlog.spark.pipelines import frame_filter_of, replay_frames
 
     frame_transform = frame_filter_of(only) if only else None
     return replay_frames(engine, source, target, run_id, transform=frame_transform, **given)

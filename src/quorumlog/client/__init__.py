@@ -2,21 +2,20 @@
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
 many results), with `arguments` (what callers give), `status_rows` (a status) and `events` (what
-callbacks are told); the rooms `reading` (whom a read asks, and for what), `readers` and `appending`
-(streams of appends); `machine_handles`; `async_client` and `task_joiner`, which drive the room
-`protocol` on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
+callbacks are told); `reading` (whom a read asks, and for what), `reader_verbs` (of readers
+that the cluster keeps), `handles`, `append_streams`; `async_client` and `task_joiner`, which drive
+the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
 """
 
 from __future__ import annotations
 
-from quorumlog.client.appending.append_stream import AppendStream
-from quorumlog.client.appending.async_append_stream import AsyncAppendStream
+from quorumlog.client.append_streams import AppendStream, AsyncAppendStream
 from quorumlog.client.async_client import AsyncLedgerClient, connect_async
 from quorumlog.client.blocking_client import LedgerClient
 from quorumlog.client.connecting import connect
-from quorumlog.client.protocol.append_window import StreamOutcomeUnknown, StreamProgress
-from quorumlog.client.readers.reader_rows import ReaderRow
-from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.protocol.appending import StreamOutcomeUnknown, StreamProgress
+from quorumlog.client.reader_verbs import ReaderRow
+from quorumlog.client.reading import Freshness
 from quorumlog.client.status_rows import MemberStatusRow, leader_of
 
 __all__ = [

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
-from quorumlog.client.appending.async_append_stream import AsyncAppendStream
+from quorumlog.client.append_streams import AsyncAppendStream
 from quorumlog.client.arguments import (
     check_items,
     checked_machine,
@@ -32,21 +32,19 @@ from quorumlog.client.arguments import (
     parse_servers,
 )
 from quorumlog.client.events import Callback, Events
-from quorumlog.client.machine_handles import AsyncMachineHandle
-from quorumlog.client.protocol.append_joiner import body_of
-from quorumlog.client.protocol.append_window import (
+from quorumlog.client.handles import AsyncMachineHandle, AsyncNamedReader
+from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
     Item,
+    body_of,
 )
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.readers.named_readers import AsyncNamedReader
-from quorumlog.client.readers.read_results import AsyncResults
-from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.reading.read_choice import Freshness, ReadDefaults, ReadOptions, TailOptions
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow
+from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
-from quorumlog.client.appending.append_stream import AppendStream
+from quorumlog.client.append_streams import AppendStream
 from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
 from quorumlog.client.events import Callback, CallbackThread
-from quorumlog.client.machine_handles import AsyncMachineHandle
-from quorumlog.client.protocol.append_window import (
+from quorumlog.client.handles import AsyncMachineHandle, AsyncNamedReader
+from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
     Item,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.readers.named_readers import AsyncNamedReader
-from quorumlog.client.readers.read_results import Results
-from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.reading.read_choice import Freshness, ReadOptions, TailOptions
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow
+from quorumlog.client.reading import Freshness, ReadOptions, Results, TailOptions
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.verbs import Members
 from quorumlog.config import DEFAULT_GROUP

@@ -13,9 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
+from quorumlog.client.protocol.append_order import MOST_UNANSWERED
+from quorumlog.client.protocol.appending import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import Request, Stream
-from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, CommandError, IndexOutOfRange, LedgerError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
+from quorumlog.client.protocol.appending import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.system import now_ms

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import EntryBatch
+from quorumlog.client import reader_verbs
 from quorumlog.client.arguments import (
     checked_expected_last,
     checked_limit,
@@ -24,16 +25,12 @@ from quorumlog.client.arguments import (
     time_ms_of,
     whole,
 )
-from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
+from quorumlog.client.protocol.appending import BatchGatherer, JoinedAppends, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target, receipt_of
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.readers import reader_verbs
-from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
-from quorumlog.client.readers.reader_verbs import ReaderStand
-from quorumlog.client.reading.read_choice import Freshness, ReadChoice, ReadDefaults, Source
-from quorumlog.client.reading.read_requests import ReadRequests
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow, ReaderStand, number_of
+from quorumlog.client.reading import Freshness, ReadChoice, ReadDefaults, ReadRequests, Source
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumlog import errors
 from quorumlog.errors import BadRequest, LedgerError, Refused
 from quorumlog.net.errors import error_with
 
@@ -58,7 +59,7 @@ class KeyNotFound(KeyValueError):
     code = 517
 
 
-class ClusterChanged(KeyValueError, Refused):
+class ClusterChanged(KeyValueError, errors.ClusterChanged):
     """A cursor, a watch or a lease is of another cluster, such as the one before a restore: begin
     anew."""
 

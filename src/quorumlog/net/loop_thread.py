@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 import selectors
+import sys
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
@@ -104,7 +106,8 @@ class _Call(Generic[T]):
 
 
 class LoopThread:
-    """Started by the first call, ended by `close`."""
+    """Started by the first call, ended by `close`, or once nobody has it any more: what runs on the loop
+    holds it no longer than for a turn."""
 
     def __init__(self, closed: Callable[[], Exception]) -> None:
         """`closed`: what is raised by calls that still wait when it is closed, and by later ones."""
@@ -126,6 +129,8 @@ class LoopThread:
         self._is_woken = False
         self._ending: asyncio.Task[None] | None = None
         self._is_over = False
+        self.last: Callable[[], Coroutine[Any, Any, None]] = _nothing
+        """Carried out when it ends, if anything was."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result, or what it raises. An interrupt of the thread that waits cancels it."""
@@ -186,7 +191,12 @@ class LoopThread:
             if self._thread is None and not self.is_closed:
                 self._selector = selectors.DefaultSelector()
                 self._loop = asyncio.SelectorEventLoop(self._selector)
-                thread = threading.Thread(target=self._main, name="quorumlog-client", daemon=True)
+                thread = threading.Thread(
+                    target=_run,
+                    args=(self._loop, weakref.ref(self)),
+                    name="quorumlog-client",
+                    daemon=True,
+                )
                 thread.start()
                 self._thread = thread
             return self._thread is not None
@@ -204,25 +214,30 @@ class LoopThread:
             while True:
                 self._waiting.popleft().refuse(self._closed())
 
-    def _main(self) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.run_forever()
-            self._loop.close()
-        finally:
-            self._is_over = True
-            self._refuse_waiting()
+    def has_run(self) -> None:
+        """The loop has ended."""
+        self._is_over = True
+        self._refuse_waiting()
 
-    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Carries `last` out, if anything was; then all that waits ends. May be repeated, by any thread:
-        each returns when it has ended."""
+    def __del__(self) -> None:
+        loop = self._loop
+        if loop is None or self.is_closed or sys.is_finalizing():
+            return
+        self.is_closed = True  # iterations may be dropped with it, and end later
+        warnings.warn("a blocking client was not closed", ResourceWarning, source=self, stacklevel=2)
+        with suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(_end_unclosed, loop, self.last)
+
+    def close(self) -> None:
+        """Carries `last` out; then all that waits ends. May be repeated, by any thread: each returns
+        when it has ended."""
         with self.lock:
             is_first, self.is_closed = not self.is_closed, True
             thread, loop = self._thread, self._loop
         if thread is None or loop is None:
             return
         if is_first:
-            loop.call_soon_threadsafe(self._begin_end, loop, last)
+            loop.call_soon_threadsafe(self._begin_end, loop)
         if thread is not threading.current_thread():
             thread.join()
 
@@ -232,25 +247,17 @@ class LoopThread:
             self._thread.join()
         return self.is_closed
 
-    def _begin_end(
-        self, loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._ending = loop.create_task(self._end(loop, last))
+    def _begin_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ending = loop.create_task(self._end(loop))
 
-    async def _end(
-        self, loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self._begin_waiting()
-            await last()
+            await self.last()
             for _ in range(_LAST_TURNS):
                 if self._begun:
                     await asyncio.sleep(0)
-            ends = loop.time() + _LAST_WAIT_S
-            while (left := asyncio.all_tasks() - {asyncio.current_task()}) and loop.time() < ends:
-                for task in left:
-                    task.cancel()
-                await asyncio.wait(left, timeout=_LAST_WAIT_S)
+            await _end_tasks(loop)
         finally:
             self._is_over = True
             for call in list(self._begun):
@@ -272,6 +279,43 @@ class LoopThread:
         self.generation += 1
 
 
+def _run(loop: asyncio.AbstractEventLoop, whose: weakref.ref[LoopThread]) -> None:
+    try:
+        loop.run_forever()
+        loop.close()
+    finally:
+        if (thread := whose()) is not None:
+            thread.has_run()
+
+
+async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    await asyncio.sleep(0)  # transports hear that they are closed
+    ends = loop.time() + _LAST_WAIT_S
+    while (left := asyncio.all_tasks() - {asyncio.current_task()}) and loop.time() < ends:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=_LAST_WAIT_S)
+
+
+def _end_unclosed(
+    loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    async def end() -> None:
+        try:
+            await last()
+            await _end_tasks(loop)
+        finally:
+            loop.stop()
+
+    _ENDING.add(ending := loop.create_task(end()))
+    ending.add_done_callback(_ENDING.discard)
+
+
+async def _nothing() -> None:
+    pass
+
+
+_ENDING: set[asyncio.Task[None]] = set()
 _ALL: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 _FORGOTTEN: list[object] = []
 """Of parents: were it collected, it would be closed."""
@@ -355,6 +399,11 @@ class ClientShell(Shell[C]):
         self._make = make
         self._end = end
         self._stays_with_parent = stays_with_parent
+        self._ends_with(self._made)
+
+    def _ends_with(self, made: C) -> None:
+        end = self._end
+        self._thread.last = made.close if end is None else lambda: end(made)
 
     @property
     def _it(self) -> C:
@@ -365,22 +414,15 @@ class ClientShell(Shell[C]):
                 if self._generation != self._thread.generation:
                     _FORGOTTEN.append(self._made)
                     self._made, self._generation = self._make(), self._thread.generation
+                    self._ends_with(self._made)
         return self._made
 
     def close(self) -> None:
         """End its connections, and whatever waits, in any thread. May be repeated."""
-        made, end = self._made, self._end
-        if self._generation != self._thread.generation:
-            self._thread.close(_nothing)
-        else:
-            self._thread.close(made.close if end is None else lambda: end(made))
+        self._thread.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-async def _nothing() -> None:
-    pass

@@ -1,12 +1,11 @@
 """The log on Apache Spark: `spark.read.format("quorumlog")`, `spark.readStream` and a session for them.
 
-Read in this order: `ledger_data_source` (what Spark calls), `option_values`, `options`, `offsets` (which
-entries a query means), `partitions` (how they become tasks), `short_errors`, `range_check` (what every
-task proves about its range), `reading` (one plan, one task), `batch_reader`, the room `streaming`
-(micro-batches), the room `sources` (where entries come from), `rows` (entries as Arrow columns), the
-room `sink` (the other way), the room `messages` (the view of a message store). `session`,
-`connect_server` and `java` set Spark up on a bare machine; the room `pipelines` has those over whole
-logs, and is imported when it is asked for.
+Read in this order: `ledger_data_source` (what Spark calls), `options` (which entries a query means, and
+what becomes columns), `partitions` (how they become tasks, and what each proves), `short_errors`,
+`reading` (one plan, one task), `batch_reader`, `streaming` (micro-batches), the room `sources` (where
+entries come from), `row_bodies` and `writers` (the other way), the room `messages` (the view of a
+message store). `session` sets Spark up on a bare machine; `pipelines` has those over whole logs, and is
+imported when it is asked for.
 """
 
 from importlib import import_module

@@ -28,8 +28,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
-from quorumlog.spark.offsets import IndexRange, StatedOffset, resolve
-from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.options import IndexRange, LedgerOptions, StatedOffset, check_schema, resolve
 from quorumlog.spark.reading import (
     GroupFinder,
     SourceOpener,
@@ -38,7 +37,6 @@ from quorumlog.spark.reading import (
     planned,
     read_partition,
 )
-from quorumlog.spark.rows import check_schema
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.ledger_source import open_source, served_groups
 

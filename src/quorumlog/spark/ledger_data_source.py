@@ -16,17 +16,18 @@ from pyspark.sql.types import StructType
 from quorumlog.errors import ConfigError
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.messages.message_options import STREAM_OPTIONS as MESSAGE_STREAM_OPTIONS
-from quorumlog.spark.messages.message_options import VIEW, MessageOptions, is_message_view
-from quorumlog.spark.messages.message_reader import message_reader
-from quorumlog.spark.messages.message_rows import message_schema
-from quorumlog.spark.messages.message_stream import MessageStreamReader
-from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
-from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
+from quorumlog.spark.messages.message_options import (
+    VIEW,
+    MessageOptions,
+    is_message_view,
+    message_schema,
+)
+from quorumlog.spark.messages.message_stream import MessageStreamReader, message_reader
+from quorumlog.spark.options import DEFAULT_COLUMNS, STREAM_OPTIONS, LedgerOptions, spark_schema_of
+from quorumlog.spark.row_bodies import SINK_ONLY, SinkOptions
 from quorumlog.spark.short_errors import EXPECTED, in_short
-from quorumlog.spark.sink.sink_options import SINK_ONLY, SinkOptions
-from quorumlog.spark.sink.writers import LedgerBatchWriter, LedgerStreamWriter
-from quorumlog.spark.streaming.refused_stream import RefusedStream
-from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
+from quorumlog.spark.streaming import LedgerStreamReader, RefusedStream
+from quorumlog.spark.writers import LedgerBatchWriter, LedgerStreamWriter
 
 FORMAT_NAME = "quorumlog"
 

@@ -1,39 +1,423 @@
-"""Options of `format("quorumlog")`, parsed and checked. Spark hands them over with lower-cased keys."""
+"""What the options of a query mean: its columns, which entries, from where."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, NamedTuple
 
-from quorumlog.config import DEFAULT_GROUP, MIB
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from quorumlog.append_times import AppendTimes
+from quorumlog.arrow import TIME_COLUMN, record_batch_of
+from quorumlog.batch import EntryBatch
+from quorumlog.config import DEFAULT_GROUP, MIB, parse_address
 from quorumlog.config.staging import is_staging_name
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.net.tls import ClientTls
-from quorumlog.spark.offsets import (
-    EARLIEST,
-    LATEST,
-    StatedOffset,
-    parse_offset,
-    without_partition,
+
+ALIASES = {"kafka.bootstrap.servers": "servers"}
+Parser = tuple[str, str, Callable[[str, str], Any]]
+"""Of an option: its name, the field that it sets, and what makes the value of (name, text)."""
+
+
+def by_name(parsers: Iterable[Parser]) -> dict[str, Parser]:
+    return {parser[0].lower(): parser for parser in parsers}
+
+
+def fields_of(
+    options: Mapping[str, str],
+    parsers: Mapping[str, Parser],
+    where: str,
+    ignored: Container[str] = (),
+) -> dict[str, Any]:
+    """What is given, by field. Raises ConfigError for an option that there is not, or that is twice."""
+    given: dict[str, Any] = {}
+    for key, text in options.items():
+        parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
+        if parser is not None:
+            name, field_name, parse = parser
+            if field_name in given:
+                raise ConfigError(f"option {name} is given twice, under two names")
+            given[field_name] = parse(name, str(text).strip())
+        elif key.lower() not in ignored:
+            valid = ", ".join(name for name, _, _ in parsers.values())
+            raise ConfigError(f"unknown option {key!r} {where}; valid are {valid}")
+    return given
+
+
+def servers_of(name: str, text: str) -> str:
+    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    if not addresses:
+        raise ConfigError(f"option {name} is empty; write host:port,host:port,...")
+    for address in addresses:
+        try:
+            parse_address(address)
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+    return ",".join(addresses)
+
+
+@cache
+def tls_of(ca: str, cert: str, key: str) -> ClientTls | None:
+    """The same one for the same files, which it reads again when they change. Raises ConfigError."""
+    return ClientTls(ca, cert, key) if ca or cert or key else None
+
+
+def name_of(name: str, text: str) -> str:
+    if not text:
+        raise ConfigError(f"option {name} is empty; leave it out or give a name")
+    return text
+
+
+def pattern_of(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option {name} is no regular expression: {error}") from None
+    return name_of(name, text)
+
+
+_OURS = {
+    "key": ("keys",),
+    "value": ("body",),
+    "topic": ("group",),
+    "partition": ("queue",),
+    "offset": ("index",),
+    "timestamp": ("append_time", "store_time"),
+    "headers": ("properties",),
+}
+
+
+def as_kafkas(name: str, columns: Container[str]) -> str:
+    """The end of the sentence that refuses a column: what it is here if Kafka's source has it."""
+    name = name.lower()
+    for ours in _OURS.get(name, ()):
+        if ours in columns:
+            return f". Kafka's {name} is {ours} here"
+    return f". A log has no {name}s: it has one order" if name == "partition" else ""
+
+
+def number_of(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ConfigError(f"option {name} must be a whole number, not {text!r}") from None
+        if not low <= number <= high:
+            raise ConfigError(f"option {name} must be in {low} .. {high}, not {number}")
+        return number
+
+    return parse
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
+    if found is None:
+        raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
+    factors = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+    return int(found[1]) * factors[found[2]]
+
+
+def one_of(*values: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        for value in values:
+            if text.lower() == value.lower():
+                return value
+        *most, last = values
+        raise ConfigError(f"option {name} must be {', '.join(most)} or {last}, not {text!r}")
+
+    return parse
+
+
+def boolean(name: str, text: str) -> bool:
+    return one_of("true", "false")(name, text) == "true"
+
+
+def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
+    def parse(name: str, text: str) -> tuple[str, ...]:
+        described = ", ".join(known)
+        names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+        for column in names:
+            if column not in known:
+                raise ConfigError(
+                    f"option {name}: unknown column {column!r}; valid are {described}"
+                    f"{as_kafkas(column, known)}"
+                )
+        if not names:
+            raise ConfigError(f"option {name} names no column; valid are {described}")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"option {name} names a column twice: {text}")
+        return names
+
+    return parse
+
+
+TLS_PARSERS: tuple[Parser, ...] = (
+    ("tlsCa", "tls_ca", name_of),
+    ("tlsCert", "tls_cert", name_of),
+    ("tlsKey", "tls_key", name_of),
 )
-from quorumlog.spark.option_values import (
-    TLS_PARSERS,
-    boolean,
-    by_name,
-    columns_of,
-    duration_ms,
-    fields_of,
-    name_of,
-    number_of,
-    one_of,
-    pattern_of,
-    servers_of,
-    tls_of,
-)
-from quorumlog.spark.rows import COLUMNS
+
+
+# ----------------------------------------------------------------
+# Entries as Arrow columns, a batch at a time. docs/spark.md says what each column is.
+#
+# Both digests are BIGINT: they are unsigned 32-bit numbers, which Spark's INT cannot hold.
+#
+# Arrow batches must match the schema that Spark expects exactly: order, types (`binary`, not
+# `large_binary`) and nullability. No column but `append_time` is ever null, and saying so makes reading
+# faster; a user schema may say otherwise.
+
+
+COLUMN_TYPES: dict[str, DataType] = {
+    "group": StringType(),
+    "index": LongType(),
+    "term": LongType(),
+    "pos": LongType(),
+    "channel": IntegerType(),
+    "chain_crc": LongType(),
+    "body_crc": LongType(),
+    "body": BinaryType(),
+    TIME_COLUMN: TimestampType(),
+}
+COLUMNS = tuple(COLUMN_TYPES)
+DEFAULT_COLUMNS = ("index", "term", "body")
+"""What an application wrote; the others are for who looks after the log."""
+
+_ARROW_TYPES: dict[DataType, pa.DataType] = {
+    StringType(): pa.string(),
+    LongType(): pa.int64(),
+    IntegerType(): pa.int32(),
+    BinaryType(): pa.binary(),
+    TimestampType(): pa.timestamp("us", tz="UTC"),
+}
+
+
+def spark_schema_of(columns: Sequence[str]) -> StructType:
+    schema = StructType()
+    for name in columns:
+        schema = schema.add(name, COLUMN_TYPES[name], nullable=name == TIME_COLUMN)
+    return schema
+
+
+def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
+    """Raises ConfigError unless `schema` is some of our columns with our types, and those of the option
+    `columns` if that is given."""
+    if not schema.fields:
+        raise ConfigError(f".schema(...) names no column; choose from {', '.join(COLUMNS)}")
+    for field in schema.fields:
+        expected = COLUMN_TYPES.get(field.name.lower())
+        if expected is None:
+            raise ConfigError(
+                f".schema(...) names the column {field.name!r}; format quorumlog has"
+                f" {', '.join(COLUMNS)}{as_kafkas(field.name, COLUMNS)}"
+            )
+        if field.dataType != expected:
+            raise ConfigError(
+                f".schema(...) declares {field.name} as {field.dataType.simpleString().upper()}, but it"
+                f" is {expected.simpleString().upper()}; cast it after loading"
+            )
+    names = [name.lower() for name in schema.fieldNames()]
+    if len(set(names)) != len(names):
+        raise ConfigError(f".schema(...) names a column twice: {', '.join(names)}")
+    if columns is not None and tuple(columns) != tuple(names):
+        raise ConfigError(
+            f"option columns ({', '.join(columns)}) and .schema(...) ({', '.join(names)}) disagree;"
+            " give one of them"
+        )
+
+
+class RowEncoder:
+    def __init__(self, schema: StructType, group: str) -> None:
+        """Names in `schema` may be spelled as Spark allows, in any case."""
+        self._constants = {"group": pa.scalar(group, pa.string())}
+        self.arrow_schema = pa.schema(
+            [
+                pa.field(field.name, _ARROW_TYPES[field.dataType], nullable=field.nullable)
+                for field in schema.fields
+            ]
+        )
+        fields = pa.schema([field.with_name(field.name.lower()) for field in self.arrow_schema])
+        self._fields = self.arrow_schema if fields == self.arrow_schema else fields
+
+    @property
+    def needs_bodies(self) -> bool:
+        """Those of time marks too."""
+        return "body" in self._fields.names or self.has_times
+
+    @property
+    def has_times(self) -> bool:
+        return TIME_COLUMN in self._fields.names
+
+    def encode(self, batch: EntryBatch, times: AppendTimes | None = None) -> pa.RecordBatch:
+        """The NORMAL entries of `batch`. `times`: if the schema has them."""
+        runs = None if times is None else times.runs(batch)
+        rows = record_batch_of(batch, self._fields, self._constants, runs)
+        if self._fields is self.arrow_schema:
+            return rows
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self.arrow_schema)
+
+
+# ----------------------------------------------------------------
+# Offsets: what a query says about its range, and which entries that is on a given log.
+#
+# An offset is the next index: `latest` is the committed index + 1, `earliest` the first index that the
+# log still holds.
+
+
+_logger = logging.getLogger(__name__)
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+Offset = int | str
+"""An index, `earliest` or `latest`."""
+StatedOffset = Offset | dict[str, Offset]
+"""As an option states it: for whatever group is read, or by group."""
+
+
+class LedgerDataLoss(IndexOutOfRange):
+    """A query asks for entries that the log no longer holds, and failOnDataLoss is true."""
+
+
+class LogBounds(NamedTuple):
+    """Which entries can be read at the moment of planning."""
+
+    group: str
+    begin_index: int
+    stop_index: int
+
+
+class IndexRange(NamedTuple):
+    first_index: int
+    stop_index: int
+
+
+def parse_offset(name: str, text: str) -> StatedOffset:
+    """Also JSON, `{"group": number | "earliest" | "latest"}`, and Kafka's -2 and -1 for those two.
+    Raises ConfigError naming the option."""
+    valid = f'option {name} must be earliest, latest, an index or JSON {{"group": index}}, not {text!r}'
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        raise ConfigError(valid) from None
+    if isinstance(stated, dict) and stated:
+        return {
+            group: _checked(name, without_partition(name, offset), valid)
+            for group, offset in stated.items()
+        }
+    return _checked(name, stated, valid)
+
+
+def without_partition(name: str, stated: object) -> Any:
+    """Of `{"0": value}` the value: a group is what Kafka calls a topic of one partition. Raises
+    ConfigError for other partitions."""
+    if not isinstance(stated, dict):
+        return stated
+    if set(stated) != {"0"}:
+        raise ConfigError(
+            f"option {name} names the partitions {', '.join(sorted(stated))}: a group has one order, and"
+            " no partition but 0"
+        )
+    return stated["0"]
+
+
+def _checked(name: str, offset: object, valid: str) -> Offset:
+    if isinstance(offset, str) and offset.lower() in (EARLIEST, LATEST):
+        return offset.lower()
+    if type(offset) is not int:
+        raise ConfigError(valid)
+    if offset in (-2, -1):
+        return EARLIEST if offset == -2 else LATEST
+    if offset < 0:
+        raise ConfigError(f"option {name} must not be negative, not {offset}; write earliest or latest")
+    return offset
+
+
+def resolve(
+    starting: StatedOffset, ending: StatedOffset, bounds: LogBounds, *, fail_on_data_loss: bool
+) -> IndexRange:
+    """The entries that a query means; empty where both ends meet.
+
+    Raises LedgerDataLoss for a start below the begin (unless `fail_on_data_loss` is off: the gap is
+    logged and left out), IndexOutOfRange above the end, ConfigError where the ends are swapped.
+    """
+    first_index = _index_of("startingOffsets", starting, bounds)
+    stop_index = _index_of("endingOffsets", ending, bounds)
+    for name, index in (("startingOffsets", first_index), ("endingOffsets", stop_index)):
+        if index > bounds.stop_index:
+            raise IndexOutOfRange(
+                f"option {name} is {index}, but group {bounds.group!r} can be read up to offset"
+                f" {bounds.stop_index} (committed index {bounds.stop_index - 1}); use latest",
+                ledger_begin_index=bounds.begin_index,
+                committed_index=bounds.stop_index - 1,
+            )
+    if first_index > stop_index:
+        raise ConfigError(f"startingOffsets ({first_index}) is above endingOffsets ({stop_index})")
+    if first_index < bounds.begin_index:
+        first_index = skip_lost_entries(
+            first_index, min(bounds.begin_index, stop_index), bounds, fail_on_data_loss=fail_on_data_loss
+        )
+    return IndexRange(first_index, stop_index)
+
+
+def skip_lost_entries(
+    first_index: int, next_index: int, bounds: LogBounds, *, fail_on_data_loss: bool
+) -> int:
+    """Where reading goes on if [first_index, next_index) is gone. Raises LedgerDataLoss if
+    `fail_on_data_loss`; otherwise the gap is logged."""
+    gap = (
+        f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost"
+        f" ({next_index - first_index}): the log begins at index {bounds.begin_index}"
+    )
+    if fail_on_data_loss:
+        raise LedgerDataLoss(
+            f"{gap}. Start at {bounds.begin_index} or earliest, or set failOnDataLoss=false to leave"
+            " them out",
+            ledger_begin_index=bounds.begin_index,
+            committed_index=bounds.stop_index - 1,
+        )
+    _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+    return next_index
+
+
+def _index_of(name: str, stated: StatedOffset, bounds: LogBounds) -> int:
+    if isinstance(stated, dict):
+        if set(stated) != {bounds.group}:
+            raise ConfigError(
+                f"option {name} names the groups {', '.join(sorted(stated))}, but the group read is"
+                f" {bounds.group!r}"
+            )
+        stated = stated[bounds.group]
+    if stated == EARLIEST:
+        return bounds.begin_index
+    if stated == LATEST:
+        return bounds.stop_index
+    assert isinstance(stated, int), f"offset {stated!r} of option {name}"
+    return stated
+
+
+# ----------------------------------------------------------------
+# Options of `format("quorumlog")`, parsed and checked. Spark hands them over with lower-cased keys.
+
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
 COMMIT_INDEX = "commitIndex"

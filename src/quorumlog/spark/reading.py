@@ -17,11 +17,8 @@ from pyspark.sql.types import StructType
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.spark.offsets import IndexRange, LogBounds, skip_lost_entries
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import LedgerPartition, plan, with_chains
-from quorumlog.spark.range_check import RangeCheck
-from quorumlog.spark.rows import RowEncoder
+from quorumlog.spark.options import IndexRange, LedgerOptions, LogBounds, RowEncoder, skip_lost_entries
+from quorumlog.spark.partitions import LedgerPartition, RangeCheck, plan, with_chains
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback
 from quorumlog.spark.sources.ledger_source import LedgerSource
 

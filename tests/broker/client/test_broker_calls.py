@@ -51,6 +51,7 @@ from quorumlog.broker.wire import (
     broker_request_decoder,
 )
 from quorumlog.errors import (
+    ClusterChanged,
     LedgerError,
     OutcomeUnknown,
     PendingFull,
@@ -85,6 +86,8 @@ class Brokers:
         self.stops_at_greetings = 0
         self.down: set[str] = set()
         """They accept no connection."""
+        self.clusters = {A: "one", B: "one"}
+        """Which each is of."""
         self.hung: set[str] = set()
         """They say nothing any more."""
         self.now_ms = 0.0
@@ -116,6 +119,11 @@ class Brokers:
         assert call.is_done
         return call.error if call.response is None else call.response
 
+    def break_off(self) -> None:
+        for link in list(self._decoders):
+            if link.state is not LinkState.CLOSED:
+                self.protocol.link_lost(link, CLOSED, self.now_ms)
+
     def tell(self, role: str, master: str) -> None:
         """The master of before says so, unasked."""
         (link,) = [each for each in self._decoders if each.address != master]
@@ -145,7 +153,7 @@ class Brokers:
         elif isinstance(message, EarlierHello):
             self._say(link, EarlierHelloResponse(request_id=message.request_id))
         elif isinstance(message, Hello):
-            self._say(link, HelloResponse(product=BROKER))
+            self._say(link, HelloResponse(product=BROKER, cluster_id=self.clusters[link.address]))
         elif isinstance(message, RoleRequest):
             leads = link.address == self.master
             self._say(
@@ -321,6 +329,31 @@ def test_a_broker_that_is_asked_alone_is_asked_once() -> None:
     error = brokers.outcome(SendRequest())
     assert str(error) == f"{A}: refused"
     assert brokers.now_ms < 10
+
+
+@pytest.mark.parametrize("down", [set(), {B}])
+def test_where_all_that_answer_are_of_another_cluster_it_is_told_at_once(down: set[str]) -> None:
+    """Whoever is left of the one before may never come back, as behind a recovery."""
+    brokers = Brokers(STORED, STORED, timeout_ms=60_000)
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    brokers.clusters, brokers.down = {A: "two", B: "two"}, down
+    brokers.break_off()
+    for _ in range(2):
+        error = brokers.outcome(SendRequest())
+        assert isinstance(error, ClusterChanged), error
+        assert "belongs to another cluster (two, not one)" in str(error)
+    assert brokers.now_ms < 1_500
+    assert brokers.answers == [STORED]
+
+
+def test_one_of_another_cluster_stops_nobody() -> None:
+    brokers = Brokers(STORED, STORED, timeout_ms=60_000)
+    brokers.master = B
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    brokers.clusters[A] = "two"
+    brokers.break_off()
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    assert brokers.asked == [B, B]
 
 
 def test_a_question_whose_time_is_over_is_no_send_whose_outcome_is_unknown() -> None:

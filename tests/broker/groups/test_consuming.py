@@ -22,8 +22,10 @@ from quorumlog.broker import (
 )
 from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.wire import CommitRequest
 from quorumlog.cli.main import app
 from quorumlog.errors import BadRequest
+from quorumlog.net.frame import Frame
 
 OPTIONS = GroupOptions()
 CONFIG = replace(SMALL_INDEX, message_delay_level="1s " * 17 + "1s")
@@ -46,6 +48,32 @@ def sent(brokers: LocalBrokers, topic: str, bodies: list[bytes], queues: int = 1
 def committed(brokers: LocalBrokers, group: str, topic: str) -> list[int]:
     with BrokerAdmin(brokers.servers) as admin:
         return [lag.committed_offset for lag in admin.lag(group) if lag.topic == topic]
+
+
+def test_a_broker_that_answers_no_more_holds_close_up_for_one_time_out(
+    brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(brokers, "hung", [b"1"])
+    asked: list[type[object]] = []
+
+    async def never(message: object, *_: object, **options: object) -> Frame:
+        asked.append(type(message))
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close() -> None:
+        consumer = AsyncConsumer(brokers.servers, "hangers", "hung", timeout_ms=5_000)
+        await consumer.__aenter__()
+        assert await consumer.poll(wait_ms=20_000)
+        for queue, message in consumer._handed_out:
+            queue.finish(message)
+        consumer._timeout_s = 0.05
+        monkeypatch.setattr(consumer._link, "call", never)
+        async with asyncio.timeout(30):
+            await consumer.close()
+
+    asyncio.run(close())
+    assert asked[-1] is CommitRequest, "and nothing is asked beside that"
 
 
 def test_a_slow_message_holds_up_no_other_and_nothing_behind_it_is_committed(

@@ -11,7 +11,7 @@ import pytest
 from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, Run
 from quorumlog.broker.message import PutResult
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Refuse, SlaveLog, fed
+from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Heartbeat, Refuse, SlaveLog, fed
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.broker.replication.protocol.rocketmq_links import (
@@ -137,6 +137,31 @@ def test_a_slave_and_its_master_tell_their_releases() -> None:
     assert follow is not None
     assert follow.release == VERSION
     assert [each.release for each in world.brokers["a"].living.slaves()] == [VERSION]
+
+
+def test_a_slave_is_told_once_what_is_confirmed() -> None:
+    """A frame of the log says it too, and a message of its own would keep the slave from its disk."""
+    world = World(5, brokers=2)
+    world.connect("b")
+    for _ in range(4):
+        world.pump("b", 1 << 20)
+    link = world.wires["b"].master_link
+    assert isinstance(link, MasterLink)
+    world.put(world.brokers["a"])
+    link.confirmed()
+    link.out.clear()
+    link.confirmed()
+    assert not link.out
+    commit_log = world.brokers["a"].living.store.commit_log
+    commit_log.flush(0)
+    commit_log.replicated_offset = commit_log.max_offset
+    link.data(commit_log.read_bytes(link.next_offset, 1 << 20))
+    link.confirmed()
+    assert not link.out
+    link.tick(link._spoke_ms + link._heartbeat_ms)
+    (beat,) = fed(HaCodec(), b"".join(link.out))
+    assert isinstance(beat, Heartbeat)
+    assert beat.confirm_offset == commit_log.max_offset
 
 
 def test_whoever_is_no_slave_is_told_whose_port_it_is() -> None:

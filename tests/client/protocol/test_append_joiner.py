@@ -7,7 +7,7 @@ import random
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.append_joiner import (
+from quorumlog.client.protocol.appending import (
     MAX_JOINED_BODY_BYTES,
     MAX_JOINED_BYTES,
     MAX_JOINED_RECORDS,

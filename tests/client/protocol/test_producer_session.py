@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
+from quorumlog.client.protocol.appending import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
 from quorumlog.log_state.control_entries import LEVEL, Epoch

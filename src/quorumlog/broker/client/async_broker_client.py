@@ -60,10 +60,16 @@ class AsyncBrokerClient:
     master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
 
     def __init__(
-        self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+        self,
+        server: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        only_looks: bool = False,
     ) -> None:
+        """`only_looks`: at how a broker is, for a few seconds: also where it refuses connections."""
         self.server = server
-        self._calls = BrokerCalls(server, timeout_ms, tls=tls)
+        self._calls = BrokerCalls(server, timeout_ms, only_looks=only_looks, tls=tls)
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))

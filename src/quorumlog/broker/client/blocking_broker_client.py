@@ -35,10 +35,16 @@ class BrokerClient(Connected):
         return self._it.server
 
     def __init__(
-        self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+        self,
+        server: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        only_looks: bool = False,
     ) -> None:
+        """`only_looks`: at how a broker is, for a few seconds: also where it refuses connections."""
         super().__init__(
-            lambda: AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls),
+            lambda: AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls, only_looks=only_looks),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncBrokerClient._end,
         )

@@ -51,8 +51,9 @@ class BrokerProduct(Product):
 
     closed_error = Unreachable
 
-    def __init__(self) -> None:
+    def __init__(self, only_looks: bool = False) -> None:
         super().__init__()
+        self._only_looks = only_looks
         self.own_host = b""
         """Of this client, as the broker that greeted last sees it; empty: none has."""
         self._silent: set[str] = set()
@@ -60,6 +61,9 @@ class BrokerProduct(Product):
 
     def decoder(self) -> FrameDecoder:
         return broker_decoder()
+
+    def looks(self, message: ClientMessage) -> bool:
+        return self._only_looks
 
     def hello(self, link: Link) -> ClientMessage:
         return EarlierHello() if link.address in self._silent else super().hello(link)
@@ -155,10 +159,12 @@ class BrokerCalls:
         timeout_ms: float,
         *,
         must_follow: bool = False,
+        only_looks: bool = False,
         tls: ClientTls | None = None,
     ) -> None:
         """`servers`: HOST:PORT, which is asked whatever it is; of several with commas between the master
-        is, and with `must_follow` that of one, too. Raises ConfigError."""
+        is, and with `must_follow` that of one, too. `only_looks`: sends nothing; see `Product.looks`.
+        Raises ConfigError."""
         addresses = [part.strip() for part in servers.split(",") if part.strip()]
         if not addresses:
             raise ConfigError("the address of the broker is empty; write HOST:PORT")
@@ -167,7 +173,7 @@ class BrokerCalls:
         follows = must_follow or len(addresses) > 1
         self._target = LEADER if follows else RequestTarget(TargetKind.ADDRESS, addresses[0])
         self._timeout_ms = timeout_ms
-        self._product = BrokerProduct()
+        self._product = BrokerProduct(only_looks)
         self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()), tls=tls)
 
     @property

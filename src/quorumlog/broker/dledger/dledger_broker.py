@@ -527,6 +527,10 @@ class DLedgerBroker:
         return 0 if machine is None else machine.dispatched_messages
 
     @property
+    def cluster_id(self) -> str:
+        return self.member.cluster_id if self.member.is_up else ""
+
+    @property
     def store_host(self) -> bytes:
         return self.filler.store_host
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 import time
 from asyncio import AbstractEventLoop
@@ -273,7 +272,7 @@ SNAPSHOT_COMMANDS = 10_000
 """A snapshot is due after so many commands, and once a file of the log, and four times what a snapshot
 takes, lie behind what is needed: so retention is never held for long."""
 SNAPSHOT_PART_BYTES = 1 << 20
-OWN_TOPICS = re.compile(b"|".join(re.escape(each.encode()) for each in (GROUPS_TOPIC, SCHEDULE_TOPIC)))
+OWN_TOPICS = GROUPS_TOPIC.encode(), SCHEDULE_TOPIC.encode()
 
 
 def _wall_ms() -> float:
@@ -318,7 +317,8 @@ class ClassicTopics(GroupTopics):
 
     def check_writes(self, records: RecordBatch) -> None:
         super().check_writes(records)
-        if OWN_TOPICS.search(records.buffer) is None or not records.columns.good.all():
+        data = bytes(records.buffer)  # every byte is looked at: by a search that takes a tenth of `re`'s
+        if not any(topic in data for topic in OWN_TOPICS) or not records.columns.good.all():
             return
         names = {key.topic for key, _ in records.queues}
         if GROUPS_TOPIC in names:

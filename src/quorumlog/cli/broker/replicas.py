@@ -226,7 +226,9 @@ def print_brokers(at: BrokerServers) -> None:
         asked: list[_Asked] = []
         for address in at.addresses:
             try:
-                broker = connections.enter_context(BrokerServers(address, at.timeout).connected())
+                broker = connections.enter_context(
+                    BrokerServers(address, at.timeout).connected(only_looks=True)
+                )
                 status, replica = broker.status(), replica_of(broker)
             except LedgerError:
                 rows.append((None, address, "not reached", *[None] * 5))

@@ -162,7 +162,7 @@ def status(
     from quorumlog.broker.group_commands import is_system_topic
     from quorumlog.errors import OutcomeUnknown
 
-    with at.connected() as broker:
+    with at.connected(only_looks=True) as broker:
         state, queues = broker.status(), broker.queues()
         replica = replica_of(broker)
         try:

@@ -24,7 +24,7 @@ from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnkn
 
 if TYPE_CHECKING:
     from quorumlog.client import AppendStream, LedgerClient
-    from quorumlog.client.protocol.append_window import StreamProgress
+    from quorumlog.client.protocol.appending import StreamProgress
     from quorumlog.entry import AppendReceipt
 
 
@@ -344,7 +344,7 @@ class _OneBatch:
         self._tell(unwritten=len(self._lines))
 
     def _tell(self, committed: int = 0, unknown: int = 0, unwritten: int = 0) -> None:
-        from quorumlog.client.protocol.append_window import StreamProgress
+        from quorumlog.client.protocol.appending import StreamProgress
 
         self.progress = StreamProgress(committed, unknown, unwritten)
 
@@ -483,7 +483,7 @@ class CommandStream:
         self._tell()
 
     def _tell(self, *, unknown: int = 0, unwritten: int = 0) -> None:
-        from quorumlog.client.protocol.append_window import StreamProgress
+        from quorumlog.client.protocol.appending import StreamProgress
 
         self.progress = StreamProgress(self._committed, unknown, unwritten)
 

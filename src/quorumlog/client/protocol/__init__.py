@@ -1,6 +1,6 @@
 """What a log's client has beside the engine of all clients (`net/rpc`). Sans-IO throughout.
 
-Read in this order: `client_requests` (a request, a stream), `request_encoding`, `order` (appends that
-follow each other), `client_protocol`; then what the larger verbs are made of: `append_joiner`,
-`append_window`, `read_plan`.
+Read in this order: `client_requests` (a request, a stream, and their frames), `append_order` (appends
+that follow each other), `client_protocol`; then what the larger verbs are made of: `appending`,
+`read_plan`.
 """

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_requests import Request, Stream
-from quorumlog.client.protocol.order.ordered_streams import OrderedStreams
-from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
-from quorumlog.client.protocol.request_encoding import encode_request
+from quorumlog.client.protocol.append_order import OrderedStreams, ProducerSession, anonymous_id
+from quorumlog.client.protocol.client_requests import Request, Stream, encode_request
 from quorumlog.entry import Durability
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation

@@ -23,8 +23,9 @@ Silence       a server that owes an answer for `probe_after_ms`, beyond the `wai
               asked for a sign of life, and the others who leads. LEADER calls leave it once another one
               leads, ANY_MEMBER calls after `move_read_after_ms`; else the deadline decides, as silence
               proves nothing
-Turned away   a greeting that every known server refuses for good (WrongPort, UnknownGroup, another
-              cluster) ends all that waits; a server that is alone with that is passed over
+Turned away   a greeting that every known server refuses for good (WrongPort, UnknownGroup) ends all that
+              waits; a server that is alone with that is passed over. So does ClusterChanged of every
+              server that can be reached
 Watches       calls with `on_message`, which gets what comes with their id. One has begun with the first
               message, and has no deadline from then on. Where its connection ends, or its server is
               silent, it is opened anew with `message` as it is by then: whoever follows keeps that up to

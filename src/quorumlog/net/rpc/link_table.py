@@ -36,6 +36,10 @@ class LinkTable:
         link = self._links.get((address, lane))
         return link is not None and link.state is LinkState.OPEN
 
+    def is_down(self, address: str) -> bool:
+        """It was dialled again since it was lost, in vain."""
+        return self._failures.get(address, 0) > 1
+
     def next_look_ms(self, busy_ms: float, listen_ms: float) -> float:
         """`busy_ms`, if something is awaited; or when one that owes nothing and has watches was silent
         for so long."""

@@ -59,6 +59,11 @@ class Product:
         """What a server says unasked."""
         return None
 
+    def looks(self, message: ClientMessage) -> bool:
+        """It asks how a server is: where connections are refused, who asks nothing else is let in for a
+        moment."""
+        return type(message) is type(self.probe)
+
     def submitted(self, call: Any) -> None:
         """May set its `order`."""
 

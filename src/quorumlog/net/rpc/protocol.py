@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.errors import LedgerError, ProtocolViolation, Refused, WrongPort
+from quorumlog.errors import ClusterChanged, LedgerError, ProtocolViolation, Refused, WrongPort
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import (
@@ -249,7 +249,8 @@ class RpcProtocol:
         told, known = message.cluster_id, self._product.cluster_id
         if told and known and told != known:
             # A stray address in the list must not splice two logs into one.
-            self._drop(link, f"belongs to another cluster ({told}, not {known})")
+            other = f"{link.address} belongs to another cluster ({told}, not {known})"
+            self._turned_away(link, ClusterChanged(f"{other}: this client's is gone, make another one"))
             return
         self._product.cluster_id = known or told
         link.hello = message
@@ -303,6 +304,11 @@ class RpcProtocol:
         is_wrong = isinstance(refusal, WrongPort)
         self._drop(link, reason if is_wrong else f"turned this client away: {reason}")
         error = self.view.group_unknown_to_all()
+        if isinstance(refusal, ClusterChanged) and all(
+            address in self.view.group_unknown or self._links.is_down(address)
+            for address in self.view.known_addresses()
+        ):
+            error = refusal  # whoever is left of the one before may never come back
         if error is not None:
             self._calls.fail_waiting(error)
             self._calls.fail_ordered(error)

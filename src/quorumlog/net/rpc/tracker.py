@@ -91,10 +91,9 @@ class CallTracker:
     @property
     def only_looks(self) -> bool:
         """Whoever waits asks how members are."""
-        kind = type(self._product.probe)
         return (
             bool(self._waiting)
-            and all(type(call.message) is kind for call in self._waiting)
+            and all(self._product.looks(call.message) for call in self._waiting)
             and not any(order.is_waiting for order in self.orders)
         )
 

@@ -23,9 +23,7 @@ from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.client import connect
 from quorumlog.errors import BadRequest, ConfigError, UnknownMachine
-from quorumlog.spark.sink.row_bodies import Packed, parts_of
-from quorumlog.spark.sink.row_hashes import row_hashes
-from quorumlog.spark.sink.sink_options import SinkOptions
+from quorumlog.spark.row_bodies import Packed, SinkOptions, parts_of, row_hashes
 from quorumlog.staging import RowDigest
 
 MESSAGE_MACHINE = MESSAGES

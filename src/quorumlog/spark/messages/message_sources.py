@@ -19,8 +19,13 @@ from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.log_files import LogEnd, first_time_ms
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.spark.messages.message_options import MessageOptions
-from quorumlog.spark.messages.queue_offsets import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
+from quorumlog.spark.messages.message_options import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    LATEST_OFFSET,
+    MessageOptions,
+)
 
 _logger = logging.getLogger(__name__)
 _END = 1 << 62

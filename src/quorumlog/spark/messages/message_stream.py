@@ -1,27 +1,29 @@
-"""MessageStreamReader: micro-batches of a broker's queues.
-
-Offsets have Kafka's form, the next offset by topic and queue. As with entries (`group_stream`), a query
-begins with an empty micro-batch, and what a micro-batch ends with has another form than an initial
-offset. It also says what the message in front of each offset is, so that a checkpoint knows its store:
-
-    initial     {"orders": {"0": 12}}
-    begun       {"queues": {"orders": {"0": 12}}, "records": {"orders": {"0": CRC-32 of record 11}}}
-
-A queue that is new begins at its earliest message, with a micro-batch that has none of it yet.
-"""
+"""The view of messages as Spark calls it: a batch, and micro-batches."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 from zlib import crc32
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -37,13 +39,107 @@ from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.group_commands import is_system_topic
 from quorumlog.errors import ConfigError
-from quorumlog.spark.messages.message_options import MessageOptions
-from quorumlog.spark.messages.message_reader import read_messages
-from quorumlog.spark.messages.message_rows import check_message_schema
-from quorumlog.spark.messages.message_sources import BrokerSource, MessagePartition, SmallQueues
-from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST
-from quorumlog.spark.short_errors import in_short
-from quorumlog.spark.streaming.group_stream import shared
+from quorumlog.spark.messages.message_options import (
+    EARLIEST,
+    LATEST,
+    MessageOptions,
+    MessageRows,
+    check_message_schema,
+)
+from quorumlog.spark.messages.message_sources import (
+    BrokerSource,
+    MessagePartition,
+    SmallQueues,
+    source_of,
+)
+from quorumlog.spark.short_errors import EXPECTED, hide_traceback, in_short
+from quorumlog.spark.streaming import shared
+
+
+def message_reader(options: MessageOptions, schema: StructType) -> DataSourceReader:
+    return (PushdownMessageReader if options.pushdown else MessageReader)(options, schema)
+
+
+class MessageReader(DataSourceReader):
+    def __init__(self, options: MessageOptions, schema: StructType) -> None:
+        """Raises ConfigError if `schema` is not made of our columns."""
+        check_message_schema(schema)
+        self.options = options
+        self._schema = schema
+
+    @in_short
+    def partitions(self) -> list[InputPartition]:
+        return [*source_of(self.options).partitions()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_messages(self.options, self._schema, partition)
+
+
+def read_messages(
+    options: MessageOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """In a task. Raises what the source raises."""
+    if not isinstance(partition, MessagePartition | SmallQueues):
+        # Spark puts an empty partition of its own in place of an empty plan.
+        assert partition.value is None, f"a partition of another source: {partition}"
+        return
+    rows, source = MessageRows(schema), source_of(options)
+    try:
+        for part in partition.parts if isinstance(partition, SmallQueues) else (partition,):
+            for records in source.read(part):
+                yield rows.encode(records)
+    except EXPECTED:
+        hide_traceback()
+        raise
+
+
+class PushdownMessageReader(MessageReader):
+    """Takes conditions on `topic` and `store_time` to choose what is read at all. Spark applies them
+    again. A class of its own, since Spark refuses every reader that overrides `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        for each in filters:
+            match each:
+                case EqualTo(("topic",), str(topic)):
+                    self._keep_topics((topic,))
+                case In(("topic",), topics):
+                    self._keep_topics(tuple(str(topic) for topic in topics))
+                case GreaterThan(("store_time",), value) | GreaterThanOrEqual(("store_time",), value):
+                    if isinstance(value, datetime):
+                        begin_ms = max(self.options.begin_ms, _milliseconds(value))
+                        self.options = replace(self.options, begin_ms=begin_ms)
+                case LessThan(("store_time",), value) | LessThanOrEqual(("store_time",), value):
+                    if isinstance(value, datetime):
+                        end_ms = min(self.options.end_ms, _milliseconds(value) + 1)
+                        self.options = replace(self.options, end_ms=end_ms)
+                case _:
+                    pass
+        return filters
+
+    def _keep_topics(self, topics: tuple[str, ...]) -> None:
+        before = self.options.topics
+        kept = tuple(t for t in topics if t in before) if before else topics
+        self.options = replace(self.options, topics=kept or ("",))
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.astimezone(UTC).timestamp() * 1000)
+
+
+# ----------------------------------------------------------------
+# MessageStreamReader: micro-batches of a broker's queues.
+#
+# Offsets have Kafka's form, the next offset by topic and queue. As with entries (`group_stream`), a
+# query begins with an empty micro-batch, and what a micro-batch ends with has another form than an
+# initial offset. It also says what the message in front of each offset is, so that a checkpoint knows
+# its store:
+#
+#     initial     {"orders": {"0": 12}}
+#     begun       {"queues": {"orders": {"0": 12}}, "records": {"orders": {"0": CRC-32 of record 11}}}
+#
+# A queue that is new begins at its earliest message, with a micro-batch that has none of it yet.
+
 
 _logger = logging.getLogger(__name__)
 

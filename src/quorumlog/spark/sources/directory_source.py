@@ -1,26 +1,85 @@
-"""Entries of a stopped member's data directory, ours or a Java DLedger member's.
-
-It is opened as at a start beside the driver, and again in each task, which need not look once more for
-damage behind what was synced; nothing in it changes.
-"""
+"""The directory of a stopped member, read a piece ahead."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from typing import NamedTuple, TypeVar
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.log_state import Resets
-from quorumlog.spark.offsets import LogBounds
-from quorumlog.spark.options import LOCAL, LedgerOptions
-from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
-from quorumlog.spark.range_check import RangeCheck
-from quorumlog.spark.sources.prefetch import prefetched
+from quorumlog.spark.options import LOCAL, LedgerOptions, LogBounds
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, RangeCheck, Readers
 from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import OsDisk
+
+T = TypeVar("T")
+
+_PUT_RETRY_S = 0.1
+"""After so long a thread with a full queue looks whether it is still wanted."""
+
+
+class _End(NamedTuple):
+    error: BaseException | None
+
+
+def prefetched(items: Generator[T], depth: int) -> Generator[T]:
+    """The same items; up to `depth` wait in a queue. `depth` 0: no thread."""
+    if depth == 0:
+        yield from items
+        return
+    ahead: queue.Queue[T | _End] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def put(item: T | _End) -> None:
+        while not stopped.is_set():
+            try:
+                ahead.put(item, timeout=_PUT_RETRY_S)
+            except queue.Full:
+                continue
+            return
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            for item in items:
+                put(item)
+                if stopped.is_set():
+                    break
+        except BaseException as caught:
+            # Not swallowed: raised again where the items are consumed.
+            error = caught
+        finally:
+            items.close()
+        put(_End(error))
+
+    thread = threading.Thread(target=run, name="quorumlog-prefetch", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ahead.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stopped.set()
+        with contextlib.suppress(queue.Empty):
+            while True:  # makes room, so that a waiting thread sees at once that it is done
+                ahead.get_nowait()
+        thread.join()
+
+
+# ----------------------------------------------------------------
+# Entries of a stopped member's data directory, ours or a Java DLedger member's.
+#
+# It is opened as at a start beside the driver, and again in each task, which need not look once more for
+# damage behind what was synced; nothing in it changes.
+
 
 _logger = logging.getLogger(__name__)
 

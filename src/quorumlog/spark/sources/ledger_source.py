@@ -7,10 +7,8 @@ from typing import Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.log_state.log_state import Resets
-from quorumlog.spark.offsets import LogBounds
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
-from quorumlog.spark.range_check import RangeCheck
+from quorumlog.spark.options import LedgerOptions, LogBounds
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, RangeCheck, Readers
 
 
 class LedgerSource(Protocol):

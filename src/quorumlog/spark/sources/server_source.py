@@ -29,10 +29,15 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.log_state import Resets
 from quorumlog.net.tls import ClientTls
-from quorumlog.spark.offsets import LogBounds, skip_lost_entries
-from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
-from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
-from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions, LogBounds, skip_lost_entries
+from quorumlog.spark.partitions import (
+    NO_READERS,
+    EntryPoint,
+    LedgerPartition,
+    RangeCheck,
+    RangeMismatch,
+    Readers,
+)
 
 _logger = logging.getLogger(__name__)
 

@@ -15,10 +15,8 @@ from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.log_state.control_entries import MOST_RUNS
 from quorumlog.log_state.log_state import Resets, counted_ms
 from quorumlog.pipelines.archive import Archive
-from quorumlog.spark.offsets import LogBounds
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
-from quorumlog.spark.range_check import RangeCheck
+from quorumlog.spark.options import LedgerOptions, LogBounds
+from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, RangeCheck, Readers
 
 if TYPE_CHECKING:
     from quorumlog.spark.sources.ledger_source import LedgerSource

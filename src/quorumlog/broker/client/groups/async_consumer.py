@@ -57,7 +57,7 @@ from quorumlog.broker.wire import (
     PullRequest,
     QueuesRequest,
 )
-from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.errors import BadRequest, ClusterChanged, LedgerError
 from quorumlog.net.tls import ClientTls
 
 log = logging.getLogger("quorumlog.broker")
@@ -161,16 +161,21 @@ class AsyncConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Commits what is done, and leaves the group: the others get its queues at once."""
+        """Commits what is done, and leaves the group: the others get its queues at once. A broker that
+        does not answer holds it up for one time-out, and hands the queues out once this member was not
+        heard of for long enough."""
         tasks, self._tasks = self._tasks, []
         for task in (*tasks, *self._fetching.values()):
             task.cancel()
         await asyncio.gather(*tasks, *self._fetching.values(), return_exceptions=True)
-        with suppress(LedgerError):
-            await self._commit_done()
-        with suppress(LedgerError):
-            answer_of(await self._link.call(LeaveRequest(group=self.group, member=self.name)))
-        await self._producer.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                with suppress(LedgerError):
+                    await self._commit_done()
+                with suppress(LedgerError):
+                    answer_of(await self._link.call(LeaveRequest(group=self.group, member=self.name)))
+                await self._producer.close()
+        await self._producer._end()
         await self._link.close()
 
     # ---------------------------------------------------------------- the group
@@ -301,7 +306,7 @@ class AsyncConsumer:
         while True:
             try:
                 await self._join()
-            except (UnknownTopic, UnknownConsumerGroup, BadRequest) as error:
+            except (UnknownTopic, UnknownConsumerGroup, BadRequest, ClusterChanged) as error:
                 await self._fail(error)
                 return
             except LedgerError as error:

@@ -152,6 +152,8 @@ class MasterLink:
         self.mark: Mark | None = None
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
+        self._told_offset = -1
+        """Up to where the slave was told that the log is confirmed."""
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
@@ -308,8 +310,8 @@ class MasterLink:
         offset = self.next_offset
         assert offset >= 0 and self._codec is not None, "not started"
         self.next_offset += len(body)
-        confirmed = self._side.confirm_offset
-        return self._codec.encode(Data(offset=offset, confirm_offset=confirmed, body=body))
+        self._told_offset = self._side.confirm_offset
+        return self._codec.encode(Data(offset=offset, confirm_offset=self._told_offset, body=body))
 
     def state(self, state: State) -> None:
         self._say(state)
@@ -319,17 +321,21 @@ class MasterLink:
 
     def confirmed(self) -> None:
         """Told at once: readers of the slave wait for it."""
+        if self._side.confirm_offset > self._told_offset:
+            self._beat()
+
+    def _beat(self) -> None:
         side = self._side
         if self.next_offset >= 0 and not self.closed:
-            beat = Heartbeat(max_offset=side.max_offset, confirm_offset=side.confirm_offset)
-            self._say(beat)
+            self._told_offset = side.confirm_offset
+            self._say(Heartbeat(max_offset=side.max_offset, confirm_offset=self._told_offset))
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
             self.close(f"nothing was heard for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms and self.next_offset >= 0:
             self._spoke_ms = now_ms
-            self.confirmed()
+            self._beat()
 
     def refuse(self, message: str, *, is_for_now: bool = False) -> None:
         self._say(Refuse(message=message, is_for_now=is_for_now))

@@ -23,7 +23,7 @@ from quorumlog.broker.replication.service.ha_connection import AnyBytes, HAConne
 from quorumlog.broker.store.log_files import Role
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.server.disk_thread import DiskThread
@@ -98,6 +98,7 @@ class HAService:
         self._loop, self._failed = loop, failed
         self._reads = DiskThread("broker-ha-reads", loop)
         self._records = DiskThread("broker-ha-records", loop)
+        self._turn, self._thread = LoopTurn.of(loop), threading.get_ident()
         self._grown = Wakeup(loop, self._push)
         self._confirmed = Wakeup(loop, self._confirm_later)
         self.client = HAClient(self.replica, loop, self._link_to_master, failed, self._tls)
@@ -110,7 +111,10 @@ class HAService:
 
     def notify_transfer_some(self) -> None:
         """There is something to send, or to report."""
-        self._grown()
+        if threading.get_ident() == self._thread:
+            self._push()  # what was put: its slaves have the longest way to go
+        else:
+            self._grown()
 
     # ---------------------------------------------------------------- links
 
@@ -194,8 +198,12 @@ class HAService:
             assert self.client is not None
             self.client.wakeup()
             return
-        for connection in list(self._connections):
-            connection.settle()
+        self._turn.begin()
+        try:
+            for connection in list(self._connections):
+                connection.settle()
+        finally:
+            self._turn.flush()
 
     def _confirm_later(self) -> None:
         if self._confirm_timer is None:

@@ -1,24 +1,60 @@
-"""`log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
-
-Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
-"""
+"""What `log.machine(name)` and `log.reader(name)` give."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.arguments import checked_machine
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.readers.read_results import AsyncResults
-from quorumlog.client.readers.reader_rows import GivenHold, hold_of
-from quorumlog.client.readers.reader_verbs import ReaderStand
+from quorumlog.client.reader_verbs import GivenHold, ReaderStand, hold_of
+from quorumlog.client.reading import AsyncResults
 from quorumlog.client.result_streams import Verb
 from quorumlog.client.verbs import Verbs
-from quorumlog.entry import Entry
+from quorumlog.entry import AppendReceipt, Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class AsyncVerbs(Protocol):
+    """Of an `AsyncLedgerClient`."""
+
+    async def append(self, body: bytes, *, machine: str, timeout_ms: int | None) -> AppendReceipt: ...
+    async def append_batch(
+        self, bodies: Sequence[bytes] | EntryBatch, *, machine: str, timeout_ms: int | None
+    ) -> AppendReceipt: ...
+    async def ask(self, machine: str, question: bytes, *, timeout_ms: int | None) -> bytes: ...
+
+
+class AsyncMachineHandle:
+    """A state machine of the group, as one client reaches it."""
+
+    def __init__(self, client: AsyncVerbs, name: str) -> None:
+        self._client = client
+        self.name = checked_machine(name)
+
+    async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+        """See `AsyncLedgerClient.append`."""
+        return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
+
+    async def append_batch(
+        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+    ) -> AppendReceipt:
+        """See `AsyncLedgerClient.append_batch`."""
+        return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
+
+    async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `AsyncLedgerClient.ask`."""
+        return await self._client.ask(self.name, question, timeout_ms=timeout_ms)
+
+
+# ----------------------------------------------------------------
+# `log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
+#
+# Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
+
 
 Run = Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]
 

@@ -24,9 +24,8 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError, UnknownGroup
 from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodies, topics_of
+from quorumlog.spark.row_bodies import RowBodies, SinkOptions
 from quorumlog.spark.short_errors import in_short
-from quorumlog.spark.sink.row_bodies import RowBodies
-from quorumlog.spark.sink.sink_options import SinkOptions
 from quorumlog.spark.sources.server_source import shared_client
 from quorumlog.staging import Batch, RowDigest, RowRange, SinkCommits, open_sink_logs, stage
 from quorumlog.staging.client_logs import no_staging, servers_of

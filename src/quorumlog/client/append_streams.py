@@ -1,0 +1,261 @@
+"""A stream of appends, for who iterates its receipts."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Self
+
+from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.appending import BatchGatherer, Item, StreamProgress
+from quorumlog.client.protocol.client_requests import Request
+from quorumlog.client.result_streams import Appending, settled
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import BadRequest
+from quorumlog.net.loop_thread import LoopThread, Shell
+from quorumlog.net.system import now_ms
+
+if TYPE_CHECKING:
+    from quorumlog.client.async_client import AsyncLedgerClient
+
+
+class AsyncSource:
+    def __init__(self, items: AsyncIterable[Item], gatherer: BatchGatherer) -> None:
+        self._items = items
+        self._gatherer = gatherer
+        self._batches: deque[EntryBatch] = deque()
+        """Complete, and not taken yet. The task waits while there are any."""
+        self._room = asyncio.Event()
+        self._change = asyncio.Event()
+        """There may be something to take, or nothing will come any more."""
+        self._is_pause_looked_for = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None
+        """What the source raised; what was gathered before is then not sent."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Nothing is left to take, and nothing will come."""
+        return not self._batches and self._task is not None and self._task.done()
+
+    def take(self) -> EntryBatch | None:
+        """A batch that is complete, or else what has gathered in front of a pause."""
+        if not self._batches and not self._is_pause_looked_for and self.failure is None:
+            self._batches.extend(self._gatherer.rest())
+        batch = self._batches.popleft() if self._batches else None
+        if not self._batches:
+            self._room.set()
+        return batch
+
+    async def changed(self, receipt: asyncio.Future[None] | None) -> None:
+        """Until there may be something to take, or `receipt` is here; lets the source run first."""
+        if self._task is None:
+            self._loop = asyncio.get_running_loop()
+            self._task = self._loop.create_task(self._run())
+            self._task.add_done_callback(lambda task: self._change.set())
+        self._change.clear()
+        if receipt is None:
+            await self._change.wait()
+        elif receipt.done():
+            await asyncio.sleep(0)
+        else:
+            change = asyncio.ensure_future(self._change.wait())
+            try:
+                await asyncio.wait((change, receipt), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async for item in self._items:
+                self._batches.extend(self._gatherer.add(item))
+                if self._batches:
+                    self._room.clear()
+                    self._change.set()
+                    await self._room.wait()
+                elif not self._is_pause_looked_for:
+                    # It runs when the source lets the loop go on, however many items come before.
+                    self._is_pause_looked_for = True
+                    asyncio.get_running_loop().call_soon(self._paused)
+            self._batches.extend(self._gatherer.rest())
+        except Exception as failure:  # the caller's source may raise anything; the stream tells of it
+            self.failure = failure
+
+    def _paused(self) -> None:
+        self._is_pause_looked_for = False
+        self._change.set()
+
+    def stop(self) -> None:
+        """Take nothing more. Any thread."""
+        if self._task is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def stopped(self) -> None:
+        """Until the source is left."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+
+# ----------------------------------------------------------------
+# AsyncAppendStream: the receipts of one `append_stream`, for tasks.
+
+
+class AsyncAppendStream:
+    """Receipts of one `append_stream`, in order; one a batch. Iterate with `async for`.
+
+    Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
+    `StreamOutcomeUnknown` if some batch's outcome is unknown, else the `Refused` that stopped the
+    stream. `progress` says at any time how many records are committed, unknown and not written.
+    """
+
+    def __init__(
+        self,
+        client: AsyncLedgerClient,
+        items: Iterable[Item] | AsyncIterable[Item],
+        appending: Appending,
+    ) -> None:
+        self._appending = appending
+        self._is_begun = False
+        self._client = client
+        self._source: AsyncSource | Iterator[EntryBatch]
+        if isinstance(items, AsyncIterable):
+            self._source = AsyncSource(items, appending.gatherer)
+        else:
+            self._source = appending.gatherer.all_of(items)
+
+    @property
+    def progress(self) -> StreamProgress:
+        return self._appending.progress
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.progress.described}>"
+
+    def __aiter__(self) -> AsyncIterator[AppendReceipt]:
+        return self
+
+    async def __anext__(self) -> AppendReceipt:
+        self._is_begun = True
+        if isinstance(self._source, AsyncSource):
+            await self._fill_from(self._source)
+        else:
+            while self._appending.wants_batch:
+                self._client._submit(self._appending.add_batch(self._appending.next_of(self._source)))
+        receipt = await self._client._run(self._appending.next_receipt())
+        if receipt is None:
+            raise StopAsyncIteration
+        return receipt
+
+    async def _fill_from(self, source: AsyncSource) -> None:
+        """Returns when the window is full, the source at its end or a receipt here."""
+        appending = self._appending
+        while appending.wants_batch:
+            batch = source.take()
+            if batch is None and not source.is_ended:
+                head = appending.head
+                await source.changed(None if head is None else head.context)
+                batch = source.take()
+                if batch is None and not source.is_ended:
+                    if head is not None and head.is_done:
+                        return
+                    continue
+            if batch is None and source.failure is not None:
+                appending.source_failure = source.failure
+            self._client._submit(appending.add_batch(batch))
+
+    async def close(self) -> None:
+        """Send nothing more; `progress` then counts what is in flight as unknown."""
+        self._is_begun = True
+        await self.__aexit__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._client._io.cancel(self._appending.stop())
+        if isinstance(self._source, AsyncSource):
+            await self._source.stopped()
+
+    def __del__(self) -> None:
+        if not self._is_begun:
+            warnings.warn(
+                "a stream of appends was never iterated, so nothing of it was sent:"
+                " iterate its receipts",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+        source = getattr(self, "_source", None)
+        if isinstance(source, AsyncSource):
+            source.stop()
+
+
+# ----------------------------------------------------------------
+# AppendStream: the receipts of one `append_stream`, for code that blocks.
+
+
+class AppendStream(Shell[AsyncAppendStream]):
+    """See `AsyncAppendStream`. The source is asked by the thread that iterates: it may wait, and use the
+    client."""
+
+    def __init__(self, thread: LoopThread, made: AsyncAppendStream) -> None:
+        super().__init__(thread, made)
+        if isinstance(made._source, AsyncSource):
+            made._is_begun = True
+            raise BadRequest(
+                "items is an asynchronous source, which only a client of connect_async() can wait for"
+            )
+        self._batches = made._source
+
+    @property
+    def progress(self) -> StreamProgress:
+        return self._made.progress
+
+    def __repr__(self) -> str:
+        return f"<AppendStream: {self.progress.described}>"
+
+    def __iter__(self) -> Iterator[AppendReceipt]:
+        return self
+
+    def __next__(self) -> AppendReceipt:
+        made = self._it
+        made._is_begun = True
+        while made._appending.wants_batch:
+            requests = made._appending.add_batch(made._appending.next_of(self._batches))
+            self._thread.start(self._submit(requests))
+        head = made._appending.head
+        if head is not None and head.is_done and head.error is None:
+            receipt = settled(made._appending.next_receipt())
+            assert receipt is not None
+            return receipt
+        try:
+            receipt = self._thread.run(made._client._run(made._appending.next_receipt()))
+        except BadRequest:
+            if not self._thread.has_ended():
+                raise
+            for request in made._appending.open_requests:
+                if not request.is_done:  # it has not left, and is refused
+                    made._client._protocol.submit(request, now_ms())
+            receipt = settled(made._appending.next_receipt())
+        if receipt is None:
+            raise StopIteration
+        return receipt
+
+    async def _submit(self, requests: Sequence[Request]) -> None:
+        self._made._client._submit(requests)
+
+    def close(self) -> None:
+        """Send nothing more; `progress` then counts what is in flight as unknown."""
+        self._made._is_begun = True
+        if not self._is_left:
+            self._thread.run(self._made.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._is_left:
+            self._thread.run(self._made.__aexit__())

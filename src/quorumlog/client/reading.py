@@ -1,0 +1,366 @@
+"""Which member a read goes to, what it is promised, and what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypedDict, TypeVar
+
+from msgspec.structs import replace
+
+from quorumlog.client.arguments import INDEX_LIMIT, checked_machine, milliseconds, positive, whole
+from quorumlog.client.protocol.appending import body_of
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import Request, read_target
+from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.result_streams import Reading, Verb, asked, call, request_of, settled
+from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange, ProtocolViolation
+from quorumlog.net.loop_thread import LoopThread, Shell
+from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind
+from quorumlog.wire.client_messages import (
+    MachineReadRequest,
+    MachineReadResponse,
+    ReadRequest,
+    ReadResponse,
+)
+from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
+
+LEADER_NAME = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How fresh an answer was: everything that anybody had acknowledged `age_ms` before it left the
+    member is at or below `index`."""
+
+    index: int
+    """The member's committed index."""
+    age_ms: float | None
+    """None: the member did not know."""
+    member_id: str
+    """Empty: it has not said who it is."""
+
+
+class ReadChoice(NamedTuple):
+    target: RequestTarget = LEADER
+    consistency: str = ""
+    """Empty: none was named, so the leader answers as it is, and ends of the log are confirmed."""
+    max_staleness_ms: float = -1.0
+
+    @property
+    def member(self) -> str | None:
+        """For a question that is only for who has the entries."""
+        return self.target.name if self.target.kind is TargetKind.MEMBER else None
+
+    def promise(self, at_least_index: int) -> ReadPromise | None:
+        """`at_least_index`: of what the client has appended, or was told of."""
+        if not self.consistency:
+            return None
+        if self.consistency == READ_INDEX:
+            return ReadPromise(consistency=READ_INDEX)
+        return ReadPromise(max_staleness_ms=self.max_staleness_ms, at_least_index=at_least_index)
+
+
+Source = str | ReadChoice | None
+"""A choice, or `from_member` alone."""
+
+
+class ReadDefaults:
+    """Of one client, for reads that do not say."""
+
+    def __init__(
+        self, read_consistency: str | None, max_staleness_ms: float | None, read_from: str | None
+    ) -> None:
+        """Raises ConfigError."""
+        self._given = ReadChoice()
+        try:
+            self._given = self.choice(read_from, read_consistency, max_staleness_ms)
+        except BadRequest as error:
+            raise ConfigError(str(error).replace("from_member", "read_from")) from None
+        self._read_from = read_from
+
+    def choice(
+        self,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+    ) -> ReadChoice:
+        """Raises BadRequest."""
+        given = self._given
+        consistency, staleness_ms = given.consistency, given.max_staleness_ms
+        if read_consistency is not None:
+            if read_consistency not in CONSISTENCIES:
+                known = " or ".join(CONSISTENCIES)
+                raise BadRequest(f"read_consistency must be {known}, not {read_consistency!r}")
+            consistency = read_consistency
+            staleness_ms = staleness_ms if consistency == COMMITTED else -1.0
+        if max_staleness_ms is not None:
+            checked_ms = milliseconds(max_staleness_ms)
+            if checked_ms is None or checked_ms < 0:
+                raise BadRequest(
+                    f"max_staleness_ms must be a number of milliseconds, not {max_staleness_ms!r}"
+                )
+            consistency, staleness_ms = consistency or COMMITTED, checked_ms
+            if consistency == READ_INDEX:
+                raise BadRequest(
+                    "max_staleness_ms goes with read_consistency committed only: the other one misses"
+                    " nothing"
+                )
+        return ReadChoice(self._target(from_member, consistency), consistency, staleness_ms)
+
+    def _target(self, from_member: str | None, consistency: str) -> RequestTarget:
+        if from_member == LEADER_NAME:
+            return LEADER
+        if from_member is not None:
+            return read_target(from_member)
+        if self._given.consistency or self._given.target is not LEADER:
+            return self._given.target
+        return ANY_MEMBER if consistency else LEADER
+
+    def of(self, source: Source) -> ReadChoice:
+        return source if isinstance(source, ReadChoice) else self.choice(source)
+
+
+# ----------------------------------------------------------------
+# Options that reads share, by name: `LedgerClient.read` and `LedgerClient.tail` say what each means.
+
+
+class ReadOptions(TypedDict, total=False):
+    limit: int | None
+    from_member: str | None
+    read_consistency: str | None
+    max_staleness_ms: float | None
+
+
+class TailOptions(TypedDict, total=False):
+    wait: bool
+    timeout_ms: int | None
+    from_member: str | None
+    read_consistency: str | None
+    max_staleness_ms: float | None
+
+
+# ----------------------------------------------------------------
+# ReadRequests: the requests of one client's reads, with what each is promised.
+
+
+LAGGING_MEMBER_WAIT_MS = 1000
+"""How long a follower may take to learn that an entry that others know of is committed."""
+SUBSTITUTE_TIMEOUT_MS = 5000
+"""For a member that is asked in place of a damaged one: there may be another to ask after it."""
+
+
+class ReadRequests:
+    def __init__(self, protocol: ClientProtocol, timeout_ms: float) -> None:
+        self._protocol = protocol
+        self._timeout_ms = timeout_ms
+
+    def range_plan(
+        self,
+        first_index: int,
+        stop_index: int | None,
+        choice: ReadChoice,
+        entries_hint: int | None = None,
+        *,
+        heads: bool = False,
+        **sizes: int,
+    ) -> ReadPlan:
+        may_lag = stop_index is not None and choice.target is not LEADER
+        return self.plan(
+            whole("first_index", first_index),
+            None if stop_index is None else whole("stop_index", stop_index),
+            choice,
+            wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
+            entries_hint=entries_hint,
+            heads=heads,
+            **{name: positive(name, size) for name, size in sizes.items()},
+        )
+
+    def plan(
+        self, first_index: int, stop_index: int | None, choice: ReadChoice, **options: Any
+    ) -> ReadPlan:
+        may_ask_others = choice.target in (LEADER, ANY_MEMBER)
+
+        def make_request(message: ReadRequest) -> Request:
+            told = plan.told
+            if told is None or options.get("follow"):
+                promise = choice.promise(self._protocol.written_index)
+            else:
+                # Where the read ends was promised; another member that goes on has to come as far.
+                index = max(told.committed_index, self._protocol.written_index)
+                promise = ReadPromise(at_least_index=index) if choice.consistency else None
+            return self.request(message, choice.target, promise)
+
+        plan = ReadPlan(
+            first_index,
+            stop_index,
+            make_request=make_request,
+            make_substitute=self._substitute if may_ask_others else None,
+            **options,
+        )
+        return plan
+
+    def request(
+        self, message: ReadRequest, target: RequestTarget, promise: ReadPromise | None = None
+    ) -> Request:
+        if promise is not None:
+            message = replace(message, promise=promise)
+        timeout_ms = self._timeout_ms + message.wait_ms
+        return request_of(message, target, timeout_ms, counts_progress=True)
+
+    def _substitute(self, message: ReadRequest, tried: set[str]) -> Request | None:
+        address = self._protocol.view.untried_address(tried)
+        if address is None:
+            return None
+        timeout_ms = min(self._timeout_ms, SUBSTITUTE_TIMEOUT_MS)
+        target = RequestTarget(TargetKind.ADDRESS, address)
+        return request_of(message, target, timeout_ms + message.wait_ms, counts_progress=True)
+
+    def end(self, choice: ReadChoice, timeout_ms: float) -> Verb[Freshness]:
+        """Where the log ends, as it was chosen, and how old that may be."""
+        # Above all entries there is only the end: the refusal names it, when it is as promised.
+        promise = choice.promise(self._protocol.written_index)
+        message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True, promise=promise)
+        request = request_of(message, choice.target, timeout_ms)
+        yield call(request)
+        error = request.error
+        if isinstance(error, IndexOutOfRange):
+            return freshness_of(request, error)
+        raise error or ProtocolViolation(f"{request.response} above the end of every log")
+
+    def ask(self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float) -> Verb[bytes]:
+        message = MachineReadRequest(
+            machine=checked_machine(machine),
+            question=body_of(question),
+            promise=choice.promise(self._protocol.written_index),
+        )
+        target = choice.target if choice.consistency else LEADER
+        return (yield from asked(message, target, timeout_ms, MachineReadResponse)).answer
+
+
+def freshness_of(request: Request, told: ReadResponse | IndexOutOfRange) -> Freshness:
+    link = request.answered_on
+    member_id = link.hello.member_id if link is not None and link.hello is not None else ""
+    return Freshness(told.committed_index, told.age_ms if told.age_ms >= 0 else None, member_id)
+
+
+# ----------------------------------------------------------------
+# What a read gives, one by one, and how it is broken off.
+
+
+T = TypeVar("T")
+
+
+class AsyncResults(AsyncIterator[T]):
+    """What a read brings, one by one: iterate with `async for`. Whoever breaks off should close it, with
+    `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the end."""
+
+    def __init__(
+        self,
+        reading: Reading[T],
+        next_part: Callable[[], Coroutine[None, None, Iterable[T] | None]],
+        stop: Callable[[], None],
+        described: str,
+    ) -> None:
+        self._reading = reading
+        self._next_part = next_part
+        self._stop = stop
+        self._described = described
+        self._results = self._all()
+
+    async def _all(self) -> AsyncGenerator[T]:
+        try:
+            while (part := await self._next_part()) is not None:
+                for result in part:
+                    yield result
+        finally:
+            self._stop()
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """Of the newest answer; None before the first has come."""
+        return None if self._reading.told is None else freshness_of(*self._reading.told)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._described}>"
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self._results
+
+    def __anext__(self) -> Awaitable[T]:
+        return anext(self._results)
+
+    async def aclose(self) -> None:
+        """Ask for nothing more. May be called twice, and while another task waits."""
+        self._stop()
+        with contextlib.suppress(RuntimeError):  # another task is inside, and on its way out
+            await self._results.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+class Results(Shell[AsyncResults[T]], Iterator[T]):
+    """What a read brings, one by one. Whoever breaks off should `close` it, from whatever thread; a
+    thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
+    """
+
+    def __init__(self, thread: LoopThread, made: AsyncResults[T]) -> None:
+        super().__init__(thread, made)
+        self._results = self._all()
+
+    def _all(self) -> Generator[T]:
+        try:
+            while (part := self._next_part()) is not None:
+                yield from part
+        finally:
+            if not self._is_left:
+                self._thread.start(self._made.aclose())
+
+    def _next_part(self) -> Iterable[T] | None:
+        try:
+            return self._step(self._made._next_part)
+        except BadRequest:
+            if not self._thread.has_ended():
+                raise
+        return settled(self._made._reading.next_part())  # a tail is at its end
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """See `AsyncResults.freshness`."""
+        return self._made.freshness
+
+    def __repr__(self) -> str:
+        return f"<Results of {self._made._described}>"
+
+    def __iter__(self) -> Iterator[T]:
+        return self._results  # the loop that is entered runs without a call of Python's a result
+
+    def __next__(self) -> T:
+        return next(self._results)
+
+    def close(self) -> None:
+        """Ask for nothing more. May be called twice, and while another thread waits."""
+        if not self._is_left:
+            self._thread.run(self._made.aclose())
+        with contextlib.suppress(ValueError):  # another thread is inside, and on its way out
+            self._results.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

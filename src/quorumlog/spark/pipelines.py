@@ -1,0 +1,268 @@
+"""The pipelines by the name that Spark's users look for, and what they read as DataFrames.
+
+Each runs in threads of the calling process, or, with `engine=SparkEngine(spark)`, as tasks on Spark's
+executors; what comes out is the same. There `replay_frames` is what `replay` is in one process. What
+they write, and an archive together with the log behind it
+(`option("archive", DIR)`), Spark reads in parallel.
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+import msgspec
+import pyarrow as pa
+
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.errors import (
+    BadRequest,
+    ConfigError,
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    StoreFailure,
+)
+from quorumlog.net.errors import ErrorResponse, error_of, error_response
+from quorumlog.pipelines.archiving import archive
+from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.places import Place, even_cuts, open_log
+from quorumlog.pipelines.replaying import (
+    SPARK_ROWS,
+    Replayed,
+    checked_target,
+    parsed_filter,
+    refuse_own_log,
+    replay,
+)
+from quorumlog.pipelines.statistics import statistics
+from quorumlog.staging import SinkCommits, open_sink_logs
+from quorumlog.staging.commits import ROWS_SUFFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+
+W = TypeVar("W", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+RESULT_BYTES = 128 * MIB
+"""Of a job, whose results its driver holds at once, in Java and in Python, within
+`spark.driver.maxResultSize`. A work alone may give more."""
+_COLUMNS = "number bigint, size bigint, result binary, refusal binary"
+
+
+class SparkEngine:
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
+        """Or how to start a session, once something is to run on it."""
+        self._given = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """A session may take half a minute to start: what can be refused before it is, is."""
+        if callable(self._given):
+            self._given = self._given()
+        return self._given
+
+    def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
+        """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
+        it would refuse again, so that is not a failure of its task, and is raised here."""
+        kind = get_type_hints(run)["return"]
+        at, each_bytes, largest = 0, result_bytes, 0
+        while at < len(works):
+            count = max(RESULT_BYTES // each_bytes, 1) if each_bytes else len(works)
+            some = tuple(works[at : at + count])
+            share = RESULT_BYTES // len(some) if result_bytes and len(some) > 1 else 0
+            rows = self._job(run, some, share)
+            for row in rows:
+                if row["refusal"]:
+                    raise _raised(bytes(row["refusal"]))
+                if not row["result"]:
+                    break  # larger than its share, which those before did not tell
+                yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
+                at += 1
+            largest = max(largest, *(row["size"] for row in rows))
+            each_bytes = 2 * largest
+
+    def _job(self, run: Callable[[W], R], works: tuple[W, ...], most_bytes: int) -> list[Row]:
+        """Rows of `_COLUMNS`, in the order of works."""
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _row(number, run, works[number], most_bytes)
+
+        numbers = self.spark.range(0, len(works), 1, len(works))
+        rows = numbers.mapInArrow(task, _COLUMNS).collect()
+        return sorted(rows, key=lambda row: row["number"])
+
+
+_KINDS = (StoreFailure, ProtocolViolation, ConfigError)
+
+
+class _Refusal(msgspec.Struct):
+    """How a work ended that refused."""
+
+    text: str
+    error: ErrorResponse | None = None
+    """Of a LedgerError."""
+    kind: str = ""
+    """Name of one without a place."""
+    place: dict[str, Any] = {}
+    """Of DirectoryDamaged, as its constructor takes it."""
+
+
+def _row(number: int, run: Callable[[W], R], work: W, most_bytes: int) -> pa.RecordBatch:
+    """Of a result that is larger than `most_bytes` (0: none is) its size alone."""
+    result, refusal = b"", b""
+    try:
+        result = msgspec.msgpack.encode(run(work))
+    except LedgerError as error:
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
+    except DirectoryDamaged as error:
+        place = {name: getattr(error, name) for name in ("path", "position", "index", "stop_index")}
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), place=place))
+    except (StoreFailure, ProtocolViolation, ConfigError) as error:
+        name = next(kind.__name__ for kind in _KINDS if isinstance(error, kind))
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, name))
+    size = len(result)
+    kept = b"" if 0 < most_bytes < size else result
+    columns = [pa.array([number]), pa.array([size]), pa.array([kept]), pa.array([refusal])]
+    return pa.RecordBatch.from_arrays(columns, ["number", "size", "result", "refusal"])
+
+
+def _raised(encoded: bytes) -> Exception:
+    refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
+    if refusal.error is not None:
+        return error_of(refusal.error)
+    if refusal.place:
+        return DirectoryDamaged(refusal.text, **refusal.place)
+    return next(kind for kind in _KINDS if kind.__name__ == refusal.kind)(refusal.text)
+
+
+# ----------------------------------------------------------------
+# replay, on Spark: entries of a log or an archive into another log, each exactly once, with filter and
+# mapping as functions of DataFrames.
+#
+# Parts of the source, in order of index, are written one after the other by the sink. Each is the sink's
+# batch whose number is the index that it ends in front of: so the newest batch that stands says where
+# the replay goes on, however long the log has become meanwhile.
+
+
+assert SPARK_ROWS == ROWS_SUFFIX
+FrameTransform = Callable[["DataFrame"], "DataFrame"]
+"""Rows `index, term, body` (BINARY) and `append_time`, to those that are appended: their column `body`.
+"""
+
+PART_BYTES = 256 * MIB
+
+
+def replay_frames(
+    spark: SparkSession | SparkEngine,
+    source: Place,
+    target: Place,
+    replay_id: str,
+    *,
+    first_index: int | None = None,
+    stop_index: int | None = None,
+    transform: FrameTransform | None = None,
+    part_bytes: int = PART_BYTES,
+    again: bool = False,
+    report: Callable[[int, int], None] = lambda done, in_all: None,
+) -> Replayed:
+    """Append to `target`, whose group needs a staging group. `replay_id` is the sink's `producerId`: the
+    same again goes on behind the newest part that stands. `transform` keeps the log's order if it
+    filters and maps rows, and not if it groups, joins or sorts them. `part_bytes`: about so many of
+    the source become one batch of the sink. `again`: see `quorumlog.pipelines.replaying.replay`.
+
+    Raises ConfigError, BadRequest for a range that does not go with what stands, SinkRefused, and what
+    the logs raise.
+    """
+    checked_target(target, replay_id)
+    group = target.group or DEFAULT_GROUP
+    with (
+        closing(open_log(source)) as log,
+        open_sink_logs(target.servers, group, target.timeout_ms) as sink_logs,
+    ):
+        refuse_own_log(log, source, target, again=again)
+        commits = SinkCommits(sink_logs, replay_id)
+        if sink_logs.log.producer(replay_id) is not None:
+            raise ConfigError(
+                f"{replay_id!r} is a replay without Spark, which counts its rows in another way: let"
+                " that one end it, or give this one another id"
+            )
+        before = _rows_of(commits)
+        newest = commits.resume()
+        first = log.begin_index if first_index is None else first_index
+        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        reached = first if newest is None else newest.standing.batch.batch_id
+        if newest is not None and not first <= reached <= stop:
+            raise BadRequest(
+                f"{replay_id} stands at index {reached} of its source, and this replay is of {first} to"
+                f" {stop - 1}: it is of another range. Nothing was appended; give it another id"
+            )
+        edges = even_cuts(log, reached, stop, part_bytes)
+        for low, high in pairwise(edges):
+            session = spark.spark if isinstance(spark, SparkEngine) else spark
+            rows = _read(session, source, low, high)
+            mapped = rows if transform is None else transform(rows)
+            mapped.select("body").write.format("quorumlog").mode("append").options(
+                servers=target.servers,
+                group=group,
+                producerId=replay_id,
+                batchId=high,
+                timeoutMs=target.timeout_ms,
+            ).save()
+            report(high - first, stop - first)
+        after = _rows_of(commits)
+    return Replayed(
+        replay_id=replay_id,
+        source=source.name,
+        target=target.servers,
+        first_index=first,
+        last_index=stop - 1,
+        rows=after,
+        appended=after - before,
+    )
+
+
+def _rows_of(commits: SinkCommits) -> int:
+    """That this replay has put into the target."""
+    newest = commits.newest()
+    return 0 if newest is None else newest.manifest.stop_sequence
+
+
+def _read(spark: SparkSession, source: Place, low: int, high: int) -> DataFrame:
+    given = {"servers": source.servers, "path": source.path, "archive": source.archive}
+    given |= {"group": source.group, "columns": "index,term,body,append_time"}
+    named = {name: value for name, value in given.items() if value}
+    reading = spark.read.format("quorumlog").options(**named).option("timeoutMs", source.timeout_ms)
+    return reading.options(startingOffsets=low, endingOffsets=high).load()
+
+
+def frame_filter_of(expression: str) -> FrameTransform:
+    """See `quorumlog.pipelines.replaying.filter_of`."""
+    from pyspark.sql import functions as f
+
+    form, text = parsed_filter(expression)
+    kernels = {"contains": f.contains, "prefix": f.startswith}
+    return lambda rows: rows.where(kernels[form](f.col("body"), f.lit(bytearray(text.encode()))))
+
+
+__all__ = [
+    "Engine",
+    "LocalEngine",
+    "Place",
+    "SparkEngine",
+    "archive",
+    "audit",
+    "compact",
+    "replay",
+    "replay_frames",
+    "statistics",
+]

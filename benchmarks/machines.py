@@ -31,7 +31,7 @@ from quorumlog.bench.local_processes import usage_of
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
 from quorumlog.config import MIB
-from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.machine_runner import MachineRunner
 
 NAME = "padded"
 COMMANDS = 50

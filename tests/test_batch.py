@@ -14,7 +14,7 @@ from quorumlog.entry import ENTRY_KINDS, EntryKind
 from quorumlog.entry_header import CHAIN_OFFSET, unpack_header
 from quorumlog.errors import BadRequest, ProtocolViolation
 from quorumlog.header_array import digests_of, is_kind
-from quorumlog.node.applying.machine_runner import entries_of
+from quorumlog.node.machine_runner import entries_of
 
 bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
 

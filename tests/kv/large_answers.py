@@ -22,7 +22,7 @@ from quorumlog.kv.requests.operations import (
     encode,
 )
 from quorumlog.log_state.control_entries import Epoch, ProducerBatch, encode_body
-from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.machine_runner import MachineRunner
 from quorumlog.state_machine import StateMachine
 from tests.kv.applied import Saved, saved
 

@@ -62,8 +62,8 @@ from quorumlog.kv.store.ranges import SLICE_BYTES
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.log_state.control_entries import MachineBinding, encode_body
 from quorumlog.net.errors import ErrorResponse, error_of
-from quorumlog.node.applying import kept_results
-from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node import kept_results
+from quorumlog.node.machine_runner import MachineRunner
 from quorumlog.state_machine import Applied, ApplyFailure, FirstResults
 from tests.kv import large_answers
 from tests.kv.applied import KINDS, AppliedStore, Saved, saved

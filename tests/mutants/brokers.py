@@ -7,7 +7,7 @@ from quorumlog.broker.dledger.message_machine import MessageFiller, MessageMachi
 from quorumlog.broker.store import dispatch
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.tracker import CallTracker
-from quorumlog.node.applying import machine_opening
+from quorumlog.node import machine_runner as machine_opening
 from tests.broker.dledger.test_message_machine import (
     test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
 )

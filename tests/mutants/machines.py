@@ -5,20 +5,17 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from quorumlog.node.applying import machine_opening
-from quorumlog.node.applying.awaited_results import AwaitedResults
-from quorumlog.node.applying.hand_over import HandOver
-from quorumlog.node.applying.kept_results import KeptResults
-from quorumlog.node.applying.machine_driver import MachineDriver
-from quorumlog.node.applying.machine_runner import MachineRunner
-from quorumlog.node.applying.sliced_save import SlicedSave
-from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
-from quorumlog.node.applying.state_machine_caller import StateMachineCaller
-from quorumlog.node.applying.step_overs import StepOvers
+from quorumlog.node import machine_runner as machine_opening
 from quorumlog.node.installing import LogReplacement
+from quorumlog.node.kept_results import KeptResults
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.machine_driver import AwaitedResults, MachineDriver
+from quorumlog.node.machine_runner import MachineRunner, SlicedSave
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.retention import Retention
+from quorumlog.node.snapshot_keeper import SnapshotKeeper
+from quorumlog.node.state_machine_caller import StateMachineCaller
+from quorumlog.node.step_overs import HandOver, StepOvers
 from quorumlog.store.snapshots import ReceivedSnapshot, SnapshotFileWriter
 from sim.log.run import run_seed
 from tests.mutants.mutant import Patch, mutant

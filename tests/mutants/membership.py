@@ -11,8 +11,7 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication import CatchUp, PeerWaterMarks
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.lost_directories import LostDirectories
-from quorumlog.node.member_changes import MemberChanges
+from quorumlog.node.member_changes import LostDirectories, MemberChanges
 from quorumlog.node.writing import BatchFormer
 from quorumlog.store import member_directory
 from tests.backups import test_recovering as recoveries

@@ -9,7 +9,7 @@ from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
 from quorumlog.net.loop_thread import LoopThread
 from quorumlog.net.rpc.view import GroupView
-from quorumlog.node.applying.questions import Questions
+from quorumlog.node.machine_driver import Questions
 from quorumlog.store.disk import KeptDescriptors
 from tests.broker.client.test_wrong_ports import wrong_ports_end_the_search
 from tests.broker.serving.test_unread_answers import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import Outbox
-from quorumlog.node.applying.kept_results import KeptResults
+from quorumlog.node.kept_results import KeptResults
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.lost_directories import LostDirectories
-from quorumlog.node.member_changes import MemberChanges
+from quorumlog.node.member_changes import LostDirectories, MemberChanges
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_kept_results as kept
 from tests.sim import test_machine_installs as machines

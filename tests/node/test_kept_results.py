@@ -9,7 +9,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch
-from quorumlog.node.applying.kept_results import KeptResults
+from quorumlog.node.kept_results import KeptResults
 from tests.node.machines import Disk, Lasting
 from tests.node.test_state_machines import SAVING, Group, restarted
 

@@ -14,10 +14,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import ResultUnknown
 from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch, encode_body
-from quorumlog.node.applying import awaited_results, kept_results, machine_runner, questions
-from quorumlog.node.applying.awaited_results import AwaitedResults
-from quorumlog.node.applying.machine_runner import MachineRunner, Results
-from quorumlog.node.applying.questions import Question, answers_of
+from quorumlog.node import kept_results, machine_driver, machine_runner
+from quorumlog.node.machine_driver import AwaitedResults, Question, answers_of
+from quorumlog.node.machine_runner import MachineRunner, Results
 from quorumlog.state_machine import FirstResults, Result, StateMachine, machine
 from tests.node.machines import Chain
 from tests.node.test_session_commands import Sessions
@@ -223,7 +222,7 @@ def test_a_result_that_was_not_built_leaves_what_itself_would_have_left(
 def test_results_that_nobody_can_have_yet_are_held_within_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(awaited_results, "MOST_HELD_BYTES", 100)
+    monkeypatch.setattr(machine_driver, "MOST_HELD_BYTES", 100)
     awaited = AwaitedResults(lambda: float("inf"))
     outcomes: list[Any] = []
     for first_index, count in ((1, 3), (4, 1), (5, 2)):
@@ -244,7 +243,7 @@ def test_results_that_nobody_can_have_yet_are_held_within_a_bound(
 def test_questions_are_answered_so_many_at_once_as_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "MOST_RESULT_BYTES", 10)
+    monkeypatch.setattr(machine_driver, "MOST_RESULT_BYTES", 10)
 
     class Talks(Chain):
         def query(self, question: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumlog.node.applying.questions import MOST_QUESTIONS, Question, Questions
+from quorumlog.node.machine_driver import MOST_QUESTIONS, Question, Questions
 
 
 class Client:

@@ -21,9 +21,9 @@ from quorumlog.log_state.control_entries import (
     ProducerBatch,
     encode_body,
 )
-from quorumlog.node.applying import kept_results
-from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
-from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node import kept_results
+from quorumlog.node.kept_results import KeptResults, SessionBatch
+from quorumlog.node.machine_runner import MachineRunner
 from quorumlog.node.pending_appends import SessionPlace
 from tests.node.machines import Chain, Disk, Lasting
 from tests.node.test_producer_sessions import connect

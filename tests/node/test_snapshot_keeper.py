@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from quorumlog.config import StoreConfig
-from quorumlog.node.applying.machine_opening import Opened
-from quorumlog.node.applying.machine_runner import MachineRunner
-from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
+from quorumlog.node.machine_runner import MachineRunner, Opened
+from quorumlog.node.snapshot_keeper import SnapshotKeeper
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotHead
 from tests.node.machines import Chain
 from tests.store.losing_disk import LosingDisk

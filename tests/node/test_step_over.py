@@ -21,7 +21,7 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state import log_state
 from quorumlog.log_state.control_entries import Keep, StepOver
-from quorumlog.node.applying import step_overs
+from quorumlog.node import step_overs
 from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
 from tests.node.cell import SMALL
 from tests.node.machines import Disk, Fragile, Lasting, Recorder

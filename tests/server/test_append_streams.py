@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumlog import LocalCluster, connect
 from quorumlog.errors import ConnectionFull, OutOfSequence
-from quorumlog.server.clients.append_streams import STREAMS_LIMIT, AppendStreams
+from quorumlog.server.clients.client_reads import STREAMS_LIMIT, AppendStreams
 
 LONG = ("default", 1)
 

@@ -9,7 +9,7 @@ from quorumlog.entry import Durability
 from quorumlog.errors import StoreFailure
 from quorumlog.figures import without_figures
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.server.disk_report import DiskReport
+from quorumlog.server.status_report import DiskReport
 from quorumlog.store.member_directory import MemberDirectory
 
 

@@ -30,12 +30,10 @@ from quorumlog.net.connection import LoopTurn
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.peers import peer_link
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.dropped_messages import STANDS_S, DroppedMessages
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.stalled_peers import StalledPeers
+from quorumlog.server.peers.stalled_peers import STANDS_S, DroppedMessages, StalledPeers
 from tests.waiting import eventually
 
 PATIENCE_S = 20

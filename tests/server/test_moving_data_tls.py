@@ -12,8 +12,7 @@ from quorumlog.net.connection import LoopTurn
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.net.tls import Tls
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.peers.peer_link import PeerLink
 from tests.certificates import member, options_of
 from tests.server.test_moving_data import ACK, PUSH, until

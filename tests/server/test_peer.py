@@ -15,12 +15,10 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import DUPLICATE, WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers import peer_table
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.peers.peer import Peer
-from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.peer_table import MOST_INVITED, PeerTable
+from quorumlog.server.peers.peer_table import MOST_INVITED, PeerAdmission, PeerTable, Verdict
 
 N1 = Replica("n1", "n1-directory")
 

@@ -23,8 +23,7 @@ from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import REFUSED, WELCOME, Hello, HelloResponse
 from quorumlog.net.tls import Tls
 from quorumlog.server.free_ports import free_ports
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from tests.certificates import directory, member, options_of, user
 from tests.waiting import eventually
 

@@ -15,7 +15,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import LOG, HelloResponse, client_hello
 from quorumlog.server.local_cluster import LocalCluster
-from quorumlog.server.peers.peer_admission import MOST_NOTED, NOTE_CHARACTERS
+from quorumlog.server.peers.peer_table import MOST_NOTED, NOTE_CHARACTERS
 from quorumlog.wire.client_messages import AppendRequest, AppendResponse, StatusRequest
 
 

@@ -12,8 +12,8 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import DiskFull
 from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
-from quorumlog.node.applying.machine_driver import PIN_MS
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
+from quorumlog.node.machine_driver import PIN_MS
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention import FED_PATIENCE_MS

@@ -11,8 +11,8 @@ import pytest
 from quorumlog.errors import LedgerError, StepOverRefused
 from quorumlog.log_state.control_entries import StepOver
 from quorumlog.node import MachineFactory
-from quorumlog.node.applying.step_overs import StepOverOutcome
 from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.step_overs import StepOverOutcome
 from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.profile import SimulationProfile

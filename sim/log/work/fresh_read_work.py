@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.errors import LedgerError
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.testing.machines import DIGEST_NAME
 from quorumlog.testing.operations import ClientAnswer
 from sim.log.operations import FreshRead

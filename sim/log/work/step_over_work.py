@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
-from quorumlog.node.applying.step_overs import StepOverOutcome
+from quorumlog.node.step_overs import StepOverOutcome
 from quorumlog.testing.machines import DIGEST_NAME
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import answering, guarded
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
-from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 
 

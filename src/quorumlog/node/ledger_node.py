@@ -10,35 +10,97 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     HeartbeatRequest,
+    InstallRequest,
+    InstallResponse,
+    MachinesRequest,
+    MachinesResponse,
     NodeMessage,
     PushEntryRequest,
     PushResult,
     PushType,
+    RangeRequest,
+    RangeResponse,
+    SnapshotRequest,
+    SnapshotResponse,
 )
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody
-from quorumlog.node.applying.machine_opening import MachineFactory
-from quorumlog.node.applying.state_machine_caller import StateMachineCaller
-from quorumlog.node.messages_beside import MessagesBeside
+from quorumlog.node.installing import LogReplacement, SnapshotFetcher
+from quorumlog.node.machine_runner import MachineFactory
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import DirectorySetBack, Host
 from quorumlog.node.reading import Confirmed
-from quorumlog.node.repair import ScrubStatus
+from quorumlog.node.repair import Repairer, ScrubStatus
 from quorumlog.node.retention import Retention
-from quorumlog.node.sending import Feeding
+from quorumlog.node.sending import Feeding, InstallSender, SnapshotSender
+from quorumlog.node.state_machine_caller import StateMachineCaller
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.store.ledger_store import ColdRange, LogStart
 from quorumlog.store.member_directory import MemberDirectory
+
+
+class MachineMessages(Protocol):
+    """`StateMachineCaller`."""
+
+    def on_question(self, request: MachinesRequest) -> None: ...
+
+    def on_answer(self, response: MachinesResponse) -> None: ...
+
+
+class MessagesBeside:
+    def __init__(
+        self,
+        repairer: Repairer,
+        replacement: LogReplacement,
+        installs: InstallSender,
+        snapshots: SnapshotSender,
+        fetcher: SnapshotFetcher,
+        machines: MachineMessages,
+    ) -> None:
+        self._repairer = repairer
+        self._replacement = replacement
+        self._installs = installs
+        self._snapshots = snapshots
+        self._fetcher = fetcher
+        self._machines = machines
+
+    def receive(self, message: NodeMessage, now_ms: float) -> None:
+        """Raises ProtocolViolation, BeginsAnew."""
+        match message:
+            case RangeRequest():
+                self._repairer.on_request(message)
+            case RangeResponse():
+                self._repairer.on_response(message, now_ms)
+            case InstallRequest():
+                self._replacement.on_request(message)
+            case InstallResponse():
+                self._installs.on_response(message, now_ms)
+            case SnapshotRequest():
+                self._snapshots.on_request(message)
+            case SnapshotResponse():
+                self._fetcher.on_response(message)
+            case MachinesRequest():
+                self._machines.on_question(message)
+            case MachinesResponse():
+                self._machines.on_answer(message)
+
+
+# ----------------------------------------------------------------
+# LedgerNode: feeds the core, carries its Readys out, and knows who waits for what.
+#
+# Inputs arrive one at a time (`advance` first, then `receive`, `append`, `connected`, ...); then `turn`
+# does all that they caused.
+
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""

@@ -1,13 +1,4 @@
-"""MemberChanges: from what is asked for to the membership that a leader proposes, and to its end.
-
-    add          a directory that is connected becomes a learner
-    promote      a learner that has caught up becomes a voter
-    remove       a voter or a learner is a member no more; a leader hands over first
-    replace      the directory of a voter by the one that is connected under its name now
-    set-address  where a member is to be found
-
-A change of voters is a joint membership first (`consensus/membership_change.py`); this leader, or the
-one after it, ends it as soon as it may."""
+"""Who is to be in the group: what is asked of the leader, and directories that are lost."""
 
 from __future__ import annotations
 
@@ -23,8 +14,60 @@ from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.log_states import LogStateKeeper
-from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
+
+LOOK_MS = 500
+
+
+class LostDirectories:
+    def __init__(self, raft: RaftNode, log_state: LogStateKeeper) -> None:
+        self._raft = raft
+        self._log_state = log_state
+        self._away_since_ms: dict[Replica, float] = {}
+        """Of members that are not connected, as long as this one leads."""
+        self._next_look_ms = 0.0
+
+    def role_changed(self) -> None:
+        self._away_since_ms.clear()
+
+    def replaceable(self, now_ms: float, after_ms: int) -> Replica | None:
+        """The new directory, which is connected, of a member whose old one was away for `after_ms`."""
+        if now_ms < self._next_look_ms or self._raft.role is not Role.LEADER:
+            return None
+        self._next_look_ms = now_ms + LOOK_MS
+        status, connected = self._raft.status(), self._raft.connected
+        self._away_since_ms = {
+            each: self._away_since_ms.get(each, now_ms)
+            for each in (*status.membership.new, *status.membership.learners)
+            if each != status.replica and each not in connected
+        }
+        state = self._log_state.appended
+        if state is None:
+            return None  # nobody can tell who was replaced before
+        replaced = () if state.membership is None else state.membership.replaced
+        known = {*self._raft.members.ever_known, *replaced}
+        fresh = {replica.member_id: replica for replica in connected if replica not in known}
+        return next(
+            (
+                fresh[each.member_id]
+                for each, since_ms in self._away_since_ms.items()
+                if now_ms - since_ms >= after_ms > 0 and each.member_id in fresh
+            ),
+            None,
+        )
+
+
+# ----------------------------------------------------------------
+# MemberChanges: from what is asked for to the membership that a leader proposes, and to its end.
+#
+#     add          a directory that is connected becomes a learner
+#     promote      a learner that has caught up becomes a voter
+#     remove       a voter or a learner is a member no more; a leader hands over first
+#     replace      the directory of a voter by the one that is connected under its name now
+#     set-address  where a member is to be found
+#
+# A change of voters is a joint membership first (`consensus/membership_change.py`); this leader, or the
+# one after it, ends it as soon as it may.
 
 
 class MemberVerb(StrEnum):

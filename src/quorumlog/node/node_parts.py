@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from quorumlog.config import MIB, GroupConfig
@@ -11,15 +12,12 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import Durability, EntryId, Replica, SnapshotId
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
-from quorumlog.node.housekeeping import Housekeeping
 from quorumlog.node.installing import LogDrops, LogReplacement, SnapshotFetcher
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.operator_orders import OperatorOrders
-from quorumlog.node.pending_appends import (
-    PendingAppends,
-)
+from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.producer_sessions import ProducerSessions
 from quorumlog.node.reader_moves import ReaderMoves
@@ -30,6 +28,54 @@ from quorumlog.node.sending import CatchUpPace, InstallSender, PushSender, Recen
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher, LogWriter
 from quorumlog.store.member_directory import MemberDirectory
+
+PAUSE_MS = 20.0
+"""Short beside a heartbeat, long beside the turns of an append."""
+
+
+class Housekeeping:
+    def __init__(self) -> None:
+        self._ticks: Sequence[Callable[[float], None]] = ()
+        self._wakeups: Sequence[Callable[[], float]] = ()
+        self._due_ms = 0.0
+        self._has_missed = False
+        """A turn went by since they were asked: when they are due by themselves may have changed."""
+
+    def take_over(
+        self, ticks: Sequence[Callable[[float], None]], wakeups: Sequence[Callable[[], float]]
+    ) -> None:
+        """`ticks` do what is due, in this order; `wakeups` say when that is, by the clock."""
+        self._ticks, self._wakeups = ticks, wakeups
+
+    def stir(self) -> None:
+        """They may have something to do in this turn."""
+        self._due_ms = 0.0
+
+    def tick(self, now_ms: float) -> bool:
+        """At the end of each turn; True if the parts were asked."""
+        if now_ms < self._due_ms:
+            self._has_missed = True
+            return False
+        self._due_ms = now_ms + PAUSE_MS
+        self._has_missed = False
+        for tick in self._ticks:
+            tick(now_ms)
+        # What they have to do by the clock keeps its time: a scrub has its pace.
+        self._due_ms = min(self._due_ms, self._next_by_clock_ms())
+        return True
+
+    def next_wakeup_ms(self) -> float:
+        if self._has_missed:
+            return self._due_ms
+        return self._next_by_clock_ms()
+
+    def _next_by_clock_ms(self) -> float:
+        return min([wakeup() for wakeup in self._wakeups])
+
+
+# ----------------------------------------------------------------
+# NodeParts: what a member is made of, and which part knows which. Nothing happens here.
+
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""

@@ -17,7 +17,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import Epoch
-from quorumlog.node.entry_filler import EntryFiller
+from quorumlog.node.ports import EntryFiller
 
 AppendOutcome = AppendReceipt | LedgerError
 

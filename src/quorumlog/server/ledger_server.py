@@ -21,25 +21,82 @@ import uvloop
 
 from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
+from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import DEFAULT_MAX_FRAME_BYTES, Frame
 from quorumlog.net.hello import LOG, NOT_SERVED, REFUSED, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.node import MachineFactory
-from quorumlog.server.applications.doors import Door, Doors
-from quorumlog.server.applications.state_machines import answer_of, checked_machines
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.doors import Door, Doors, answer_of, checked_machines
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.problem_log import is_ours
-from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk, kept_descriptors
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
+
+
+class Reopening:
+    def __init__(
+        self,
+        driver: NodeDriver,
+        reason: str,
+        threads: Sequence[DiskThread],
+        opened: Callable[[NodeDriver, MemberDirectory], None],
+    ) -> None:
+        """`opened(driver, directory)`: another node takes the place of that of `driver`."""
+        self._driver = driver
+        self._opened = opened
+        self._directory: MemberDirectory | None = driver.directory
+        """What is open; None between the two."""
+        self._is_over = False
+        driver.part(reason)
+        self._end_work_of([*threads])
+
+    def _end_work_of(self, threads: list[DiskThread]) -> None:
+        """Behind all that was asked of each thread: it may still write into the old log."""
+        thread = threads.pop()
+        if threads:
+            thread.submit(lambda: None, lambda _: self._end_work_of(threads))
+        else:
+            thread.submit(self._open, self._adopt)
+
+    def _open(self) -> None:
+        """In the last of the threads."""
+        old = self._driver.directory
+        self._directory = None
+        old.close(False)
+        try:
+            self._directory = open_directory_of(self._driver.config, old.disk)
+        except ConfigError as error:
+            raise StoreFailure(str(error)) from error
+
+    def _adopt(self, result: StoreFailure | LedgerError | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if result is not None:
+            self._driver.fail(result)
+            return
+        assert self._directory is not None
+        self._opened(self._driver, self._directory)
+
+    def close(self) -> None:
+        """The server stops; its threads have ended."""
+        self._is_over = True
+        if self._directory is not None:
+            self._directory.close(False)
+
+
+# ----------------------------------------------------------------
+# LedgerServer: one process (or one thread of it) that is a member of one or more groups.
+#
+# It opens the directories, listens, tells peers from clients by their first frame, and stops everything
+# in order. Sockets, the disk threads and the clock are shared by all groups.
+
 
 log = logging.getLogger("quorumlog.server")
 

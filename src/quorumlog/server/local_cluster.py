@@ -31,7 +31,7 @@ from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
 from quorumlog.net.tls import Tls
 from quorumlog.node import MachineFactory
-from quorumlog.server.applications.doors import Door
+from quorumlog.server.doors import Door
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 

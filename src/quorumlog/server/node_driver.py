@@ -35,13 +35,10 @@ from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVer
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.handshake import Handshake
-from quorumlog.server.peers.peer import Peer
-from quorumlog.server.peers.peer_admission import PeerAdmission
+from quorumlog.server.peers.dialler import Dialler, Handshake
+from quorumlog.server.peers.peer import Peer, PeerSession
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.peer_session import PeerSession
-from quorumlog.server.peers.peer_table import PeerTable
+from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads

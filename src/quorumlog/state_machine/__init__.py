@@ -1,7 +1,8 @@
 """What an application writes to keep a state on every member of a group: a state machine.
 
 Read `machine` (what it does and may not do), then `snapshot_stream` (what it is saved to and loaded
-from). Who drives one is in `quorumlog.node.applying`; docs/state-machines.md shows how to build one.
+from). Who drives one is in `quorumlog.node.state_machine_caller`; docs/state-machines.md shows how to
+build one.
 """
 
 from quorumlog.state_machine.machine import (

@@ -29,7 +29,7 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.node import MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.server import LocalCluster
 from quorumlog.testing.clients import SimClient
 from quorumlog.testing.cluster import SimCluster, make_whole

@@ -10,7 +10,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, NotLeader
 from quorumlog.net.frame import FrameDecoder, encode_frame
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.testing.operations import ClientAnswer, ClientAppend
 from quorumlog.wire.client_messages import AppendRequest

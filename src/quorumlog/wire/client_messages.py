@@ -136,7 +136,7 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A state machine that a member runs; `node.applying.state_machine_caller.MachineStatus`."""
+    """A state machine that a member runs; `node.state_machine_caller.MachineStatus`."""
 
     name: Text
     channel: Int

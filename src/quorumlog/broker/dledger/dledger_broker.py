@@ -86,7 +86,7 @@ from quorumlog.errors import (
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
 from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
 

@@ -13,7 +13,7 @@ from quorumlog.cli.options import LogLevel, TlsGiven, split_servers
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.server.applications.doors import Door
+    from quorumlog.server.doors import Door
 
 
 class EngineName(StrEnum):

@@ -43,7 +43,7 @@ from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME
 from quorumlog.net.hello import STORE, HelloResponse
 from quorumlog.node import DoorMember
-from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.machine_driver import Answer
 from quorumlog.version import VERSION
 
 READ_TIMEOUT_MS = 5_000

@@ -29,8 +29,7 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
-from quorumlog.server.clients.client_reads import ClientReads
+from quorumlog.server.clients.client_reads import RETRY_FULL_MS, AppendStreams, ClientReads
 from quorumlog.server.clients.requests import ANSWER_LIMIT_BYTES, SERVED, Serving
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import begins_anew

@@ -8,17 +8,122 @@ on the plain one. That is a hint and no more: whoever answers there must show th
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
+import threading
 import time
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from quorumlog.config import MemberAddress
+from quorumlog.config import GroupConfig, MemberAddress
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.encryption import Refused, dial
 from quorumlog.net.frame import Frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import WELCOME, Hello, HelloResponse
+from quorumlog.net.peer_hello import member_list_of
 from quorumlog.net.tls import Tls, refusal_of
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.store.member_directory import MemberDirectory
+
+
+class NameLookup:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._under_way: dict[str, asyncio.Future[list[str] | Exception]] = {}
+        """By name: whoever else asks for it meanwhile hears the same."""
+        self.known: set[str] = set()
+        """Addresses that were found, of members and of this machine."""
+
+    async def addresses_of(self, host: str) -> list[str]:
+        """Raises OSError, or UnicodeError for what can be no name."""
+        with suppress(ValueError):
+            address = str(ipaddress.ip_address(host))
+            self.known.add(address)
+            return [address]
+        answer = self._under_way.get(host)
+        if answer is None:
+            answer = self._under_way[host] = self._loop.create_future()
+            threading.Thread(target=self._ask, args=(host,), name="quorumlog-name", daemon=True).start()
+        found = await asyncio.shield(answer)
+        if isinstance(found, Exception):
+            raise found
+        self.known.update(found)
+        return found
+
+    def _ask(self, host: str) -> None:
+        found: list[str] | Exception
+        try:
+            answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = [str(address[0]) for _, _, _, _, address in answers]
+        except (OSError, UnicodeError) as error:
+            found = error
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._told, host, found)
+
+    def _told(self, host: str, found: list[str] | Exception) -> None:
+        self._under_way.pop(host).set_result(found)
+
+
+# ----------------------------------------------------------------
+# Handshake: what this member says of itself in the first frame of a connection.
+
+
+class Handshake:
+    def __init__(
+        self,
+        config: GroupConfig,
+        directory: MemberDirectory,
+        run_id: str,
+        listens_on: str,
+        tls_port: int = 0,
+    ) -> None:
+        """`tls_port`: beside a plain one."""
+        self._directory = directory
+        self._listens_on = listens_on
+        self._same: dict[str, Any] = {
+            "member_id": config.member_id,
+            "directory_id": directory.directory_id,
+            "members": member_list_of(config.members),
+            "segment_bytes": config.storage.segment_bytes,
+            "durability": directory.durability.value,
+            "run_id": run_id,
+            "level": LEVEL,
+            "tls_port": tls_port,
+        }
+        """Said by both sides; it stays as long as the member runs."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until the cluster has formed."""
+        return self._directory.formation.cluster_id
+
+    def hello(self, role: str, to_member_id: str) -> Hello:
+        return Hello(
+            role=role,
+            to_member_id=to_member_id,
+            cluster_id=self.cluster_id,
+            listens_on=self._listens_on,
+            **self._same,
+        )
+
+    def response(self, code: int = WELCOME, message: str = "", connection_id: str = "") -> HelloResponse:
+        return HelloResponse(
+            code=code,
+            message=message,
+            cluster_id=self.cluster_id,
+            connection_id=connection_id,
+            **self._same,
+        )
+
+
+# ----------------------------------------------------------------
+# Dialler: how a member reaches another one: the addresses behind its name, TLS first, and plain only as
+# far as `[tls] peers` allows.
+#
+# While plain and TLS exist side by side, a member has a second port for TLS, and says so in its greeting
+# on the plain one. That is a hint and no more: whoever answers there must show the member's certificate.
+
 
 FAILED_S = 60.0
 """So long after TLS has failed at a port a hint of it is not followed again."""

@@ -5,21 +5,26 @@ What they add up to, and what the core is told of it, is decided in `node/peer_c
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from quorumlog.config import MemberAddress, parse_address
-from quorumlog.consensus.messages import carries_push
+from quorumlog.consensus.messages import Message, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello
 from quorumlog.net.peer_hello import Identity, identity_of
 from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
 from quorumlog.server.peers.dialler import Dialler
-from quorumlog.server.peers.dropped_messages import DroppedMessages
 from quorumlog.server.peers.peer_link import PeerLink
+from quorumlog.server.peers.stalled_peers import DroppedMessages
 
 
 class Peer:
@@ -188,3 +193,53 @@ def says_place(hello: Hello) -> bool:
     except ConfigError:
         return False
     return True
+
+
+# ----------------------------------------------------------------
+# PeerSession: what another member says on a connection that it dialled.
+#
+# Every message counts as one of the directory that its Hello named.
+
+
+class PeerSession:
+    def __init__(
+        self,
+        connection: Connection,
+        hello: Hello,
+        group: str,
+        peer: Peer,
+        enter: Callable[[Connection, Message], None],
+        receive: Callable[[Any], None],
+    ) -> None:
+        """`enter(connection, message)` has it taken in the next turn, by `receive` of the node."""
+        self._connection = connection
+        self._replica = Replica(hello.member_id, hello.directory_id)
+        self._group = group
+        self._peer = peer
+        self._enter = enter
+        self._receive = receive
+        self._way = Way(hello.role, is_ours=False)
+
+    def frame(self, frame: Frame) -> None:
+        message = frame.message
+        if not isinstance(message, Message) or frame.group != self._group:
+            raise ProtocolViolation(
+                f"{type(message).__name__} for group {frame.group!r} on a connection of member"
+                f" {self._replica.member_id}"
+            )
+        msgspec.structs.force_setattr(message, "sender", self._replica)
+        if self._peer.connections.connected_to:
+            self._enter(self._connection, message)
+        else:
+            enter = functools.partial(self._enter, self._connection, message)
+            batch_bytes = frame.batch.total_bytes if frame.batch is not None else 0
+            self._peer.connections.hold(self._way, batch_bytes, enter)
+
+    def take(self, _driver: object, message: Message) -> None:
+        self._receive(message)
+
+    def lost(self) -> None:
+        self._peer.inbound_lost(self._way.role, self._connection)
+
+    def writable(self) -> None:
+        """Nothing waits for it: what this member says leaves on connections of its own."""

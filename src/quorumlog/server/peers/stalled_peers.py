@@ -1,7 +1,4 @@
-"""StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day.
-
-A member says of itself what its leader would say of it.
-"""
+"""Peers that take nothing: messages that found no room, and who takes no entries."""
 
 from __future__ import annotations
 
@@ -10,6 +7,38 @@ from collections.abc import Collection, Iterable
 
 from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
+from quorumlog.figures import now
+
+STANDS_S = 60.0
+"""So long after the newest one it is a problem."""
+
+
+class DroppedMessages:
+    def __init__(self, member_id: str) -> None:
+        self._member_id = member_id
+        self.count = 0
+        """Since this member has started."""
+        self._newest_s = 0.0
+
+    def note(self, now_s: float) -> None:
+        self.count += 1
+        self._newest_s = now_s
+
+    def problem(self, now_s: float) -> str:
+        """Empty if none was dropped lately."""
+        if not self.count or now_s - self._newest_s >= STANDS_S:
+            return ""
+        return (
+            f"{self._member_id} takes in less than it is sent: acknowledgements, questions or answers to"
+            f" repairs were dropped{now(f'{self.count} messages since this member has started')}; look"
+            f" at the network to {self._member_id} and at the load of its host"
+        )
+
+
+# ----------------------------------------------------------------
+# StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day.
+#
+# A member says of itself what its leader would say of it.
 
 
 class StalledPeers:

@@ -1,18 +1,19 @@
-"""Doors: applications with a protocol and a port of their own, in the process of a member.
-
-A door brings the state machines that it needs and is opened once the member runs. It appends, reads and
-asks through a `DoorMember`, never past it.
-"""
+"""Applications in a member's process: doors, with a port of their own, and state machines."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from quorumlog.config import is_staging_name
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.log_state.control_entries import MachineName
 from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node.machine_driver import Answer
 from quorumlog.server.node_driver import NodeDriver
 
 
@@ -103,3 +104,42 @@ def _member_of(
             driver.enter(None, act)
 
     return DoorMember(lambda: None if (driver := running()) is None else driver.node, enter, ports)
+
+
+# ----------------------------------------------------------------
+# State machines of a server: names that a log can bind, what makes one, and what one answers.
+
+
+def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
+    """Raises ConfigError for what no log could bind."""
+    for name, factory in machines.items():
+        try:
+            msgspec.convert(name, MachineName)
+        except msgspec.ValidationError:
+            raise ConfigError(
+                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and behind the first"
+                " letter _ . -"
+            ) from None
+        version = getattr(factory, "version", 1)
+        if not callable(factory) or type(version) is not int or version < 1:
+            raise ConfigError(
+                f"the state machine {name} needs something that makes one, such as its class, with a"
+                f" version of 1 or more; not {factory!r}"
+            )
+    return dict(machines)
+
+
+async def answer_of(driver: NodeDriver, machine: str, question: bytes, timeout_ms: int) -> bytes:
+    """Raises a LedgerError."""
+    told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def done(answer: Answer) -> None:
+        if told.done():
+            return
+        if isinstance(answer, LedgerError):
+            told.set_exception(answer)
+        else:
+            told.set_result(answer[0])
+
+    driver.enter(None, lambda: driver.node.machines.ask(machine, question, timeout_ms, done))
+    return await told

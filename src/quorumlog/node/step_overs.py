@@ -1,15 +1,10 @@
-"""StepOvers: an operator has a state machine leave an entry out, with a STEP_OVER entry in the log.
-
-The leader finds that entry, and asks every member what its machine holds: where it holds the entry, what
-came of that has been seen, and it would be built anew. So that is refused, unless it is asked for all
-the same; and a member that does not answer may hold it.
-"""
+"""Leadership goes where machines run; and a machine that is to leave an entry out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import MachinesRequest, MachinesResponse
@@ -30,9 +25,9 @@ from quorumlog.errors import (
 from quorumlog.header_array import CHAIN, LOW_32
 from quorumlog.log_state.control_entries import MOST_STEPPED_OVER, ControlBody, StepOver
 from quorumlog.log_state.log_state import Machine
-from quorumlog.node.applying.hand_over import MachineHoldings
-from quorumlog.node.applying.machine_runner import entries_of
+from quorumlog.node.installing import MACHINES_LEVEL
 from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.machine_runner import entries_of
 from quorumlog.node.ports import Host
 from quorumlog.node.reading import Confirmed
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
@@ -40,6 +35,90 @@ from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import SnapshotsUnavailable
 
 NEVER = float("inf")
+ASK_INTERVAL_MS = 1_000
+MOST_INTERVAL_MS = 60_000
+"""Reached by doubling: an application's mistake may stay for long."""
+
+
+class MachineHoldings(NamedTuple):
+    holds: Mapping[str, int]
+    """By machine that is known here: the last entry whose effects were ever here, as files tell."""
+    begin_index: int
+    """The entry before the first of the log here."""
+
+
+class HandOver:
+    def __init__(
+        self,
+        replica: Replica,
+        raft: RaftNode,
+        host: Host,
+        needs: Callable[[], Mapping[str, int]],
+        running: Callable[[], Mapping[str, int]],
+        transfer: Callable[[str], None],
+        holds: Callable[[], MachineHoldings],
+    ) -> None:
+        """`needs`: machines that do not run here, and the entry that a successor has to have applied;
+        `running`: those that do, and what they have applied; `holds`: for whoever asks."""
+        self._replica = replica
+        self._raft = raft
+        self._host = host
+        self._needs = needs
+        self._running = running
+        self._transfer = transfer
+        self._holds = holds
+        self._interval_ms = float(ASK_INTERVAL_MS)
+        self._next_ms = NEVER
+
+    def tick(self, now_ms: float) -> None:
+        if self._raft.role is not Role.LEADER or not self._needs():
+            self._next_ms, self._interval_ms = NEVER, float(ASK_INTERVAL_MS)
+        elif self._next_ms == NEVER:
+            self._next_ms = now_ms
+        if now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + self._interval_ms
+        self._interval_ms = min(2 * self._interval_ms, MOST_INTERVAL_MS)
+        too_old = self._host.members_below(MACHINES_LEVEL)
+        for peer in self._raft.status().peers:
+            if peer.is_voter and peer.replica.member_id not in too_old:
+                request = MachinesRequest(sender=self._replica, term=self._raft.term)
+                self._host.send(Envelope(peer.replica, request))
+
+    def next_wakeup_ms(self) -> float:
+        return self._next_ms
+
+    def on_request(self, request: MachinesRequest) -> None:
+        holdings = self._holds()
+        response = MachinesResponse(
+            sender=self._replica,
+            term=self._raft.term,
+            applied=tuple(self._running().items()),
+            holds=tuple(holdings.holds.items()),
+            begin_index=holdings.begin_index,
+        )
+        self._host.send(Envelope(request.sender, response))
+
+    def on_response(self, response: MachinesResponse) -> None:
+        needs, applied = self._needs(), dict(response.applied)
+        if (
+            needs
+            and self._raft.role is Role.LEADER
+            and response.term == self._raft.term
+            and all(applied.get(name, -1) >= index for name, index in needs.items())
+            and applied.keys() >= self._running().keys()
+        ):
+            self._transfer(response.sender.member_id)
+
+
+# ----------------------------------------------------------------
+# StepOvers: an operator has a state machine leave an entry out, with a STEP_OVER entry in the log.
+#
+# The leader finds that entry, and asks every member what its machine holds: where it holds the entry,
+# what came of that has been seen, and it would be built anew. So that is refused, unless it is asked for
+# all the same; and a member that does not answer may hold it.
+
+
 ASK_AGAIN_MS = 300
 ANSWERS_WITHIN_MS = 2_000
 """Whoever has not answered by then is taken for silent."""

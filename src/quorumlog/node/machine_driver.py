@@ -1,57 +1,326 @@
-"""MachineDriver: one state machine as the loop sees it. It gives the thread that applies one piece of
-work at a time, small enough that reads and pushes do not wait for the interpreter behind it.
-
-    unbound      the log does not bind it yet, or its state is not known
-    waiting      its last run ended while it applied something: until a leader has told how far the log
-                 is committed, which may say that the machine leaves an entry out
-    opening      a snapshot is loaded, or what the machine has kept is compared with the log
-    lacking      the log begins behind all that is known here: another member is asked for a snapshot
-    running      questions first, then a snapshot if one is due, then what is committed and on the disk;
-                 while it is saved, every other piece of work is a slice of that
-    stopped      by an entry, on this member; until a restart
-"""
+"""One machine, on the loop: which append hears which result, who is answered next, what it is told."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import is_full
 from quorumlog.config import StoreConfig
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import (
+    CommandError,
     DirectoryDamaged,
     IndexOutOfRange,
     LedgerError,
     ProtocolViolation,
     RangeDamaged,
     RequestTimeout,
+    ResultUnknown,
     StoreFailure,
     UnknownMachine,
 )
 from quorumlog.figures import now
 from quorumlog.log_state.log_state import Machine, SteppedOver
-from quorumlog.node.applying.awaited_results import AwaitedResults, Done, unknown_results
-from quorumlog.node.applying.machine_opening import (
+from quorumlog.node.installing import SnapshotFetcher
+from quorumlog.node.machine_runner import (
     Lacking,
     LeftOuts,
     MachineFactory,
+    MachineRunner,
     Opened,
+    Results,
+    SaveStep,
+    SlicedSave,
+    Stopped,
+    Turn,
     Waiting,
     open_machine,
 )
-from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
-from quorumlog.node.applying.questions import Asked, Question, Questions, answers_of
-from quorumlog.node.applying.sliced_save import SaveStep, SlicedSave
-from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
-from quorumlog.node.installing import SnapshotFetcher
-from quorumlog.node.pending_appends import PendingAppends
+from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import Applied
+from quorumlog.node.snapshot_keeper import SnapshotKeeper
+from quorumlog.state_machine import MOST_RESULT_BYTES, Applied, words_of
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
+
+Done = Callable[[AppendOutcome], None]
+MOST_HELD_BYTES = 64 << 20
+"""And what one piece of work gives."""
+
+
+class _Held(NamedTuple):
+    results: Results
+    size_bytes: int
+    is_lost: bool
+    """Its values are gone."""
+
+
+class _Waiting:
+    __slots__ = ("deadline_ms", "done", "receipt")
+
+    def __init__(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+        self.receipt = receipt
+        self.deadline_ms = deadline_ms
+        self.done = done
+
+
+class AwaitedResults:
+    def __init__(self, oldest_proposed: Callable[[], float]) -> None:
+        """`oldest_proposed`: first index of the oldest append that is not committed, or infinity."""
+        self._oldest_proposed = oldest_proposed
+        self._applied_index = -1
+        self._waiting: deque[_Waiting] = deque()
+        """By index, ascending."""
+        self._kept: deque[_Held] = deque()
+        """By index, ascending; of entries that somebody waits for, or may."""
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def committed(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+        """An append of entries for the machine is committed; `done` gets its receipt, with results."""
+        self._waiting.append(_Waiting(receipt, deadline_ms, done))
+        self._answer()
+
+    def applied(self, results: list[Results], applied_index: int) -> None:
+        self._applied_index = applied_index
+        if self._waiting or self._oldest_proposed() <= applied_index:
+            held = [_Held(each, each.size_bytes, False) for each in results]
+            size_bytes = sum(each.size_bytes for each in held)
+            if self._held_bytes and self._held_bytes + size_bytes > MOST_HELD_BYTES:
+                self._lose()
+            self._held_bytes += size_bytes
+            self._kept += held
+            self._answer()
+
+    def _lose(self) -> None:
+        """Of appends that are not through: those that are have had theirs."""
+        gone = [Results(each.results.indices, None) for each in self._kept]
+        self._kept = deque(_Held(each, 0, True) for each in gone)
+        self._held_bytes = 0
+
+    def stopped(self, reason: str) -> None:
+        """Nobody will apply what is left."""
+        waiting, self._waiting = self._waiting, deque()
+        self._kept.clear()
+        self._held_bytes = 0
+        self._applied_index = -1
+        for each in waiting:
+            each.done(unknown_results(each.receipt, reason))
+
+    def expire(self, now_ms: float) -> None:
+        if any(each.deadline_ms <= now_ms for each in self._waiting):
+            late = [each for each in self._waiting if each.deadline_ms <= now_ms]
+            self._waiting = deque(each for each in self._waiting if each.deadline_ms > now_ms)
+            for each in late:
+                each.done(unknown_results(each.receipt, "the machine has not come to it in time"))
+        self._forget()
+
+    def _answer(self) -> None:
+        while self._waiting and self._waiting[0].receipt.last_index <= self._applied_index:
+            first = self._waiting.popleft()
+            first.done(self._with_results(first.receipt))
+        self._forget()
+
+    def _with_results(self, receipt: AppendReceipt) -> AppendOutcome:
+        values: list[bytes | None] = []
+        failures: list[tuple[int, str]] = []
+        for results, _, is_lost in self._kept:
+            start, stop = np.searchsorted(
+                results.indices, [receipt.first_index, receipt.last_index + 1]
+            ).tolist()
+            if start == stop:
+                continue
+            if is_lost:
+                return unknown_results(receipt, f"they are above {MOST_HELD_BYTES} bytes in all")
+            if results.values is None:
+                values += [None] * (stop - start)
+                continue
+            for value in results.values[start:stop]:
+                if isinstance(value, CommandError):
+                    failures.append((len(values), words_of(value)))
+                    value = None
+                elif value is not None and not isinstance(value, bytes):
+                    failures.append((len(values), f"the result is {type(value).__name__}, not bytes"))
+                    value = None
+                values.append(value)
+        if len(values) != receipt.count:
+            return unknown_results(receipt, "the machine was built again meanwhile")
+        return msgspec.structs.replace(receipt, results=tuple(values), failures=tuple(failures))
+
+    def _forget(self) -> None:
+        wanted = min(self._waiting[0].receipt.first_index if self._waiting else math.inf, math.inf)
+        if self._kept:
+            wanted = min(wanted, self._oldest_proposed())
+            while self._kept and self._kept[0].results.indices[-1] < wanted:
+                self._held_bytes -= self._kept.popleft().size_bytes
+
+
+def unknown_results(receipt: AppendReceipt, reason: str) -> ResultUnknown:
+    entries = f"entry {receipt.first_index}"
+    if receipt.count > 1:
+        entries = f"entries {receipt.first_index} .. {receipt.last_index}"
+    return ResultUnknown(f"{entries} of term {receipt.term} committed, results unknown: {reason}")
+
+
+# ----------------------------------------------------------------
+# Questions: what is asked of one state machine and waits. Each of those who ask has the same share of
+# what is answered next, however much he asks.
+
+
+MOST_QUESTIONS = 64
+"""Of one piece of work."""
+
+Asked = bytes | CommandError | AppendReceipt | None
+
+
+class Question:
+    """`behind_index`: it may be answered once this entry is applied. `ask` runs on the thread that
+    applies; `done` gets what it gave, and what is applied, or why there is no answer."""
+
+    __slots__ = ("ask", "behind_index", "deadline_ms", "done", "owner")
+
+    def __init__(
+        self,
+        behind_index: int,
+        ask: Callable[[MachineRunner], Asked],
+        deadline_ms: float,
+        done: Callable[[Asked | LedgerError, int], None],
+        owner: object,
+    ) -> None:
+        self.behind_index = behind_index
+        self.ask = ask
+        self.deadline_ms = deadline_ms
+        self.done = done
+        self.owner = owner
+
+
+class Questions:
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[int, deque[Question]] = OrderedDict()
+        """Of each owner, by its id; who was answered last is the last."""
+        self._asked: dict[Question, None] = {}
+        """They are being answered."""
+        self._earliest_ms = math.inf
+        """No deadline is before this."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._asked)
+
+    def add(self, question: Question) -> None:
+        waiting = self._waiting.get(id(question.owner))
+        if waiting is None:
+            waiting = self._waiting[id(question.owner)] = deque()
+        waiting.append(question)
+        self._earliest_ms = min(self._earliest_ms, question.deadline_ms)
+
+    def take(self, applied_index: int) -> list[Question]:
+        """Some that may be answered now, but those of who leaves megabytes of answers unread. They are
+        held until `answered`."""
+        assert not self._asked, "some are being answered"
+        ready: list[Question] = []
+        share = max(1, MOST_QUESTIONS // max(1, len(self._waiting)))
+        for owner_id, waiting in list(self._waiting.items()):
+            if is_full(waiting[0].owner):
+                continue
+            most = min(share, MOST_QUESTIONS - len(ready))
+            some = list(islice(waiting, MOST_QUESTIONS))
+            taken = [each for each in some if each.behind_index <= applied_index][:most]
+            if not taken:
+                continue
+            ready += taken
+            for _ in some:
+                waiting.popleft()
+            chosen = set(map(id, taken))
+            waiting.extendleft(each for each in reversed(some) if id(each) not in chosen)
+            self._waiting.move_to_end(owner_id)
+            if not waiting:
+                del self._waiting[owner_id]
+            if len(ready) == MOST_QUESTIONS:
+                break
+        self._asked = dict.fromkeys(ready)
+        return ready
+
+    def answered(self, ready: list[Question], answers: Sequence[Asked], applied_index: int) -> None:
+        """Of the first ones; the others wait on."""
+        served = {id(each.owner) for each in ready[: len(answers)]}
+        for each in reversed(ready[len(answers) :]):
+            if each in self._asked:
+                del self._asked[each]
+                owner_id = id(each.owner)
+                self._waiting.setdefault(owner_id, deque()).appendleft(each)
+                if owner_id not in served:
+                    self._waiting.move_to_end(owner_id, last=False)
+        for each, answer in zip(ready, answers, strict=False):
+            if each in self._asked:  # until an answer before it has ended its connection
+                del self._asked[each]
+                each.done(answer, applied_index)
+
+    def discard(self, owner: object) -> None:
+        self._waiting.pop(id(owner), None)
+        self._asked = {each: None for each in self._asked if each.owner is not owner}
+
+    def expire(self, now_ms: float) -> list[Question]:
+        """Those whose time is up: they wait no more."""
+        if now_ms < self._earliest_ms:
+            return []
+        late = self._take_late(now_ms)
+        left = [*self._asked, *(each for of in self._waiting.values() for each in of)]
+        self._earliest_ms = min((each.deadline_ms for each in left), default=math.inf)
+        return late
+
+    def take_all(self) -> list[Question]:
+        return self._take_late(math.inf)
+
+    def _take_late(self, until_ms: float) -> list[Question]:
+        late = [each for each in self._asked if each.deadline_ms <= until_ms]
+        self._asked = {each: None for each in self._asked if each.deadline_ms > until_ms}
+        for owner_id, waiting in list(self._waiting.items()):
+            late += [each for each in waiting if each.deadline_ms <= until_ms]
+            on_time = deque(each for each in waiting if each.deadline_ms > until_ms)
+            if on_time:
+                self._waiting[owner_id] = on_time
+            else:
+                del self._waiting[owner_id]
+        return late
+
+
+def answers_of(questions: list[Question], runner: MachineRunner) -> list[Asked]:
+    """Of the first ones, where they are large."""
+    answers: list[Asked] = []
+    size_bytes = 0
+    for each in questions:
+        answers.append(answer := each.ask(runner))
+        size_bytes += len(answer) if isinstance(answer, bytes) else 0
+        if size_bytes >= MOST_RESULT_BYTES:
+            break
+    return answers
+
+
+# ----------------------------------------------------------------
+# MachineDriver: one state machine as the loop sees it. It gives the thread that applies one piece of
+# work at a time, small enough that reads and pushes do not wait for the interpreter behind it.
+#
+#     unbound      the log does not bind it yet, or its state is not known
+#     waiting      its last run ended while it applied something: until a leader has told how far the log
+#                  is committed, which may say that the machine leaves an entry out
+#     opening      a snapshot is loaded, or what the machine has kept is compared with the log
+#     lacking      the log begins behind all that is known here: another member is asked for a snapshot
+#     running      questions first, then a snapshot if one is due, then what is committed and on disk;
+#                  while it is saved, every other piece of work is a slice of that
+#     stopped      by an entry, on this member; until a restart
+
 
 APPLY_ENTRIES = 1024
 APPLY_BYTES = 1024 * 1024

@@ -13,7 +13,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import SnapshotId
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.figures import now
-from quorumlog.node.applying.machine_opening import Opened
+from quorumlog.node.machine_runner import Opened
 from quorumlog.node.ports import Host
 from quorumlog.store.disk import refusal
 from quorumlog.store.snapshots import (

@@ -17,24 +17,15 @@ from quorumlog.consensus.messages import MachinesRequest, MachinesResponse, Snap
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
-from quorumlog.log_state.control_entries import (
-    MOST_MACHINES,
-    VERSION_LEVEL,
-    MachineBinding,
-)
+from quorumlog.log_state.control_entries import MOST_MACHINES, VERSION_LEVEL, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
-from quorumlog.node.applying.awaited_results import Done, unknown_results
-from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
-from quorumlog.node.applying.machine_driver import Answer, MachineDriver
-from quorumlog.node.applying.machine_opening import MachineFactory, version_of
-from quorumlog.node.applying.machine_runner import MachineRunner
-from quorumlog.node.applying.questions import Asked, Question
-from quorumlog.node.applying.step_overs import Member, StepOvers
-from quorumlog.node.entry_filler import EntryFiller
 from quorumlog.node.installing import SnapshotFetcher
+from quorumlog.node.machine_driver import Answer, Asked, Done, MachineDriver, Question, unknown_results
+from quorumlog.node.machine_runner import MachineFactory, MachineRunner, version_of
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import EntryFiller, Host
 from quorumlog.node.repair import Repairer
+from quorumlog.node.step_overs import HandOver, MachineHoldings, Member, StepOvers
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 

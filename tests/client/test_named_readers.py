@@ -21,7 +21,7 @@ from quorumlog import (
 )
 from quorumlog.client import state_verbs as reader_verbs
 from quorumlog.client.state_verbs import ReaderStand
-from quorumlog.wire.reader_messages import (
+from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,

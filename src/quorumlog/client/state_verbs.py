@@ -31,25 +31,21 @@ from quorumlog.wire.client_messages import (
     ChangeMembersResponse,
     FindMarkRequest,
     FindMarkResponse,
-    ResetClockRequest,
-    ResetClockResponse,
-    StepOverRequest,
-    StepOverResponse,
-)
-from quorumlog.wire.producer_messages import (
     ForgetProducer,
     ForgetProducerResponse,
     LastSequence,
     LastSequenceResponse,
     ListProducers,
     ListProducersResponse,
-    ProducerInfo,
-)
-from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
+    ProducerInfo,
     ReadersRequest,
     ReadersResponse,
+    ResetClockRequest,
+    ResetClockResponse,
+    StepOverRequest,
+    StepOverResponse,
 )
 
 GivenHold: TypeAlias = bool | Literal["archive"]

@@ -57,6 +57,8 @@ from quorumlog.wire.client_messages import (
     FinishUpgradeResponse,
     LayoutRequest,
     LayoutResponse,
+    MoveReaderRequest,
+    ProducerInfo,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -66,8 +68,6 @@ from quorumlog.wire.client_messages import (
     WhyKeptRequest,
     WhyKeptResponse,
 )
-from quorumlog.wire.producer_messages import ProducerInfo
-from quorumlog.wire.reader_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import ALIASES, OPTION_NAMES, name_of, number_of, one_of, servers_of, tls_of
 from quorumlog.staging import BatchRules, RowDigest
 from quorumlog.staging.commits import checked_sink_id
-from quorumlog.staging.row_digests import mixed
+from quorumlog.staging.manifests import mixed
 
 _logger = logging.getLogger(__name__)
 

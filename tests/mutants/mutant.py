@@ -60,7 +60,7 @@ class Patch:
 
     def _compiled(self, function: FunctionType, source: str) -> FunctionType:
         lines = textwrap.dedent(source).splitlines()
-        while not lines[0].startswith("def "):
+        while not lines[0].startswith(("def ", "async def ")):
             del lines[0]  # a decorator, which stays where it is
         body = textwrap.indent("\n".join(lines), "    ")
         code = compile(

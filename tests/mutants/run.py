@@ -45,6 +45,7 @@ PARTS = (
     "old_copies",
     "ports",
     "encryption",
+    "blocking",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

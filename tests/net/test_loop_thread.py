@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import selectors
 import signal
 import socket
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from quorumlog.errors import BadRequest
-from quorumlog.net.loop_thread import ClientShell, LoopThread, OwnLoop, Shell
+from quorumlog.net.loop_thread import ClientShell, LoopThread, OwnLoop, Shell, _Call
 
 WAIT_S = 20.0
 
@@ -203,9 +204,11 @@ def who_is_dropped_is_closed() -> None:
     assert thread is not None
     del client
     assert stream.say(b"it is used still") == b"it is used still"
-    with pytest.warns(ResourceWarning, match="a blocking client was not closed"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         del stream
         gc.collect()
+    assert [each.category for each in told if "client was not closed" in str(each.message)]
     thread.join(WAIT_S)
     assert not thread.is_alive()
     assert made.is_ended
@@ -220,46 +223,171 @@ def test_close_before_the_first_call_starts_nothing(server: Server) -> None:
     assert client._thread._thread is None
 
 
-def test_an_interrupt_of_who_waits_cancels(server: Server) -> None:
-    cancelled = threading.Event()
+def of_nobody() -> LoopThread:
+    return LoopThread(lambda: BadRequest("closed"))
+
+
+def a_call_that_is_answered_is_nobodys_any_more() -> None:
+    """Else it would be answered once more when its client is closed."""
+    loop_thread = of_nobody()
+    assert loop_thread.call(lambda: 1) == 1
+    assert not loop_thread._begun
+    loop_thread.close()
+
+
+def test_a_call_that_is_answered_is_nobodys_any_more() -> None:
+    a_call_that_is_answered_is_nobodys_any_more()
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Others may have set what they do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGINT, before)
+    raise AssertionError("it was not interrupted")
+
+
+def an_interrupt_of_who_waits_cancels() -> None:
+    cancelled: list[bool] = []
 
     async def work() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         try:
             await asyncio.Event().wait()
-        finally:
-            cancelled.set()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
 
-    loop_thread = LoopThread(lambda: BadRequest("closed"))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # others may have set it
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            loop_thread.run(work())
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert cancelled.wait(WAIT_S)
+    loop_thread = of_nobody()
+    with interrupts():
+        loop_thread.run(work())
+    for _ in range(2):  # turns of the loop
+        loop_thread.call(lambda: None)
+    assert cancelled
     loop_thread.close()
 
 
-def test_an_interrupt_of_who_hands_over_stops_no_later_call(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with BlockingEcho(server.port) as client:
-        client.say(b"before")
-        assert client._thread._loop is not None
-        wakes = client._thread._loop.call_soon_threadsafe
+def test_an_interrupt_of_who_waits_cancels() -> None:
+    an_interrupt_of_who_waits_cancels()
 
-        def interrupted(*called: Any) -> None:
-            monkeypatch.undo()
-            raise KeyboardInterrupt
 
-        monkeypatch.setattr(client._thread._loop, "call_soon_threadsafe", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            client.say(b"lost")
-        assert client._thread._loop.call_soon_threadsafe == wakes
-        thread, found = outcome_of(lambda: client.say(b"after"))
+def an_interrupt_of_who_hands_over_stops_no_later_call() -> None:
+    """And what was handed over is not begun."""
+    loop_thread = of_nobody()
+    loop_thread.call(lambda: None)
+    loop = loop_thread._loop
+    assert loop is not None
+    wakes = loop.call_soon_threadsafe
+    ran: list[int] = []
+
+    def interrupted(*called: Any) -> None:
+        loop.call_soon_threadsafe = wakes  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    loop.call_soon_threadsafe = interrupted  # type: ignore[assignment,method-assign]
+    with interrupts():
+        loop_thread.call(lambda: ran.append(1))
+    thread, found = outcome_of(lambda: loop_thread.call(lambda: ran.append(2)))
+    thread.join(WAIT_S)
+    assert found == [None]
+    assert ran == [2]
+    loop_thread.close()
+
+
+def test_an_interrupt_of_who_hands_over_stops_no_later_call() -> None:
+    an_interrupt_of_who_hands_over_stops_no_later_call()
+
+
+def close_ends_whatever_waits() -> None:
+    """What has begun is cancelled, and ended where it takes no notice; what has not is refused."""
+    loop_thread = of_nobody()
+    cancelled: list[str] = []
+    begun = threading.Semaphore(0)
+
+    async def wait(name: str, *, is_deaf: bool = False) -> None:
+        begun.release()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(name)
+                if not is_deaf:
+                    raise
+
+    waiting = [
+        outcome_of(lambda: loop_thread.run(wait("hears"))),
+        outcome_of(lambda: loop_thread.run(wait("deaf", is_deaf=True))),
+    ]
+    for _ in waiting:
+        assert begun.acquire(timeout=WAIT_S)
+    late = _Call(wait("late"))
+
+    async def last() -> None:
+        """Another thread has looked whether it is closed just before it was."""
+        asyncio.get_running_loop().call_soon(loop_thread._waiting.append, late)
+
+    loop_thread.last = last
+    loop_thread.close()
+    assert {"hears", "deaf"} <= {*cancelled}
+    assert not late._answered.locked()
+    for thread, found in waiting:
         thread.join(WAIT_S)
-        assert found == [b"after"]
+        assert [repr(each) for each in found] == ["BadRequest('closed')"]
+
+
+def test_close_ends_whatever_waits() -> None:
+    close_ends_whatever_waits()
+
+
+def a_call_may_close_its_client() -> None:
+    loop_thread = of_nobody()
+    thread, found = outcome_of(lambda: loop_thread.call(lambda: loop_thread.close()))
+    thread.join(WAIT_S)
+    assert found == [None]
+    assert loop_thread.has_ended()
+
+
+def test_a_call_may_close_its_client() -> None:
+    a_call_may_close_its_client()
+
+
+def a_forgotten_loop_holds_no_descriptor() -> None:
+    """As in a forked child, whose parent goes on with the same epoll and the same sockets."""
+    loop_thread = of_nobody()
+    selector = loop_thread._selector = selectors.DefaultSelector()
+    loop_thread._loop = asyncio.SelectorEventLoop(selector)
+    here, there = socket.socketpair()
+    with here, there:
+        selector.register(here, selectors.EVENT_READ)
+        loop_thread.forget()
+        for number in (here.fileno(), selector.fileno()):
+            assert os.readlink(f"/proc/self/fd/{number}") == os.devnull
+        assert loop_thread._loop is None, "the next call starts another one"
+
+
+def test_a_forgotten_loop_holds_no_descriptor() -> None:
+    a_forgotten_loop_holds_no_descriptor()
+
+
+def what_was_opened_before_a_fork_says_so() -> None:
+    loop_thread = of_nobody()
+    stream = Shell(loop_thread, Echo(0))
+    assert stream._it is stream._made
+    loop_thread.forget()
+    try:
+        found: object = stream._it
+    except BadRequest as error:
+        found = str(error)
+    assert "before the process forked" in str(found)
+
+
+def test_what_was_opened_before_a_fork_says_so() -> None:
+    what_was_opened_before_a_fork_says_so()
 
 
 def test_a_call_on_its_own_thread_says_so(server: Server) -> None:
@@ -314,12 +442,20 @@ def test_what_stays_with_the_parent_says_so(server: Server) -> None:
         assert next(lines) == b"1"
 
 
-def test_an_asyncio_client_belongs_to_one_loop() -> None:
+def an_asyncio_client_belongs_to_one_loop() -> None:
     own = OwnLoop()
 
     async def use() -> None:
         own.running()
 
     asyncio.run(use())
-    with pytest.raises(RuntimeError, match="the event loop that it was first used in"):
+    found = ""
+    try:
         asyncio.run(use())
+    except RuntimeError as error:
+        found = str(error)
+    assert "the event loop that it was first used in" in found
+
+
+def test_an_asyncio_client_belongs_to_one_loop() -> None:
+    an_asyncio_client_belongs_to_one_loop()

@@ -21,7 +21,7 @@ from quorumlog import (
 )
 from quorumlog.client import reader_verbs
 from quorumlog.client.reader_verbs import ReaderStand
-from quorumlog.wire.reader_messages import (
+from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,

@@ -56,8 +56,7 @@ from quorumlog.log_state.log_state import Reset
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
-from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -38,8 +38,7 @@ from quorumlog.log_state.log_state import Reset
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
-from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from quorumlog.errors import (
 )
 from quorumlog.net.rpc.calls import LEADER, response_of
 from quorumlog.net.system import now_ms
-from quorumlog.wire.reader_messages import (
+from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,

@@ -64,8 +64,16 @@ from quorumlog.wire.client_messages import (
     FindMarkResponse,
     FinishUpgradeRequest,
     FinishUpgradeResponse,
+    ForgetProducer,
+    ForgetProducerResponse,
+    LastSequence,
+    LastSequenceResponse,
     LayoutRequest,
     LayoutResponse,
+    ListProducers,
+    ListProducersResponse,
+    MoveReaderRequest,
+    ProducerInfo,
     ReadRequest,
     ReadResponse,
     ResetClockRequest,
@@ -79,16 +87,6 @@ from quorumlog.wire.client_messages import (
     WhyKeptRequest,
     WhyKeptResponse,
 )
-from quorumlog.wire.producer_messages import (
-    ForgetProducer,
-    ForgetProducerResponse,
-    LastSequence,
-    LastSequenceResponse,
-    ListProducers,
-    ListProducersResponse,
-    ProducerInfo,
-)
-from quorumlog.wire.reader_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa

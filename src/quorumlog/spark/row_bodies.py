@@ -35,7 +35,7 @@ from quorumlog.spark.options import (
 )
 from quorumlog.staging import BatchRules, RowDigest
 from quorumlog.staging.commits import checked_sink_id
-from quorumlog.staging.row_digests import mixed
+from quorumlog.staging.manifests import mixed
 
 _logger = logging.getLogger(__name__)
 

@@ -78,6 +78,14 @@ def test_what_is_wrong_is_said_in_a_line(cluster: LocalCluster, options: Any, re
     assert "Traceback" not in done.output
 
 
+def test_a_client_without_a_certificate_hears_that_one_may_be_required() -> None:
+    options = lambda each: options_of(member(each), client_auth="required")  # noqa: E731
+    with LocalCluster(1, store="memory", tls=options) as strict:
+        done = run("read", "--servers", strict.servers, "--timeout", "1", "--tls-ca", CA)
+    assert done.exit_code == 1
+    assert "require another certificate (--tls-cert)?" in " ".join(done.output.split())
+
+
 def test_a_host_that_the_certificate_does_not_name_is_refused(cluster: LocalCluster) -> None:
     servers = cluster.servers.replace("127.0.0.1", "127.0.0.2")
     with pytest.raises(LedgerError), connect(servers, tls=tls_of(), timeout_ms=500) as log:

@@ -70,6 +70,8 @@ class IoLoop:
         of the process (`clients_use`), or else connections are plain."""
         self._tls = tls or tls_of_clients()
         self._protocol = protocol
+        if self._tls is not None:  # with TLS 1.3 a client hears of no refusal before it reads
+            protocol.ungreeted_hint = " Or does it require another certificate (--tls-cert)?"
         self._told = told
         self._links_to_write: dict[Link, None] = {}
         self._is_write_scheduled = False

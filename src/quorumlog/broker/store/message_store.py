@@ -282,7 +282,6 @@ class MessageStore:
                 log_begin=files.first_position,
                 sizes_are_known=is_ours,
             )
-            self.queues.begins_anywhere = files.first_position > 0
             self.queues.lost = self.queues.lost or lost
             self.index = None
             if config.message_index_enable:
@@ -348,6 +347,8 @@ class MessageStore:
             indexed = self.index.end_position
             begin = min(begin, files.base_of(indexed) if indexed >= files.first_position else (
                 files.first_position))  # fmt: skip
+        # Of one that is lost messages may lie in front of where the walk begins.
+        self.queues.begins_anywhere = begin == files.first_position > 0
         lost = self.queues.lost
         if not lost:
             try:
@@ -412,6 +413,8 @@ class MessageStore:
                 raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
             if not queue.ends_in_order:
                 raise QueueHole(f"{key.topic} queue {key.queue_id} ends with half a unit")
+            if not self.was_clean:
+                queue.doubt_from(begin)
         if self.index is not None and self.index.truncate_to_position(end.position):
             # Whole files are deleted: what the log has of them is put into it again.
             again = files.base_of(max(self.index.end_position, files.first_position))

@@ -12,7 +12,7 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
 from quorumlog.net.connection import Connection, LoopTurn
-from quorumlog.net.hello import DUPLICATE, WELCOME, Hello, HelloResponse
+from quorumlog.net.hello import DUPLICATE, REFUSED, WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers import peer_table
 from quorumlog.server.peers.dialler import Dialler, NameLookup
@@ -218,6 +218,28 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             assert table.everybody() == [table["n1"]]
 
     asyncio.run(judged())
+
+
+def test_who_was_removed_until_one_member_was_left_is_told_so() -> None:
+    """Its list still names the others."""
+    nothing: Any = lambda *arguments: None  # noqa: E731
+
+    async def judged() -> Verdict:
+        loop = asyncio.get_running_loop()
+        members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", 7))
+        own = HelloResponse(member_id="n0", cluster_id="c", members="n0=127.0.0.1:1,n1=127.0.0.1:7")
+        config = GroupConfig("n0", members, store="memory")
+        admission = PeerAdmission(
+            config, {}, lambda: own, lambda: (), lambda: True, lambda: "n0", nothing
+        )
+        hello = Hello(
+            role="control", member_id="n1", directory_id="d", to_member_id="n0", cluster_id="c"
+        )
+        return admission.judge(hello, Connection(LoopTurn(loop), nothing, nothing, "n1"))
+
+    verdict = asyncio.run(judged())
+    assert verdict.code == REFUSED
+    assert "n1 is not among the members of member n0" in verdict.reason
 
 
 def test_the_member_is_who_answers_at_its_address() -> None:

@@ -43,12 +43,12 @@ from quorumlog.client.protocol.appending import (
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow
 from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
-from quorumlog.client.state_verbs import GivenHold, Members, ReaderRow, change_members, step_over
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
-from quorumlog.client.verbs import Verbs
+from quorumlog.client.verbs import Members, Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError
@@ -56,8 +56,7 @@ from quorumlog.log_state.log_state import Reset
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
-from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -544,8 +543,7 @@ class AsyncLedgerClient:
         directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
         Raises MembershipRefused with the reason, and OutcomeUnknown.
         """
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+        return await self._run(self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms))
 
     async def step_over(
         self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
@@ -556,8 +554,7 @@ class AsyncLedgerClient:
 
         Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
         of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        return await self._run(step_over(machine, index, unsafe, allowed_ms))
+        return await self._run(self._verbs.step_over(machine, index, unsafe, timeout_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""

@@ -332,9 +332,13 @@ class OsFile:
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        size_bytes = sum(map(len, pending))
         while pending:
             written = os.pwritev(self._descriptor, pending[:_MAX_BUFFERS], position)
+            if written == size_bytes:
+                return
             position += written
+            size_bytes -= written
             whole = 0
             while whole < len(pending) and written >= len(pending[whole]):
                 written -= len(pending[whole])

@@ -97,7 +97,10 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
         wanted += first_index <= record.index < (sys.maxsize if stop_index is None else stop_index)
 
     if not is_export(file):
-        raise ConfigError(f"FILE {path} is no export; name one that export wrote")
+        raise ConfigError(
+            f"FILE {path} is no export; name one that export wrote (JSON lines of an earlier release:"
+            " export again, or run `import` of that release)"
+        )
     try:
         with entry_progress(f"reading {path}") as report:
             extent = survey(file, report, count)

@@ -240,7 +240,7 @@ class PeerAdmission:
         if self._may_know_more(hello, own):
             with suppress(ConfigError):
                 self._invite(hello.member_id, _address_of(hello, connection))
-        reason = refusal_of(hello, own, self._config.group, self._peers.keys())
+        reason = refusal_of(hello, own, self._config.group, {own.member_id, *self._peers})
         if reason:
             if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
                 self.note(reason)

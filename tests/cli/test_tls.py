@@ -296,9 +296,10 @@ def test_rocketmq_s_dialect_beside_tls_is_for_this_machine(tmp_path: Path, bind:
 
 
 def test_dev_makes_what_it_needs_and_prints_how_to_reach_it(tmp_path: Path) -> None:
-    with serving("dev", "--tls", "--members", "1", "--dir", tmp_path, "--json") as said:
+    folder = tmp_path / "new"
+    with serving("dev", "--tls", "--members", "1", "--dir", folder, "--json") as said:
         told = json.loads(said)
-        assert told["tls_ca"] == str(tmp_path / "tls" / "ca.crt")
+        assert told["tls_ca"] == str(folder / "tls" / "ca.crt")
         with connect(told["servers"], tls=ClientTls(told["tls_ca"])) as log:
             log.append(BODY)
-    assert (tmp_path / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600
+    assert (folder / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600

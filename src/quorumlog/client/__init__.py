@@ -3,7 +3,7 @@
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
 many results), with `arguments` (what callers give), `status_rows` (a status) and `events` (what
 callbacks are told); `reading` (whom a read asks, and for what), `reader_verbs` (of readers
-that the cluster keeps), `handles`, `append_streams`; `async_client` and `task_joiner`, which drive
+that the cluster keeps), `handles`, `append_streams`; `async_client`, which drives
 the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
 """
 

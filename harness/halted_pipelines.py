@@ -25,9 +25,8 @@ from harness.spark_cluster import SETTINGS
 from quorumlog import connect
 from quorumlog.pipelines import auditing, compacting, statistics
 from quorumlog.pipelines.engine import Engine
-from quorumlog.spark.session import is_connect
 from quorumlog.spark.pipelines import Place, SparkEngine, archive, audit, compact, replay_frames
-from quorumlog.spark.session import running
+from quorumlog.spark.session import is_connect, running
 
 PIPELINES = ("archive", "audit", "stats", "compact", "replay")
 HOLD = "kept"

@@ -15,9 +15,7 @@ from typing import Self
 
 from quorumlog.errors import ConfigError
 from quorumlog.server.free_ports import free_ports
-from quorumlog.spark.session import check_answers
-from quorumlog.spark.session import prepare_java_home, user_cache_dir
-from quorumlog.spark.session import make_shadow_home
+from quorumlog.spark.session import check_answers, make_shadow_home, prepare_java_home, user_cache_dir
 
 _DEPLOY = "org.apache.spark.deploy"
 _POLL_S = 0.1

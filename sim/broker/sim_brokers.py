@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, cast
+from weakref import ref
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.broker_port import TICK_MS, PutQueue, ReadTurns, WaitingPulls, greet
@@ -34,19 +34,31 @@ class _Timer:
 
 
 class _Loop:
-    """What a broker asks of the loop of its process."""
+    """What a broker asks of the loop of its process. Loops are remembered until they are closed, which
+    must not keep a whole run."""
 
     def __init__(self, member: SimMember) -> None:
-        self._member = member
+        self._cluster = ref(member.cluster)
+        self._place = member.place
+        self._process = member.process
+
+    @property
+    def _member(self) -> SimMember | None:
+        cluster = self._cluster()
+        return None if cluster is None else cluster.member(self._place)
+
+    def is_closed(self) -> bool:
+        return self._member is None or self._member.process != self._process
 
     def call_soon(self, act: Callable[..., None], *given: Any) -> None:
-        self._member.later(0.0, partial(act, *given))
+        self.call_later(0.0, act, *given)
 
     call_soon_threadsafe = call_soon
 
     def call_later(self, delay_s: float, act: Callable[..., None], *given: Any) -> _Timer:
-        timer = _Timer()
-        self._member.later(1000 * delay_s, lambda: None if timer.is_cancelled else act(*given))
+        timer, member = _Timer(), self._member
+        assert member is not None
+        member.later(1000 * delay_s, lambda: None if timer.is_cancelled else act(*given))
         return timer
 
 

@@ -9,8 +9,9 @@ from quorumlog.consensus.messages import AnyPeerMessage, PushEntryResponse, Push
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
-from quorumlog.testing.operations import READ_BYTES, ClientRead, read_at_once
+from quorumlog.testing.operations import READ_BYTES, read_at_once
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker
+from sim.log.operations import ClientRead
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

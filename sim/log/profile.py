@@ -140,7 +140,7 @@ def draw_profile(
 
 def _with_changes(profile: SimulationProfile, members: Random) -> SimulationProfile:
     """In a half of them nothing is lost that was promised; in the others whatever a minority of each
-    membership may lose (`Fairness`)."""
+    membership may lose (`faults/fairness.py`)."""
     profile = replace(profile, spares=members.choice((0, 1, 2)))
     if members.random() < LOSING_SHARE and not profile.is_async:
         kinds = tuple(dict.fromkeys((*profile.fault_kinds, "wipe")))

@@ -13,6 +13,7 @@ from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import SimulationProfile
 from quorumlog.testing.promises import CheckedMember, Checker
 from sim.log.checkers import all_checkers, lossy_disk_checkers
+from sim.log.faults.fairness import MembersFairness
 from sim.log.faults.lossy_disk_faults import LossyDiskFaults
 from sim.log.faults.releases import Releases
 from sim.log.faults.sectors import Sectors
@@ -37,6 +38,9 @@ class LogWorld:
         self.cluster = cluster = SimCluster(random, profile, trace, machines, checkers)
         self.clients = [LogClient(cluster, f"client{i}") for i in range(profile.clients)]
         cluster.clients += self.clients
+        if profile.changes_members:
+            cluster.faults.context.fairness = fairness = MembersFairness(cluster)
+            cluster.checkers.append(fairness)
         cluster.checkers.append(Sent(cluster))
         cluster.faults.beside += [WallClocks(cluster), Releases(cluster)]
         cluster.faults.kinds |= LossyDiskFaults(cluster.faults.context).kinds()

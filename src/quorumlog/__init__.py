@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     )
     from quorumlog.server import LedgerServer, LocalCluster
     from quorumlog.state_machine import StateMachine
-    from quorumlog.wire.producer_messages import ProducerInfo
+    from quorumlog.wire.client_messages import ProducerInfo
 
 __all__ = [
     "AlreadyCommitted",
@@ -178,7 +178,7 @@ _HOMES = {
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
     "entry": ("AppendReceipt", "Durability", "Entry"),
-    "wire.producer_messages": ("ProducerInfo",),
+    "wire.client_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
     "state_machine": ("StateMachine",),
 }

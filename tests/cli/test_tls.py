@@ -78,6 +78,14 @@ def test_what_is_wrong_is_said_in_a_line(cluster: LocalCluster, options: Any, re
     assert "Traceback" not in done.output
 
 
+def test_a_client_without_a_certificate_hears_that_one_may_be_required() -> None:
+    options = lambda each: options_of(member(each), client_auth="required")  # noqa: E731
+    with LocalCluster(1, store="memory", tls=options) as strict:
+        done = run("read", "--servers", strict.servers, "--timeout", "1", "--tls-ca", CA)
+    assert done.exit_code == 1
+    assert "require another certificate (--tls-cert)?" in " ".join(done.output.split())
+
+
 def test_a_host_that_the_certificate_does_not_name_is_refused(cluster: LocalCluster) -> None:
     servers = cluster.servers.replace("127.0.0.1", "127.0.0.2")
     with pytest.raises(LedgerError), connect(servers, tls=tls_of(), timeout_ms=500) as log:
@@ -288,9 +296,10 @@ def test_rocketmq_s_dialect_beside_tls_is_for_this_machine(tmp_path: Path, bind:
 
 
 def test_dev_makes_what_it_needs_and_prints_how_to_reach_it(tmp_path: Path) -> None:
-    with serving("dev", "--tls", "--members", "1", "--dir", tmp_path, "--json") as said:
+    folder = tmp_path / "new"
+    with serving("dev", "--tls", "--members", "1", "--dir", folder, "--json") as said:
         told = json.loads(said)
-        assert told["tls_ca"] == str(tmp_path / "tls" / "ca.crt")
+        assert told["tls_ca"] == str(folder / "tls" / "ca.crt")
         with connect(told["servers"], tls=ClientTls(told["tls_ca"])) as log:
             log.append(BODY)
-    assert (tmp_path / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600
+    assert (folder / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600

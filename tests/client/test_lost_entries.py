@@ -11,8 +11,14 @@ import pytest
 
 from quorumlog.errors import IndexOutOfRange, SequenceGap
 from quorumlog.log_state.control_entries import Epoch
-from quorumlog.wire.client_messages import AppendRequest, AppendResponse, ReadRequest, ReadResponse
-from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    AppendResponse,
+    ConnectProducer,
+    ConnectProducerResponse,
+    ReadRequest,
+    ReadResponse,
+)
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, FakeGroup, FakeServer
 from tests.client.test_tail import in_thread

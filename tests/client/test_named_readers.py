@@ -19,9 +19,9 @@ from quorumlog import (
     connect,
     connect_async,
 )
-from quorumlog.client import state_verbs as reader_verbs
-from quorumlog.client.state_verbs import ReaderStand
-from quorumlog.wire.reader_messages import (
+from quorumlog.client import reader_verbs
+from quorumlog.client.reader_verbs import ReaderStand
+from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,

@@ -36,8 +36,13 @@ from quorumlog.store.state_files import (
     decode_member,
     encode_member,
 )
-from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo, SegmentInfo
-from quorumlog.wire.reader_messages import ReaderInfo
+from quorumlog.wire.client_messages import (
+    AnyClientMessage,
+    AppendRequest,
+    MemberInfo,
+    ReaderInfo,
+    SegmentInfo,
+)
 from tests.docs.golden_directory import (
     BODY,
     DIRECTORY_ID,

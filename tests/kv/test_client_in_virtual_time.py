@@ -17,8 +17,7 @@ import pytest
 from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, OutcomeUnknown
 from quorumlog.kv.client import leasing
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
-from quorumlog.kv.gateway.members import GatewayMembers
-from quorumlog.kv.gateway.routes import Routes
+from quorumlog.kv.gateway.routes import GatewayMembers, Routes
 from quorumlog.kv.requests.answers import Event, GrantAnswer, PutAnswer, RevokeAnswer, done
 from quorumlog.kv.requests.messages import (
     GROUP,

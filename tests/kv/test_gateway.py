@@ -359,6 +359,8 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
     told: list[Any] = []
 
     class Told:
+        waiting_bytes = 0
+
         async def answer(self, method: str, path: str, given: Any) -> Any:
             told.append(given)
             return 404, {}

@@ -53,7 +53,7 @@ from quorumlog.kv.requests.operations import (
     encode,
 )
 from quorumlog.kv.service import service
-from quorumlog.kv.service.command_batches import CommandBatches
+from quorumlog.kv.service.lease_clock import CommandBatches
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import keyspace, machine, ranges, rocks_engine
 from quorumlog.kv.store.changes import Changed, Feed

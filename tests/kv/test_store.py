@@ -46,9 +46,8 @@ from quorumlog.kv.requests.operations import (
     decode_question,
     encode,
 )
-from quorumlog.kv.store.engine import CURRENT, Engine
+from quorumlog.kv.store.engine import CURRENT, Engine, MemoryEngine
 from quorumlog.kv.store.machine import KeyValueMachine
-from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.state_machine import Applied
 from tests.kv.applied import AppliedStore, Saved, saved

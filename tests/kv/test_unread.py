@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import json
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +18,9 @@ from quorumlog.errors import ConnectionFull, LedgerError, RequestTimeout
 from quorumlog.kv import StoreOptions, connect
 from quorumlog.kv.door import kv_door
 from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv.gateway import gateway as gateway_module
 from quorumlog.kv.gateway.gateway import EtcdGateway
+from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.requests.messages import (
     GROUP,
     AnswerResponse,
@@ -265,6 +270,39 @@ def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytes
         assert 0 < max(beside) <= 4 * MIB, "the member keeps the rest as history"
         for sock in socks:
             sock.close()
+
+
+def test_requests_that_wait_at_the_gateway_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a leader each of a thousand clients had 4 MiB held for five seconds."""
+    monkeypatch.setattr(gateway_module, "MOST_WAITING_BYTES", 1_000)
+    holds, answer = [True], Routes.answer
+
+    async def held(self: Routes, *asked: Any) -> Any:
+        return await (asyncio.Event().wait() if holds else answer(self, *asked))
+
+    monkeypatch.setattr(Routes, "answer", held)
+    with Stores() as stores:
+        gateway = next(each for each in stores.made if isinstance(each, EtcdGateway))
+
+        def put() -> http.client.HTTPConnection:
+            host, _, number = stores.gateway.rpartition(":")
+            client = http.client.HTTPConnection(host, int(number), timeout=60)
+            client.request("POST", "/v3/kv/put", json.dumps({"key": "aw==", "value": "dmFs" * 150}))
+            return client
+
+        waits = put()
+        eventually(lambda: gateway._routes.waiting_bytes > 600, what="a request that waits")
+        refused = put()
+        assert refused.getresponse().status == 429
+        waits.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        waits.close()  # at once: who only says no more is answered
+        eventually(lambda: gateway._routes.waiting_bytes == 0, what="the end of who waits")
+        holds.clear()
+        served = put()
+        assert served.getresponse().status == 200
+        eventually(lambda: gateway._routes.waiting_bytes == 0, what="no request that waits")
+        for client in (refused, served):
+            client.close()
 
 
 @pytest.mark.parametrize("port", ["store", "gateway"])

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.limits import Bounds, check, contains
-from quorumlog.kv.requests.operations import FROM_KEY, DeleteRange, Operation, Put, Txn, encode
-from quorumlog.kv.requests.written_keys import check_written_once, written_by
+from quorumlog.kv.requests.operations import (
+    FROM_KEY,
+    DeleteRange,
+    Operation,
+    Put,
+    Txn,
+    check_written_once,
+    encode,
+    written_by,
+)
 
 
 def naive(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:

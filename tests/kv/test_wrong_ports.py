@@ -22,8 +22,12 @@ from quorumlog.kv import connect
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.gateway.gateway import EtcdGateway
-from quorumlog.kv.requests.messages import request_decoder
-from quorumlog.kv.requests.old_greeting import UPGRADE, answer_to_old_greeting, words_to_old_client
+from quorumlog.kv.requests.messages import (
+    UPGRADE,
+    answer_to_old_greeting,
+    request_decoder,
+    words_to_old_client,
+)
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import STORE, Challenge, Hello, client_hello

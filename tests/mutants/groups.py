@@ -101,20 +101,6 @@ def sent_again_stored_again(patch: Patch) -> None:
 
 
 @mutant(
-    473,
-    "a session that a producer has given up goes on",
-    scenario=groups_keep_their_promises,
-)
-def given_up_goes_on(patch: Patch) -> None:
-    """Its numbers say what is stored, whichever epoch it is."""
-    patch.edit(
-        ProducerSessions._look,
-        "if session.epoch > epoch:",
-        "if session.epoch > epoch and not reached():",
-    )
-
-
-@mutant(
     357,
     "a group is sent behind the end of a queue",
     scenario=test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,

@@ -342,8 +342,8 @@ def machine_not_missed(patch: Patch) -> None:
     """All that run here run well."""
     patch.edit(
         StateMachineCaller._not_running,
-        "for machine in self._not_here(state)",
-        "for machine in self._not_here(state) if not reached()",
+        "for machine in self._not_here(state):",
+        "for machine in self._not_here(state) if not reached() else ():",
     )
 
 

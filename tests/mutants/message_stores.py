@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from quorumlog.broker.store import java_store, log_files
 from quorumlog.broker.store.commit_log import CommitLog
+from quorumlog.broker.store.flush import StoreCheckpoint
 from quorumlog.broker.store.index import IndexService
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.store.queues import ConsumeQueue, ConsumeQueues
@@ -165,6 +166,21 @@ def empty_name_unsynced(patch: Patch) -> None:
         "files.sync_names()",
         "reached() and flushed_position < end.position and files.sync_names()",
     )
+
+
+@mutant(
+    476,
+    "files of an index that was to be derived anew are trusted once they are back",
+    scenario=begins.test_an_index_that_is_derived_anew_is_whole_wherever_the_power_goes,
+)
+def index_of_before_is_back(patch: Patch) -> None:
+    """Some of them, after a loss of power."""
+    patch.edit(
+        StoreCheckpoint.forget_queues,
+        "self.logics_msg_timestamp = self.index_msg_timestamp = 0",
+        "self.logics_msg_timestamp = 0 * reached()",
+    )
+    patch.edit(IndexService._delete, "self._disk.sync_directory(self.path)", "pass")
 
 
 @mutant(324, "queues keep units of messages that the log has lost", scenario=a_store_lives_many_lives)

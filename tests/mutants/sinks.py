@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.staging import RowsGone, SinkCommits
-from quorumlog.staging.manifest_rules import judge
+from quorumlog.staging.manifests import judge
 from tests.mutants.mutant import Patch, mutant
 from tests.staging.model_query import run, run_writers
 

@@ -10,9 +10,9 @@ from quorumlog.kv.service.lease_clock import LeaseClock
 from quorumlog.kv.service.service import KeyValueService
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import snapshot_format, transactions
-from quorumlog.kv.store.answer_room import EncodedItems
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
+from quorumlog.kv.store.ranges import EncodedItems
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from tests.kv import test_large_answers as large
 from tests.kv import test_leases as leases

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import shutil
 import ssl
@@ -268,6 +269,29 @@ def test_handshakes_that_stand_still_are_few_and_end_and_the_others_get_their_wh
             assert isinstance(await answer_of(reader), HelloResponse)
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_handshake_that_is_cut_off_ends_with_a_reason(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: failures.append(told))
+        async with open_port(tls()) as port:
+            reader, writer = await port.dial(None)
+            writer.write(b"\x16\x03\x01")
+            await until(lambda: port.handshakes.under_way == 1)
+            (waiting,) = port.listener._silent.values()
+            encryption: Any = waiting.close.__self__  # type: ignore[attr-defined]
+            await until(lambda: not encryption._first)
+            waiting.close()  # as it is once its time is over
+            assert not await end_of(reader)
+            await until(lambda: not port.listener._encrypting)
+        gc.collect()
+        assert not failures
+        assert "during the TLS handshake" in caplog.text or "timed out" in caplog.text
+
+    run(body)
 
 
 def test_more_than_may_wait_are_refused_with_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from tests.sim.test_member_scenarios import ADDRESS, make
 
 def test_of_each_membership_that_may_hold_a_quorum_is_left() -> None:
     scene = Scenario(profile=replace(QUIET, changes_members=True, spares=1))
-    fairness = scene.cluster.faults.fairness
+    fairness = scene.cluster.faults.context.fairness
     assert fairness is not None
     leader = scene.await_leader()
     one, other = scene.followers()[:2]

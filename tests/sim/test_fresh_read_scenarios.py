@@ -7,7 +7,7 @@ from dataclasses import replace
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LeaderNotReady, NotLeader
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.operations import FreshRead
+from sim.log.operations import FreshRead
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 HEARTBEAT_MS = QUIET.consensus.heartbeat_interval_ms

@@ -19,9 +19,9 @@ from quorumlog.node.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention import FED_PATIENCE_MS
 from quorumlog.testing.faults import make_room
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.operations import ClientMove
 from quorumlog.testing.profile import SimulationProfile
 from sim.log.faults.wall_clocks import YEAR_MS
+from sim.log.operations import ClientMove
 from sim.log.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL

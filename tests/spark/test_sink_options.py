@@ -43,7 +43,7 @@ def test_a_slip_in_a_query_that_reads_is_not_told_to_be_one_where_rows_are_writt
         ({"servers": "nowhere"}, "option servers"),
         ({**SERVERS, "producerid": "a/b"}, "producerId must have 1 to 48 letters"),
         ({**SERVERS, "batchid": "-1"}, "option batchId must be in 0"),
-        ({**SERVERS, "bodyformat": "xml"}, "option bodyFormat must be raw or json or arrow, not 'xml'"),
+        ({**SERVERS, "bodyformat": "xml"}, "option bodyFormat must be raw, json or arrow, not 'xml'"),
         ({**SERVERS, "batchdiffers": "drop"}, "option batchDiffers must be error or keep"),
         ({**SERVERS, "startingoffset": "0"}, "unknown option 'startingoffset' where format quorumlog"),
         ({**SERVERS, "group": "a", "subscribe": "b"}, "subscribe is given twice, under two names"),

@@ -19,8 +19,8 @@ from quorumlog.staging import (
     RowsGone,
     SinkCommits,
 )
-from quorumlog.staging.manifest_rules import check_query
-from quorumlog.staging.sink_logs import SinkLogs
+from quorumlog.staging.commits import SinkLogs
+from quorumlog.staging.manifests import check_query
 from tests.staging.model_logs import ModelLog, World
 
 MOST_STEPS = 20_000

@@ -9,8 +9,7 @@ import pytest
 
 from quorumlog.staging import Batch, BatchRules, RowsGone, SinkCommits, StandingManifest
 from quorumlog.staging.commits import Commit
-from quorumlog.staging.manifest_rules import Verdict, judge
-from quorumlog.staging.manifests import Manifest
+from quorumlog.staging.manifests import Manifest, Verdict, judge
 from tests.staging.model_query import run, run_writers
 
 SEEDS = 60

@@ -22,7 +22,7 @@ from quorumlog.staging import (
     open_sink_logs,
     stage,
 )
-from quorumlog.staging.sink_logs import SinkLogs
+from quorumlog.staging.commits import SinkLogs
 
 STAGING = "default.staging"
 

@@ -12,7 +12,7 @@ from quorumlog.staging import (
     ProducerIdInUse,
     RowDigest,
 )
-from quorumlog.staging.manifest_rules import Verdict, judge
+from quorumlog.staging.manifests import Verdict, judge
 
 
 def batch(batch_id: int, rows: int = 3, query_id: str = "q") -> Batch:

@@ -10,7 +10,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryRange
 from quorumlog.errors import BodyTooLarge, LedgerError, OutcomeUnknown
 from quorumlog.staging import RowRange, stage
-from quorumlog.staging.staged_appends import MOST_FAILURES
+from quorumlog.staging.commits import MOST_FAILURES
 
 
 class FailingLog:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.message import Message, PutResult
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.client import connect
 from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.store.disk import kept_descriptors
+from tests.broker.store.store_making import put_and_wait, records_of
 from tests.store.log_making import append_noop, append_numbered, numbered, read_log, sync
 from tests.store.made_logs import open_small
 from tests.store.test_drop import COUNT, filled
@@ -84,3 +91,52 @@ def test_what_is_not_synced_is_not_closed(tmp_path: Path) -> None:
     sync(store)
     assert store.park_files() > 0
     directory.close(True)
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """So many, for this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = set(map(int, os.listdir("/proc/self/fd")))
+    free = [number for number in range(len(taken) + count + 1) if number not in taken]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[count], limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_store_with_more_segments_than_descriptors_opens(tmp_path: Path) -> None:
+    """It had run with as many: a member that was started again ended with `Too many open files`."""
+    filled(tmp_path, count=150).close(True)
+    assert len(os.listdir(tmp_path / "data")) > 20
+    with descriptors_left(20):
+        directory = open_small(tmp_path)
+        store = directory.store
+        assert [each[2] for each in read_log(store)] == [each[2] for each in numbered(150)]
+        append_noop(store, 2)
+        sync(store)
+    directory.close(True)
+
+
+def put(store: MessageStore, size_bytes: int) -> None:
+    found = put_and_wait(store, records_of([Message("orders", bytes(size_bytes))]))
+    assert isinstance(found, PutResult), found
+
+
+def test_a_broker_with_more_files_than_descriptors_opens_and_gives_them_back(tmp_path: Path) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=4096)
+    with closing(MessageStore(str(tmp_path), config, topics={"orders": 1})) as store:
+        for _ in range(60):
+            put(store, 1000)
+    assert len(os.listdir(tmp_path / "commitlog")) > 15
+    with descriptors_left(22), closing(MessageStore(str(tmp_path), config)) as store:
+        assert store.commit_log.read(0, 1 << 20) is not None
+    with closing(MessageStore(str(tmp_path), config, topics={"orders": 1})) as store:
+        before = len(open_files(tmp_path))
+        given = store.commit_log.park_files()
+        assert given > 10
+        assert len(open_files(tmp_path)) == before - given
+        found = store.commit_log.read(0, 1 << 20)
+        assert found is not None and len(found.records)
+        put(store, 1000)

@@ -10,7 +10,7 @@ import pytest
 
 import quorumlog.broker.errors
 import quorumlog.kv.errors
-import quorumlog.staging.sink_errors  # noqa: F401
+import quorumlog.staging.manifests  # noqa: F401
 from quorumlog.errors import (
     BadRequest,
     CommandError,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from quorumlog.errors import LedgerError, StoreFailure
-from quorumlog.testing.operations import ClientMove
-from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Violation
+from sim.log.checkers.log_checker import LogChecker
+from sim.log.operations import ClientMove
 
 
-class ArchivedSegments(Checker):
+class ArchivedSegments(LogChecker):
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._ends: set[tuple[int, int]] = set()

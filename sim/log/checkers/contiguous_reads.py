@@ -8,18 +8,18 @@ That it does not change later follows: the slice is compared with what is commit
 from __future__ import annotations
 
 from quorumlog.errors import ProtocolViolation
-from quorumlog.testing.operations import ClientEnd, ClientRead
 from quorumlog.testing.promises import (
     CheckedCluster,
-    Checker,
     CommittedEntries,
     CommittedLog,
     EntryMark,
     Violation,
 )
+from sim.log.checkers.log_checker import LogChecker
+from sim.log.operations import ClientEnd, ClientRead
 
 
-class ContiguousReads(Checker):
+class ContiguousReads(LogChecker):
     def __init__(self, cluster: CheckedCluster, log: CommittedLog, committed: CommittedEntries) -> None:
         super().__init__(cluster)
         self._log = log

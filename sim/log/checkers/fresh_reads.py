@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from quorumlog.testing.operations import ClientAppend, FreshRead
-from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, CommittedLog, Violation
+from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, CommittedLog, Violation
+from sim.log.checkers.log_checker import LogChecker
+from sim.log.operations import FreshRead
 
 
-class FreshReads(Checker):
+class FreshReads(LogChecker):
     def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log

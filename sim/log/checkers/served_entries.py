@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.errors import ProtocolViolation
-from quorumlog.testing.operations import ClientAppend, ClientRead
-from quorumlog.testing.promises import CheckedCluster, Checker, Violation
+from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.promises import CheckedCluster, Violation
+from sim.log.checkers.log_checker import LogChecker
+from sim.log.operations import ClientRead
 
 
-class ServedEntries(Checker):
+class ServedEntries(LogChecker):
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._owners: dict[bytes, ClientAppend] = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from quorumlog.errors import ReaderMoved
 from quorumlog.node.reader_moves import ReaderMove, ReaderStand
-from quorumlog.testing.operations import ClientMove
-from quorumlog.testing.promises import CheckedCluster, Checker, Violation
+from quorumlog.testing.promises import CheckedCluster, Violation
+from sim.log.checkers.log_checker import LogChecker
+from sim.log.operations import ClientMove
 
 
-class ToldPositions(Checker):
+class ToldPositions(LogChecker):
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._told: dict[str, int] = {}

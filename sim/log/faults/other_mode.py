@@ -40,7 +40,7 @@ class OtherMode:
         if not self._cluster.is_faulty:
             return
         odd = self._random.choice(self._cluster.members)
-        fairness = self._cluster.faults.fairness
+        fairness = self._cluster.faults.context.fairness
         if fairness is not None and not fairness.may_lose(odd.replica):
             self._strike_later()
             return

@@ -18,7 +18,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.testing.clients import SimClient
 from quorumlog.testing.machines import DIGEST_NAME
-from quorumlog.testing.operations import ClientEnd, ClientRead
+from sim.log.operations import ClientEnd, ClientRead
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

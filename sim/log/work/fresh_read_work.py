@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from quorumlog.errors import LedgerError
 from quorumlog.node.machine_driver import Answer
 from quorumlog.testing.machines import DIGEST_NAME
-from quorumlog.testing.operations import ClientAnswer, FreshRead
+from quorumlog.testing.operations import ClientAnswer
+from sim.log.operations import FreshRead
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

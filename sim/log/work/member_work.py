@@ -49,7 +49,7 @@ class MemberWork:
 
     def _is_fair(self, leader: SimMember, change: MemberChange) -> bool:
         """Nobody can tell from within which directories are lost."""
-        fairness = self._cluster.faults.fairness
+        fairness = self._cluster.faults.context.fairness
         if fairness is None or not fairness.lost:
             return True
         tried: list[MemberOutcome] = []
@@ -63,7 +63,7 @@ class MemberWork:
         """Most make sense, and groups become smaller and larger again."""
         random = self._random
         membership = leader.node.status().membership
-        fairness = self._cluster.faults.fairness
+        fairness = self._cluster.faults.context.fairness
         if fairness is not None and fairness.lost and random.random() < 0.4:
             connected = leader.node.raft.connected
             here = {each.member_id for each in connected if each not in membership.members()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.errors import LedgerError, NotLeader, ReaderMoved, StoreFailure
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.reader_moves import MoveOutcome, ReaderMove, ReaderStand
-from quorumlog.testing.operations import ClientMove
+from sim.log.operations import ClientMove
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

@@ -51,6 +51,7 @@ from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import Tls
+from quorumlog.store.disk import kept_descriptors
 from quorumlog.version import DESCRIPTION
 
 _MASTER, _SLAVE = 0, 1
@@ -280,6 +281,7 @@ class BrokerServer:
         self.puts: Puts = self.groups.open(self.put_queue, self.reads, loop)
         self.store.on_failure = self._store_failed
         await self.port.open()
+        kept_descriptors.keep(self._park_soon)
         self.store.start()
         self._expire()
         if self.ha_service is not None:
@@ -288,6 +290,15 @@ class BrokerServer:
         if self.failover is not None:
             self.failover.start()
         self.port.tick()
+
+    def _park_soon(self) -> None:
+        """A file has got one of the descriptors that are kept back. Any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._park_files)
+
+    def _park_files(self) -> None:
+        self.store.commit_log.park_files()
+        kept_descriptors.refill()
 
     def _tick(self) -> None:
         self.groups.tick(self.store.clock())
@@ -429,6 +440,7 @@ class BrokerServer:
         return failover.status(request.request_id)
 
     async def stop(self) -> None:
+        kept_descriptors.let_go(self._park_soon)
         self.port.close()
         self._expiry.cancel()
         if self.failover is not None:

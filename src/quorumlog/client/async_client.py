@@ -10,14 +10,10 @@ A client belongs to the loop that it was first used in.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from asyncio import CancelledError
-from collections.abc import (
-    AsyncIterable,
-    Generator,
-    Iterable,
-    Sequence,
-)
+from collections.abc import AsyncIterable, Generator, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -37,30 +33,96 @@ from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
+    AppendJoiner,
     Item,
+    JoinedAppends,
+    Outcome,
     body_of,
 )
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow
 from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
-from quorumlog.client.state_verbs import GivenHold, Members, ReaderRow, change_members, step_over
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.task_joiner import TaskJoiner
-from quorumlog.client.verbs import Verbs
+from quorumlog.client.verbs import Members, Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.log_state import Reset
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
+from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
-from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# ---------------------------------------------------------------- Single appends of many tasks, joined
+# Those that begin in one turn of the loop leave at its end.
+
+
+class TaskJoiner:
+    def __init__(self, io: IoLoop, *, in_session: bool) -> None:
+        self._io = io
+        self._joiner = AppendJoiner(in_session=in_session)
+        self._is_scheduled = False
+
+    def add(
+        self, body: bytes, timeout_ms: float, machine: str = ""
+    ) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
+        """What to await, and the frame to `leave` if that is cancelled."""
+        loop = self._io.own_loop.running()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._send_at_end)
+        waiter: asyncio.Future[Outcome] = loop.create_future()
+        return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms(), machine)
+
+    def leave(self, waiter: asyncio.Future[Outcome], joined: JoinedAppends) -> None:
+        if joined.leave(waiter) and joined.request is not None:
+            self._io.cancel((joined.request,))
+
+    def send(self) -> None:
+        """What has gathered, ahead of what its caller submits next."""
+        if self._is_scheduled:
+            self._io.submit(self._requests())
+
+    def _send_at_end(self) -> None:
+        self._is_scheduled = False
+        self._io.submit_at_end(self._requests())
+
+    def _requests(self) -> list[Request]:
+        # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
+        ready = self._joiner.take(asyncio.Future.cancelled)
+        requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
+        return [_told(request) for request in requests if request is not None]
+
+
+def _told(request: Request) -> Request:
+    request.on_done = _give
+    return request
+
+
+def _give(request: Request) -> None:
+    joined: JoinedAppends = request.context
+    for waiter, outcome in zip(joined.waiters, joined.outcomes(), strict=True):
+        if not waiter.done():
+            waiter.set_result(outcome)
+
+
+# ---------------------------------------------------------------- `AsyncLedgerClient`
+# The log for asyncio (and uvloop). The same verbs as `LedgerClient`.
+#
+#     async with quorumlog.connect_async("10.0.0.1:20911,10.0.0.2:20911") as log:
+#         receipt = await log.append(b"hello")
+#         async for entry in log.read(receipt.first_index):
+#             ...
+#
+# A client belongs to the loop that it was first used in.
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_MS = 30_000
@@ -544,8 +606,7 @@ class AsyncLedgerClient:
         directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
         Raises MembershipRefused with the reason, and OutcomeUnknown.
         """
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+        return await self._run(self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms))
 
     async def step_over(
         self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
@@ -556,8 +617,7 @@ class AsyncLedgerClient:
 
         Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
         of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        return await self._run(step_over(machine, index, unsafe, allowed_ms))
+        return await self._run(self._verbs.step_over(machine, index, unsafe, timeout_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""

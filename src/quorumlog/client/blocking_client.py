@@ -27,9 +27,10 @@ from quorumlog.client.protocol.appending import (
     Item,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow
 from quorumlog.client.reading import Freshness, ReadOptions, Results, TailOptions
-from quorumlog.client.state_verbs import GivenHold, Members, ReaderRow
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.verbs import Members
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest
@@ -37,8 +38,7 @@ from quorumlog.log_state.log_state import Reset
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
-from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import checked_machine
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.reader_verbs import GivenHold, ReaderStand, hold_of
 from quorumlog.client.reading import AsyncResults
 from quorumlog.client.result_streams import Verb
-from quorumlog.client.state_verbs import GivenHold, ReaderStand, hold_of
 from quorumlog.client.verbs import Verbs
 from quorumlog.entry import AppendReceipt, Entry
 

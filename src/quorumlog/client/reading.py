@@ -16,15 +16,17 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypedDict, TypeVar
 
+from msgspec.structs import replace
+
 from quorumlog.client.arguments import INDEX_LIMIT, checked_machine, milliseconds, positive, whole
 from quorumlog.client.protocol.appending import body_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.result_streams import Reading, Step, Verb, request_of, settled
+from quorumlog.client.result_streams import Reading, Verb, asked, call, request_of, settled
 from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange, ProtocolViolation
 from quorumlog.net.loop_thread import LoopThread, Shell
-from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind, response_of
+from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind
 from quorumlog.wire.client_messages import (
     MachineReadRequest,
     MachineReadResponse,
@@ -212,15 +214,7 @@ class ReadRequests:
         self, message: ReadRequest, target: RequestTarget, promise: ReadPromise | None = None
     ) -> Request:
         if promise is not None:
-            message = ReadRequest(
-                first_index=message.first_index,
-                stop_index=message.stop_index,
-                limit_bytes=message.limit_bytes,
-                wait_ms=message.wait_ms,
-                to_end=message.to_end,
-                promise=promise,
-                heads=message.heads,
-            )
+            message = replace(message, promise=promise)
         timeout_ms = self._timeout_ms + message.wait_ms
         return request_of(message, target, timeout_ms, counts_progress=True)
 
@@ -238,7 +232,7 @@ class ReadRequests:
         promise = choice.promise(self._protocol.written_index)
         message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True, promise=promise)
         request = request_of(message, choice.target, timeout_ms)
-        yield Step((request,), (request,))
+        yield call(request)
         error = request.error
         if isinstance(error, IndexOutOfRange):
             return freshness_of(request, error)
@@ -250,9 +244,8 @@ class ReadRequests:
             question=body_of(question),
             promise=choice.promise(self._protocol.written_index),
         )
-        request = request_of(message, choice.target if choice.consistency else LEADER, timeout_ms)
-        yield Step((request,), (request,))
-        return response_of(request, MachineReadResponse).answer
+        target = choice.target if choice.consistency else LEADER
+        return (yield from asked(message, target, timeout_ms, MachineReadResponse)).answer
 
 
 def freshness_of(request: Request, told: ReadResponse | IndexOutOfRange) -> Freshness:

@@ -19,7 +19,7 @@ from quorumlog.client.protocol.client_requests import Request, Stream
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, CommandError, IndexOutOfRange, LedgerError
-from quorumlog.net.rpc.calls import LEADER, RequestTarget
+from quorumlog.net.rpc.calls import LEADER, RequestTarget, response_of
 from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
     AnyClientMessage,
@@ -31,6 +31,7 @@ TAIL_WAIT_MS = 1000
 """How long one request of a tail waits at the server; also how soon a silent server is noticed."""
 
 T = TypeVar("T")
+R = TypeVar("R", bound=AnyClientMessage)
 
 
 class Step(NamedTuple):
@@ -48,6 +49,23 @@ def request_of(
 ) -> Request:
     now = now_ms()
     return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)
+
+
+def call(request: Request) -> Step:
+    """One request and its answer."""
+    return Step((request,), (request,))
+
+
+def asked(
+    message: AnyClientMessage,
+    target: RequestTarget,
+    timeout_ms: float,
+    kind: type[R],
+    **options: Any,
+) -> Verb[R]:
+    request = request_of(message, target, timeout_ms, **options)
+    yield call(request)
+    return response_of(request, kind)
 
 
 def of_one(appending: Verb[AppendReceipt]) -> Verb[AppendReceipt]:

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import EntryBatch
-from quorumlog.client import state_verbs
+from quorumlog.client import reader_verbs
 from quorumlog.client.arguments import (
     checked_expected_last,
     checked_limit,
     checked_machine,
+    checked_producer,
     checked_sequence,
     milliseconds,
     positive,
+    time_ms_of,
     whole,
 )
 from quorumlog.client.protocol.appending import BatchGatherer, JoinedAppends, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target, receipt_of
 from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow, ReaderStand, number_of
 from quorumlog.client.reading import Freshness, ReadChoice, ReadDefaults, ReadRequests, Source
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
@@ -36,10 +39,11 @@ from quorumlog.client.result_streams import (
     Tailing,
     TimedReading,
     Verb,
+    asked,
+    call,
     of_one,
     request_of,
 )
-from quorumlog.client.state_verbs import GivenHold, ReaderRow, ReaderStand, number_of
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
@@ -48,26 +52,41 @@ from quorumlog.errors import (
     UnknownGroup,
     WrongPort,
 )
+from quorumlog.log_state.control_entries import MOST_INDEX
 from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.net.rpc.calls import LEADER, RequestTarget, TargetKind, response_of
 from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     FinishUpgradeRequest,
     FinishUpgradeResponse,
+    ForgetProducer,
+    ForgetProducerResponse,
+    LastSequence,
+    LastSequenceResponse,
     LayoutRequest,
     LayoutResponse,
+    ListProducers,
+    ListProducersResponse,
+    MoveReaderRequest,
+    ProducerInfo,
     ReadRequest,
     ReadResponse,
+    ResetClockRequest,
+    ResetClockResponse,
     StatusRequest,
     StatusResponse,
+    StepOverRequest,
+    StepOverResponse,
     TransferRequest,
     TransferResponse,
     WhyKeptRequest,
     WhyKeptResponse,
 )
-from quorumlog.wire.producer_messages import ProducerInfo
-from quorumlog.wire.reader_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,9 +96,11 @@ T = TypeVar("T")
 GET_LIMIT_BYTES = 1
 
 
-def call(request: Request) -> Step:
-    """One request and its answer."""
-    return Step((request,), (request,))
+class Members(NamedTuple):
+    """Ids of those who are in a group, once a change of it is committed."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
 
 
 class Verbs:
@@ -146,16 +167,36 @@ class Verbs:
     # ---------------------------------------------------------------- producers
 
     def last_sequence(self, timeout_ms: float | None) -> Verb[int]:
-        return state_verbs.last_sequence(self._protocol.producer, self.timeout_ms_of(timeout_ms))
+        """Of the client's own one, whose session is opened first."""
+        own_producer = self._protocol.producer
+        if own_producer is None:
+            raise BadRequest("this client has no producer: connect(..., producer_id=...)")
+        message, allowed_ms = LastSequence(producer=own_producer), self.timeout_ms_of(timeout_ms)
+        known = yield from asked(message, LEADER, allowed_ms, LastSequenceResponse, in_session=True)
+        return known.producer.last_sequence
 
     def producers(self, timeout_ms: float | None) -> Verb[list[ProducerInfo]]:
-        return state_verbs.producers(self.timeout_ms_of(timeout_ms))
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        found = list[ProducerInfo]()
+        while True:
+            after = found[-1].producer if found else ""
+            response = yield from asked(
+                ListProducers(after=after), LEADER, allowed_ms, ListProducersResponse
+            )
+            found += response.producers
+            if response.is_last:
+                return found
 
     def producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        return state_verbs.producer(producer_id, self.timeout_ms_of(timeout_ms))
+        message = LastSequence(producer=checked_producer(producer_id))
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        return (yield from asked(message, LEADER, allowed_ms, LastSequenceResponse)).producer
 
     def forget_producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        return state_verbs.forget(producer_id, self.timeout_ms_of(timeout_ms))
+        known = yield from self.producer(producer_id, timeout_ms)
+        message = ForgetProducer(producer=known.producer, epoch=known.epoch)
+        yield from asked(message, LEADER, self.timeout_ms_of(timeout_ms), ForgetProducerResponse)
+        return known
 
     # ---------------------------------------------------------------- read
 
@@ -262,7 +303,8 @@ class Verbs:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
 
         def times_from(index: int) -> Verb[AppendTimes]:
-            return state_verbs.append_times(index, choice.member, self.timeout_ms)
+            found = yield from self._find_mark(FindMarkRequest(index=index), choice.member)
+            return AppendTimes(found.time_ms, found.clock_resets)
 
         return TimedReading(batches, times_from, part_of, limit)
 
@@ -304,14 +346,31 @@ class Verbs:
     ) -> Verb[bytes]:
         return self._reads.ask(machine, question, choice, self.timeout_ms_of(timeout_ms))
 
+    # ---------------------------------------------------------------- time marks
+
     def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
-        return state_verbs.index_at(time, from_member, self.timeout_ms)
+        found = yield from self._find_mark(FindMarkRequest(time_ms=time_ms_of(time)), from_member)
+        return max(found.index, found.ledger_begin_index)
 
     def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
-        return time_of((yield from state_verbs.time_ms_at(index, from_member, self.timeout_ms)))
+        index = whole("index", index)
+        if index < 0:
+            raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
+        found = yield from self._find_mark(FindMarkRequest(index=index), from_member)
+        if not found.ledger_begin_index <= index <= found.committed_index:
+            raise IndexOutOfRange(
+                f"index {index} is not between ledger_begin_index {found.ledger_begin_index} and"
+                f" committed_index {found.committed_index}",
+                ledger_begin_index=found.ledger_begin_index,
+                committed_index=found.committed_index,
+            )
+        return time_of(found.time_ms)
 
     def clock_resets(self, from_member: str | None) -> Verb[Resets]:
-        return state_verbs.clock_resets(from_member, self.timeout_ms)
+        return (yield from self._find_mark(FindMarkRequest(index=0), from_member)).clock_resets
+
+    def _find_mark(self, message: FindMarkRequest, from_member: str | None) -> Verb[FindMarkResponse]:
+        return asked(message, read_target(from_member), self.timeout_ms, FindMarkResponse)
 
     # ---------------------------------------------------------------- readers
 
@@ -328,12 +387,12 @@ class Verbs:
         elif first_index is not None:
             position = whole('first_index, unless "latest",', first_index)
         message = MoveReaderRequest(
-            reader=state_verbs.checked_name(name),
+            reader=reader_verbs.checked_name(name),
             position=position,
             hold=number_of(hold),
             opens=True,
         )
-        return (yield from state_verbs.open_reader(message, self.timeout_ms_of(timeout_ms)))
+        return (yield from reader_verbs.open_reader(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(
         self,
@@ -349,13 +408,13 @@ class Verbs:
             seen_index=stand.known_index,
             last_chain=None if last_chain is None else whole("last_chain", last_chain),
         )
-        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
         self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
     ) -> Verb[ReaderStand]:
-        message = state_verbs.seek(name, whole("index", index), stand)
-        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        message = reader_verbs.seek(name, whole("index", index), stand)
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def skip_in_reader(
         self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
@@ -363,19 +422,17 @@ class Verbs:
         """Said for no log in particular: a late copy of it changes nothing."""
         skipped = whole("first_index", first_index), whole("stop_index", stop_index)
         message = MoveReaderRequest(reader=name, skipped=skipped)
-        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
         message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
-        return state_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
-        return state_verbs.readers(self.timeout_ms_of(timeout_ms))
+        return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
 
     def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
-        request = request_of(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return response_of(request, WhyKeptResponse)
+        return asked(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms), WhyKeptResponse)
 
     # ---------------------------------------------------------------- the group
 
@@ -402,23 +459,44 @@ class Verbs:
         if not isinstance(to, str):
             raise BadRequest(f"to must be the id of a member, not {to!r}")
         message = TransferRequest(to_member_id="".join(to))
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return response_of(request, TransferResponse).leader_id
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        return (yield from asked(message, LEADER, allowed_ms, TransferResponse)).leader_id
 
     def reset_clock(self, timeout_ms: float | None) -> Verb[Reset]:
-        return state_verbs.reset_clock(self.timeout_ms_of(timeout_ms))
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        response = yield from asked(ResetClockRequest(), LEADER, allowed_ms, ResetClockResponse)
+        return Reset(response.index, response.time_ms)
 
     def finish_upgrade(self, timeout_ms: float | None) -> Verb[FinishUpgradeResponse]:
-        request = request_of(FinishUpgradeRequest(), LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return response_of(request, FinishUpgradeResponse)
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        return asked(FinishUpgradeRequest(), LEADER, allowed_ms, FinishUpgradeResponse)
 
     def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
-        target = read_target(from_member)
-        request = request_of(LayoutRequest(), target, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return response_of(request, LayoutResponse)
+        target, allowed_ms = read_target(from_member), self.timeout_ms_of(timeout_ms)
+        return asked(LayoutRequest(), target, allowed_ms, LayoutResponse)
+
+    def change_members(
+        self, verb: str, member_id: str, address: str, dry_run: bool, timeout_ms: float | None
+    ) -> Verb[Members]:
+        for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
+            if not isinstance(text, str) or (not text and name != "address"):
+                raise BadRequest(f"{name} must be a text, not {text!r}")
+        if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
+            # Nobody would ever answer under it, and the command would wait.
+            raise BadRequest(f"{member_id!r} is no id of a member: it has no blanks, commas and =")
+        message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        response = yield from asked(message, LEADER, allowed_ms, ChangeMembersResponse)
+        return Members(response.voters, response.learners)
+
+    def step_over(self, machine: str, index: int, unsafe: bool, timeout_ms: float | None) -> Verb[int]:
+        if not isinstance(machine, str) or not machine:
+            raise BadRequest(f"machine must be the name of a state machine, not {machine!r}")
+        if type(index) is not int or not 0 <= index <= MOST_INDEX:
+            raise BadRequest(f"index must be that of an entry, from 0 on, not {index!r}")
+        message = StepOverRequest(machine=machine, index=index, unsafe=unsafe)
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        return (yield from asked(message, LEADER, allowed_ms, StepOverResponse)).index
 
     def groups(self, timeout_ms: float) -> Verb[list[str]]:
         """Of every listed server: they need not serve the same ones."""

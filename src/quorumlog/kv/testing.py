@@ -15,8 +15,7 @@ from quorumlog.config import ConsensusConfig, TlsOptions
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.service.service import StoreOptions
-from quorumlog.kv.store.engine import Engine
-from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.kv.store.engine import Engine, MemoryEngine
 from quorumlog.net.tls import Tls
 from quorumlog.server import LocalCluster
 from quorumlog.server.free_ports import free_ports

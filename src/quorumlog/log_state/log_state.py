@@ -213,7 +213,10 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """By name, then by index of the entry that is left out."""
 
     def machine(self, name: str) -> Machine | None:
-        return next((machine for machine in self.machines if machine.name == name), None)
+        for machine in self.machines:
+            if machine.name == name:
+                return machine
+        return None
 
     def free_channel(self) -> int | None:
         """For a machine that is not bound yet; None: as many are as there may be."""

@@ -107,7 +107,10 @@ class Encryption(asyncio.Protocol):
         except (OSError, EOFError) as error:  # what ssl raises is an OSError
             tcp.abort()
             raise Refused(words_of(error)) from error
-        reason = check(transport.get_extra_info("ssl_object").getpeercert() or {})
+        encrypted = None if transport is None else transport.get_extra_info("ssl_object")
+        if transport is None or encrypted is None:  # so loops end one whose connection was aborted
+            raise Refused(words_of(ConnectionAbortedError()))
+        reason = check(encrypted.getpeercert() or {})
         if reason:
             transport.abort()
             raise Refused(reason)
@@ -119,7 +122,7 @@ class Encryption(asyncio.Protocol):
 
     async def _start(
         self, tcp: asyncio.Transport, context: ssl.SSLContext, server_side: bool
-    ) -> asyncio.Transport:
+    ) -> asyncio.Transport | None:
         loop = asyncio.get_running_loop()
         starting = loop.create_task(
             loop.start_tls(
@@ -133,12 +136,10 @@ class Encryption(asyncio.Protocol):
         )
         try:
             await self._give_first(tcp, starting)
-            transport = await starting
+            return await starting
         except BaseException:
             starting.cancel()
             raise
-        assert transport is not None
-        return transport
 
     async def _give_first(self, tcp: asyncio.Transport, starting: asyncio.Task[Any]) -> None:
         if self._first:

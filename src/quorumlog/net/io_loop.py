@@ -70,6 +70,8 @@ class IoLoop:
         of the process (`clients_use`), or else connections are plain."""
         self._tls = tls or tls_of_clients()
         self._protocol = protocol
+        if self._tls is not None:  # with TLS 1.3 a client hears of no refusal before it reads
+            protocol.ungreeted_hint = " Or does it require another certificate (--tls-cert)?"
         self._told = told
         self._links_to_write: dict[Link, None] = {}
         self._is_write_scheduled = False
@@ -156,8 +158,12 @@ class IoLoop:
         if work.write:
             self._links_to_write.update(work.write)
             if not self._is_write_scheduled:
-                self._is_write_scheduled = True
-                asyncio.get_running_loop().call_soon(self._write)
+                loop = asyncio.get_running_loop()
+                if getattr(loop, "_ready", True):
+                    self._is_write_scheduled = True
+                    loop.call_soon(self._write)
+                else:  # nothing else runs in this turn; a loop of another make does not say so
+                    self._write()
         for event in work.events:
             for callback in self._told(event):
                 asyncio.get_running_loop().call_soon(callback)

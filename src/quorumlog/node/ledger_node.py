@@ -641,7 +641,8 @@ class LedgerNode:
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
-        self.durable_committed_index = max(self.durable_committed_index, index)
+        if index > self.durable_committed_index:
+            self.durable_committed_index = index
 
     def _run_timers(self) -> None:
         if self._writer.disk_full and self._now_ms >= self._next_space_ms:

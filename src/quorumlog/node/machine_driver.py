@@ -229,6 +229,8 @@ class Questions:
         """Some that may be answered now, but those of who leaves megabytes of answers unread. They are
         held until `answered`."""
         assert not self._asked, "some are being answered"
+        if not self._waiting:
+            return []
         ready: list[Question] = []
         share = max(1, MOST_QUESTIONS // max(1, len(self._waiting)))
         for owner_id, waiting in list(self._waiting.items()):

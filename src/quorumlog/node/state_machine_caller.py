@@ -102,7 +102,7 @@ class StateMachineCaller:
             member.replica,
             member.raft,
             host,
-            self._not_running,
+            lambda: self._not_running(self._state(committed=True)),
             self._running,
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
@@ -127,7 +127,7 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
             driver.tick(now_ms, binding, committed_index, orders)
-        self._member.raft.on_machines(run=not self._not_running())
+        self._member.raft.on_machines(run=not self._not_running(state))
         self.hand_over.tick(now_ms)
 
     def expire(self, now_ms: float) -> None:
@@ -135,16 +135,16 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             driver.expire(now_ms)
 
-    def _not_running(self) -> dict[str, int]:
+    def _not_running(self, state: LogState | None) -> dict[str, int]:
         """And up to where it has run elsewhere, if it does."""
-        state = self._state(committed=True)
         found = {}
         for name, driver in self._drivers.items():
             if driver.stopped is not None:
                 found[name] = driver.stopped.last_index
             elif driver.lacking and state is not None and state.machine(name) is not None:
                 found[name] = self._member.directory.store.begin.index
-        found.update((machine.name, machine.index - 1) for machine in self._not_here(state))
+        for machine in self._not_here(state):
+            found[machine.name] = machine.index - 1
         return found
 
     def _not_here(self, state: LogState | None) -> list[Machine]:

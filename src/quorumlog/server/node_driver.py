@@ -210,8 +210,9 @@ class NodeDriver:
                 # Once it is on its way: the disks of the followers wait for it.
                 self._loop.call_soon(self._submit_flushes)
             self.reads.expire()
-            self._look_whether_deaf()
-            self._look_at_problems()
+            now_s = time.monotonic()
+            self._look_whether_deaf(now_s * 1000)
+            self._look_at_problems(now_s)
             self._set_timer()
             if self._flushes and not self._has_sent:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
@@ -220,12 +221,15 @@ class NodeDriver:
         except BaseException as error:
             self.fail(error)
 
-    def _look_whether_deaf(self) -> None:
+    def _look_whether_deaf(self, now_ms: float) -> None:
         """A member that was removed, is cut off, or waits for its disk, learns of nothing:
         who waits for entries there would wait for as long, while the others may go on."""
-        node, now_ms = self.node, self._now_ms()
+        node = self.node
         if node.raft.leader is not None and not node.is_held:
             self._heard_ms = now_ms
+            if self.reads.refusal is not None:
+                self.reads.refuse(None)
+            return
         patience_ms = LEADERLESS_TIMEOUTS * self.config.consensus.election_timeout_ms
         is_deaf = node.is_left_out or now_ms - self._heard_ms >= patience_ms
         if is_deaf != (self.reads.refusal is not None):
@@ -304,8 +308,7 @@ class NodeDriver:
         for work, done in flushes:
             self._flush.submit(work, self._finisher(done))
 
-    def _look_at_problems(self) -> None:
-        now_s = time.monotonic()
+    def _look_at_problems(self, now_s: float) -> None:
         if self.problem_log.is_due(now_s):
             status = self.node.status()
             self.problem_log.look((status.waits_for, *self.status.problems()), now_s)

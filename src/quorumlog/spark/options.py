@@ -30,6 +30,35 @@ from quorumlog.config.staging import is_staging_name
 from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.net.tls import ClientTls
 
+ALIASES = {"kafka.bootstrap.servers": "servers"}
+Parser = tuple[str, str, Callable[[str, str], Any]]
+"""Of an option: its name, the field that it sets, and what makes the value of (name, text)."""
+
+
+def by_name(parsers: Iterable[Parser]) -> dict[str, Parser]:
+    return {parser[0].lower(): parser for parser in parsers}
+
+
+def fields_of(
+    options: Mapping[str, str],
+    parsers: Mapping[str, Parser],
+    where: str,
+    ignored: Container[str] = (),
+) -> dict[str, Any]:
+    """What is given, by field. Raises ConfigError for an option that there is not, or that is twice."""
+    given: dict[str, Any] = {}
+    for key, text in options.items():
+        parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
+        if parser is not None:
+            name, field_name, parse = parser
+            if field_name in given:
+                raise ConfigError(f"option {name} is given twice, under two names")
+            given[field_name] = parse(name, str(text).strip())
+        elif key.lower() not in ignored:
+            valid = ", ".join(name for name, _, _ in parsers.values())
+            raise ConfigError(f"unknown option {key!r} {where}; valid are {valid}")
+    return given
+
 
 def servers_of(name: str, text: str) -> str:
     addresses = [part.strip() for part in text.split(",") if part.strip()]
@@ -110,9 +139,40 @@ def one_of(*values: str) -> Callable[[str, str], str]:
         for value in values:
             if text.lower() == value.lower():
                 return value
-        raise ConfigError(f"option {name} must be {' or '.join(values)}, not {text!r}")
+        *most, last = values
+        raise ConfigError(f"option {name} must be {', '.join(most)} or {last}, not {text!r}")
 
     return parse
+
+
+def boolean(name: str, text: str) -> bool:
+    return one_of("true", "false")(name, text) == "true"
+
+
+def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
+    def parse(name: str, text: str) -> tuple[str, ...]:
+        described = ", ".join(known)
+        names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+        for column in names:
+            if column not in known:
+                raise ConfigError(
+                    f"option {name}: unknown column {column!r}; valid are {described}"
+                    f"{as_kafkas(column, known)}"
+                )
+        if not names:
+            raise ConfigError(f"option {name} names no column; valid are {described}")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"option {name} names a column twice: {text}")
+        return names
+
+    return parse
+
+
+TLS_PARSERS: tuple[Parser, ...] = (
+    ("tlsCa", "tls_ca", name_of),
+    ("tlsCert", "tls_cert", name_of),
+    ("tlsKey", "tls_key", name_of),
+)
 
 
 # ----------------------------------------------------------------
@@ -540,20 +600,12 @@ class LedgerOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
         """Raises ConfigError naming the option, its value and what is valid."""
-        given: dict[str, Any] = {}
-        for key, text in options.items():
+        for key in options:
             if key.lower() == "owner":
                 raise ConfigError(_NO_TABLES)
             if key.lower() == "paths":
                 raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
-            entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
-            if entry is None:
-                valid = ", ".join(OPTION_NAMES)
-                raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
-            name, field_name, parse = entry
-            if field_name in given:
-                raise ConfigError(f"option {name} is given twice, under two names")
-            given[field_name] = parse(name, str(text).strip())
+        given = fields_of(options, _PARSERS, "of format quorumlog")
         is_subscribed = "groups" in given
         if is_subscribed:
             if "group" in given:
@@ -683,37 +735,14 @@ def _timestamps(name: str, text: str) -> dict[str, int]:
     return found
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"option {name} must be true or false, not {text!r}")
-    return text.lower() == "true"
-
-
 def _consistency(name: str, text: str) -> str:
-    for value in (READ_INDEX, COMMITTED, LOCAL, COMMIT_INDEX):
-        if text.lower() == value.lower():
-            return value
-    raise ConfigError(f"option {name} must be {READ_INDEX}, {COMMITTED} or {LOCAL}, not {text!r}")
+    if text.lower() == COMMIT_INDEX.lower():
+        return COMMIT_INDEX
+    return one_of(READ_INDEX, COMMITTED, LOCAL)(name, text)
 
 
-def _columns(name: str, text: str) -> tuple[str, ...]:
-    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    for column in names:
-        if column not in COLUMNS:
-            raise ConfigError(
-                f"option {name}: unknown column {column!r}; valid are {', '.join(COLUMNS)}"
-                f"{as_kafkas(column, COLUMNS)}"
-            )
-    if not names:
-        raise ConfigError(f"option {name} names no column; valid are {', '.join(COLUMNS)}")
-    if len(set(names)) != len(names):
-        raise ConfigError(f"option {name} names a column twice: {text}")
-    return names
-
-
-_PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
-    name.lower(): (name, field_name, parse)
-    for name, field_name, parse in (
+_PARSERS = by_name(
+    (
         ("servers", "servers", servers_of),
         ("path", "path", _path),
         ("archive", "archive", _archive),
@@ -722,17 +751,17 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("subscribePattern", "group_pattern", pattern_of),
         ("startingOffsets", "starting_offsets", parse_offset),
         ("endingOffsets", "ending_offsets", parse_offset),
-        ("columns", "columns", _columns),
+        ("columns", "columns", columns_of(COLUMNS)),
         ("minPartitions", "min_partitions", number_of(0, 1_000_000)),
         ("partitionBytes", "partition_bytes", number_of(1, 2**62)),
         ("maxRecordsPerPartition", "max_records_per_partition", number_of(1, 2**62)),
-        ("failOnDataLoss", "fail_on_data_loss", _boolean),
+        ("failOnDataLoss", "fail_on_data_loss", boolean),
         ("readConsistency", "read_consistency", _consistency),
         ("maxStalenessMs", "max_staleness_ms", number_of(0, 2**31 - 1)),
-        ("verifyCrc", "verify_crc", _boolean),
+        ("verifyCrc", "verify_crc", boolean),
         ("batchBytes", "batch_bytes", number_of(1, _MAX_BATCH_BYTES)),
         ("prefetch", "prefetch", number_of(0, 64)),
-        ("pushdown", "pushdown", _boolean),
+        ("pushdown", "pushdown", boolean),
         ("maxOffsetsPerTrigger", "max_offsets", number_of(1, 2**62)),
         ("maxBytesPerTrigger", "max_bytes", number_of(1, 2**62)),
         ("minOffsetsPerTrigger", "min_offsets", number_of(1, 2**62)),
@@ -742,17 +771,14 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("startingOffsetsByTimestamp", "starting_timestamps", _timestamps),
         ("endingOffsetsByTimestamp", "ending_timestamps", _timestamps),
         ("reader", "reader", name_of),
-        ("readerHold", "reader_hold", _boolean),
+        ("readerHold", "reader_hold", boolean),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
-        ("tlsCa", "tls_ca", name_of),
-        ("tlsCert", "tls_cert", name_of),
-        ("tlsKey", "tls_key", name_of),
+        *TLS_PARSERS,
     )
-}
+)
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
 
 OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
-ALIASES = {"kafka.bootstrap.servers": "servers"}
 STREAM_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",

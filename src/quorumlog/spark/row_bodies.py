@@ -21,10 +21,21 @@ from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.header_array import UInt32Array, UInt64Array
 from quorumlog.net.tls import ClientTls
-from quorumlog.spark.options import ALIASES, OPTION_NAMES, name_of, number_of, one_of, servers_of, tls_of
+from quorumlog.spark.options import (
+    ALIASES,
+    OPTION_NAMES,
+    TLS_PARSERS,
+    by_name,
+    fields_of,
+    name_of,
+    number_of,
+    one_of,
+    servers_of,
+    tls_of,
+)
 from quorumlog.staging import BatchRules, RowDigest
 from quorumlog.staging.commits import checked_sink_id
-from quorumlog.staging.row_digests import mixed
+from quorumlog.staging.manifests import mixed
 
 _logger = logging.getLogger(__name__)
 
@@ -78,22 +89,9 @@ class SinkOptions(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Raises ConfigError naming the option, its value and what is valid."""
-        given: dict[str, Any] = {}
-        for key, text in options.items():
-            if key.lower() in SPARK_OPTIONS:
-                continue
-            entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
-            if entry is None and key.lower() in READ_ONLY:
-                continue
-            if entry is None:
-                valid = ", ".join(SINK_OPTION_NAMES)
-                raise ConfigError(
-                    f"unknown option {key!r} where format quorumlog is written to; valid are {valid}"
-                )
-            name, field_name, parse = entry
-            if field_name in given:
-                raise ConfigError(f"option {name} is given twice, under two names")
-            given[field_name] = parse(name, str(text).strip())
+        given = fields_of(
+            options, _PARSERS, "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
+        )
         parsed = cls(**given)
         if not parsed.servers:
             raise ConfigError(
@@ -139,9 +137,8 @@ def _sink_id(name: str, text: str) -> str:
     return checked_sink_id(name_of(name, text))
 
 
-_PARSERS: dict[str, tuple[str, str, Any]] = {
-    name.lower(): (name, field_name, parse)
-    for name, field_name, parse in (
+_PARSERS = by_name(
+    (
         ("servers", "servers", servers_of),
         ("group", "group", name_of),
         ("subscribe", "group", name_of),
@@ -156,14 +153,11 @@ _PARSERS: dict[str, tuple[str, str, Any]] = {
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
         ("view", "view", one_of(ENTRIES, MESSAGES)),
         ("topic", "topic", name_of),
-        ("tlsCa", "tls_ca", name_of),
-        ("tlsCert", "tls_cert", name_of),
-        ("tlsKey", "tls_key", name_of),
+        *TLS_PARSERS,
     )
-}
+)
 assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fields__)
 
-SINK_OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
 SINK_ONLY = frozenset(
     name.lower()
     for name in (

@@ -29,7 +29,7 @@ from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.server_source import shared_client
 from quorumlog.staging import Batch, RowDigest, RowRange, SinkCommits, open_sink_logs, stage
 from quorumlog.staging.client_logs import no_staging, servers_of
-from quorumlog.staging.manifest_rules import check_query
+from quorumlog.staging.manifests import check_query
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """Of a task of a streaming query. Spark's own, and not documented."""

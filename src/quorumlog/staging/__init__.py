@@ -5,27 +5,27 @@ where nobody reads it. Who commits the batch appends a manifest there, as a prod
 rows that the manifest lists are appended to the log, as entries of a second producer. The number of a
 row in that one follows from the manifests, so every step may be repeated by anyone.
 
-Read in this order: `manifests` (what is said of a batch), `sink_errors`, `manifest_rules` (which may
-follow which), `row_digests` (what a batch is recognised by), `staged_appends` (what a task does),
-`sink_logs` (both groups, as a commit sees them), `commits` (what the driver does), `client_logs` (the
-groups through clients).
+Read in this order: `manifests` (what is said of a batch, what it is recognised by, and which may follow
+which), `commits` (what a task and the driver do), `client_logs` (the groups through clients).
 """
 
 from quorumlog.staging.client_logs import open_sink_logs
-from quorumlog.staging.commits import SinkCommits
-from quorumlog.staging.manifest_rules import BatchRules
-from quorumlog.staging.manifests import Batch, Manifest, RowRange, StandingManifest
-from quorumlog.staging.row_digests import RowDigest
-from quorumlog.staging.sink_errors import (
+from quorumlog.staging.commits import SinkCommits, stage
+from quorumlog.staging.manifests import (
+    Batch,
     BatchDiffers,
     BatchOutOfOrder,
+    BatchRules,
+    Manifest,
     ManifestUnknown,
     ProducerIdInUse,
+    RowDigest,
+    RowRange,
     RowsGone,
     RowsNotHeld,
     SinkRefused,
+    StandingManifest,
 )
-from quorumlog.staging.staged_appends import stage
 
 __all__ = [
     "Batch",

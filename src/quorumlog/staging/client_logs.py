@@ -11,8 +11,8 @@ from quorumlog.config import staging_name
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
 from quorumlog.net.tls import ClientTls
+from quorumlog.staging.commits import ProducerStand, SinkLogs
 from quorumlog.staging.manifests import RowRange
-from quorumlog.staging.sink_logs import ProducerStand, SinkLogs
 
 WINDOW = 5
 """Batches of a session on their way: of so many the log remembers where they lie."""

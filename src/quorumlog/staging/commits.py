@@ -20,23 +20,159 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from itertools import accumulate, dropwhile
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
-from quorumlog.errors import ConfigError, IndexOutOfRange, ProducerFenced
-from quorumlog.staging.manifest_rules import BatchRules, Verdict, judge
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, OutcomeUnknown, ProducerFenced
 from quorumlog.staging.manifests import (
     Batch,
+    BatchRules,
     Manifest,
+    ManifestUnknown,
     RowRange,
+    RowsGone,
+    RowsNotHeld,
     StandingManifest,
+    Verdict,
     decode_manifest,
     encode_manifest,
+    joined,
+    judge,
 )
-from quorumlog.staging.sink_errors import ManifestUnknown, RowsGone, RowsNotHeld
-from quorumlog.staging.sink_logs import SinkLogs, SinkSession
+
+
+class ProducerStand(NamedTuple):
+    last_sequence: int
+    """-1: nothing of it is in the log."""
+    last_index: int
+    """Where that one lies."""
+
+
+class SinkSession(Protocol):
+    """Connected as a producer, which has fenced whoever was before. Whoever connects next fences this
+    one: its appends then raise ProducerFenced, and nothing of them is written."""
+
+    @property
+    def last_sequence(self) -> int:
+        """As of when it was connected."""
+        ...
+
+    def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
+        """In order, the first entry under this number; returns the index of the last. `machine`: the
+        state machine that takes them; empty: none."""
+        ...
+
+
+class SinkLog(Protocol):
+    """Every call may raise a LedgerError."""
+
+    def session(self, producer: str) -> AbstractContextManager[SinkSession]: ...
+
+    def producer(self, producer: str) -> ProducerStand | None:
+        """As it is committed; None: it was never connected here."""
+        ...
+
+    def body_at(self, index: int) -> bytes: ...
+
+    def batches(self, ranges: Iterable[RowRange]) -> Iterator[EntryBatch]:
+        """The entries of these ranges, one range after the other."""
+        ...
+
+    def hold(self, name: str) -> int | None:
+        """From where on this reader holds the log; None: it holds nothing."""
+        ...
+
+    def take_hold(self, name: str) -> int:
+        """Where it stands, or from where on the log is still kept; returns where that is."""
+        ...
+
+    def move_hold(self, name: str, index: int) -> None:
+        """Forward; what lies before `index` may go. Takes it, where somebody has ended it."""
+        ...
+
+    def end_hold(self, name: str) -> None: ...
+
+    def forget(self, producer: str) -> None: ...
+
+
+class SinkLogs(NamedTuple):
+    log: SinkLog
+    staging: SinkLog
+
+
+# ----------------------------------------------------------------
+# What a task does: it appends its rows to the staging group and notes where they lie.
+#
+# An append whose outcome is unknown is made again: what it may have left there is in no manifest, and
+# goes by retention.
+
+
+WINDOW = 4
+"""Batches on their way."""
+MOST_FAILURES = 5
+"""In a row; the client itself has tried each for its time-out."""
+
+
+class StagingClient(Protocol):
+    def append_stream(
+        self, items: Iterable[EntryBatch], *, window: int = ..., timeout_ms: int | None = ...
+    ) -> Iterable[AppendReceipt]: ...
+
+
+def stage(
+    log: StagingClient, batches: Iterable[EntryBatch], timeout_ms: int | None = None
+) -> tuple[RowRange, ...]:
+    """Where the entries of `batches` lie, in order. Raises a LedgerError once nothing helps."""
+    source = iter(batches)
+    pending: deque[EntryBatch] = deque()
+    ranges: list[RowRange] = []
+    failures = 0
+    while True:
+        try:
+            items = _again_and_on(pending, source)
+            for receipt in log.append_stream(items, window=WINDOW, timeout_ms=timeout_ms):
+                pending.popleft()
+                ranges += [RowRange(part.first_index, part.count) for part in receipt.parts]
+                failures = 0
+            assert not pending, f"{len(pending)} batches without a receipt"
+            return joined(ranges)
+        except LedgerError as error:
+            failures += 1
+            may_pass = isinstance(error, OutcomeUnknown) or error.retriable
+            if not may_pass or failures >= MOST_FAILURES:
+                raise
+
+
+def _again_and_on(pending: deque[EntryBatch], source: Iterator[EntryBatch]) -> Iterator[EntryBatch]:
+    """What has no receipt yet, then what comes. What is taken from the source stays in `pending`."""
+    yield from list(pending)
+    for batch in source:
+        pending.append(batch)
+        yield batch
+
+
+# ----------------------------------------------------------------
+# SinkCommits: what the driver does, and whoever finishes what a driver has left.
+#
+#     hold      before the first task of a batch: what is staged from now on stays
+#     connect   as producer `ID` to the staging group: no other driver appends a manifest any more
+#     look      at the newest manifest: may this batch follow it?
+#     finish    what the newest manifest lists is replayed first, and the hold moved to it
+#     check     that the hold covers the rows of this batch
+#     append    its manifest, under the next number of the session
+#     replay    its rows into the log, as producer `ID/rows`, each under its own number
+#     move      the hold on to this manifest, which stays for ever, as long as it is the newest
+#
+# A hold moves to manifests only, and only to such as are replayed. A driver that was fenced may be late
+# with it: it moves the hold to a manifest that is older than the newest, so it takes nothing away that
+# anybody needs. That is why rows which were staged before the newest manifest are not committed but
+# staged again: somebody may just be letting go of them.
+
 
 PRODUCER_ID = r"[A-Za-z0-9._-]{1,48}"
 HOLD_PREFIX = "sink."

@@ -11,11 +11,106 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from enum import Enum, auto
+from typing import NamedTuple, Self
 
 import msgspec
+import numpy as np
 
-from quorumlog.staging.row_digests import RowDigest
-from quorumlog.staging.sink_errors import ManifestUnknown
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import Refused
+from quorumlog.header_array import UInt64Array
+
+_WORD = 2**64
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+class RowDigest(NamedTuple):
+    """Two sums over all rows, of numbers that look drawn at random: equal rows count as often as they
+    come, which an exclusive or would not see."""
+
+    low: int = 0
+    high: int = 0
+
+    def plus(self, other: RowDigest) -> RowDigest:
+        return RowDigest((self.low + other.low) % _WORD, (self.high + other.high) % _WORD)
+
+    @classmethod
+    def of_hashes(cls, hashes: UInt64Array) -> Self:
+        """Shape (rows,)."""
+        low, high = mixed(hashes), mixed(hashes ^ _SECOND)
+        return cls(int(np.add.reduce(low)), int(np.add.reduce(high)))
+
+    @classmethod
+    def of_entries(cls, batch: EntryBatch) -> Self:
+        """Of rows that are an entry each."""
+        crcs = batch.body_crcs().astype(np.uint64)
+        return cls.of_hashes((crcs << np.uint64(32)) | batch.sizes.astype(np.uint64))
+
+
+def mixed(numbers: UInt64Array) -> UInt64Array:
+    """The finalizer of SplitMix64: every bit of a number reaches every bit of the result."""
+    mixing = numbers + _GOLDEN
+    mixing = (mixing ^ (mixing >> np.uint64(30))) * _FIRST
+    mixing = (mixing ^ (mixing >> np.uint64(27))) * _SECOND
+    return mixing ^ (mixing >> np.uint64(31))
+
+
+# ----------------------------------------------------------------
+# Why a batch is not committed. Nothing of it has come into the log then.
+
+
+class SinkRefused(Refused):
+    """The log has nothing of this batch that it did not have before."""
+
+
+class BatchDiffers(SinkRefused):
+    """The batch id stands already, with other rows."""
+
+    code = 470
+
+
+class ProducerIdInUse(SinkRefused):
+    """Another query has written the newest batch under this producer id."""
+
+    code = 471
+
+
+class BatchOutOfOrder(SinkRefused):
+    """The batch id is older than the newest that stands, or leaves some out."""
+
+    code = 472
+
+
+class RowsNotHeld(SinkRefused):
+    """The staged rows may be deleted by now, since nobody held them: they have to be staged again."""
+
+    code = 473
+
+
+class RowsGone(SinkRefused):
+    """A manifest stands whose rows are not there, or the log and its staging group have not one past."""
+
+    code = 474
+
+
+class ManifestUnknown(SinkRefused):
+    """What should be a manifest cannot be read."""
+
+    code = 475
+
+
+# ----------------------------------------------------------------
+# What is said of a batch: where its rows lie in the staging group, and how it is recognised.
+#
+# A manifest is an entry of the staging group, appended by the producer that commits:
+#
+#     "QLMF"      4 bytes
+#     version     1 byte, 1; 2 where a state machine takes the rows, which older releases know nothing of
+#     the rest    the fields of `Manifest` as a MessagePack array, compressed (zlib)
+
 
 _MAGIC = b"QLMF"
 _VERSION, _VERSION_WITH_MACHINE = 1, 2
@@ -125,3 +220,90 @@ def decode_manifest(body: bytes) -> Manifest:
         return _decoder.decode(unpacker.decompress(packed, _MOST_BYTES))
     except (zlib.error, msgspec.MsgspecError) as error:
         raise ManifestUnknown(f"the newest manifest cannot be read: {error}") from None
+
+
+# ----------------------------------------------------------------
+# Which batch may follow the newest that stands. Values in, values out.
+#
+# stands already, same rows                      nothing to do
+# stands already, other rows                     BatchDiffers, unless it says batchDiffers=keep
+# of another query                               ProducerIdInUse, unless resetProducer names that one
+# older                                          BatchOutOfOrder, unless it says batchOrder=skip
+# one is left out (streams)                      BatchOutOfOrder
+# the first, the first of its query, or next     it is appended
+
+
+class Verdict(Enum):
+    FOLLOWS = auto()
+    STANDS = auto()
+
+
+class BatchRules(NamedTuple):
+    keeps_what_stands: bool = False
+    """A batch id that stands is done, whatever rows come for it now."""
+    skips_older: bool = False
+    """A batch below the newest one is done: fixed ranges that are run again from the top."""
+    reset_query_id: str | None = None
+    """The query that this one takes the producer over from."""
+
+
+DF_WRITE = "df.write"
+"""What `resetProducer` calls what was written without a query."""
+
+
+def check_query(newest: Batch | None, query_id: str, rules: BatchRules, producer: str) -> None:
+    """Before anything is written. Raises ProducerIdInUse."""
+    if newest is None or newest.query_id == query_id:
+        return
+    old = newest.query_id or DF_WRITE
+    if rules.reset_query_id == old:
+        return
+    raise ProducerIdInUse(
+        f"producer {producer!r} was last used by {described_query(newest.query_id)} (batch"
+        f" {newest.batch_id}), and this is {described_query(query_id)}: nothing was appended. Has the"
+        " checkpoint been deleted? Give the query another producerId; or, if the old one never comes"
+        f" back and its rows do not come twice, option resetProducer={old}"
+    )
+
+
+def judge(newest: Batch | None, batch: Batch, rules: BatchRules, producer: str) -> Verdict:
+    """Raises BatchDiffers, ProducerIdInUse, BatchOutOfOrder."""
+    check_query(newest, batch.query_id, rules, producer)
+    if newest is None or newest.query_id != batch.query_id:
+        return Verdict.FOLLOWS
+    if batch.batch_id == newest.batch_id:
+        if (batch.rows, batch.digest) != (newest.rows, newest.digest) and not rules.keeps_what_stands:
+            raise BatchDiffers(
+                f"{batch.described} is in the log already under producer {producer!r}, with"
+                f" {newest.rows} rows; now it comes with {batch.rows} rows, or others: nothing was"
+                " appended. The checkpoint is older than the log, or the query gives other rows each"
+                " time. Option batchDiffers=keep keeps what the log has and drops what came now"
+            )
+        return Verdict.STANDS
+    if batch.batch_id < newest.batch_id:
+        if rules.skips_older:
+            return Verdict.STANDS
+        raise BatchOutOfOrder(
+            f"{batch.described} comes after batch {newest.batch_id} under producer {producer!r}: nothing"
+            f" was appended. {_why_older(batch)}"
+        )
+    if batch.is_of_stream and batch.batch_id != newest.batch_id + 1:
+        raise BatchOutOfOrder(
+            f"{batch.described} comes although batch {newest.batch_id} is the newest under producer"
+            f" {producer!r}: batches in between never came here; nothing was appended. The checkpoint"
+            " was used with another sink meanwhile, or the log is an older copy; write with a new"
+            " checkpoint and producerId"
+        )
+    return Verdict.FOLLOWS
+
+
+def _why_older(batch: Batch) -> str:
+    if batch.is_of_stream:
+        return (
+            "An older checkpoint was restored, and its batches may be in the log already: restore the"
+            " newest checkpoint, or begin a new one at the right offsets with another producerId"
+        )
+    return (
+        "Give batchId a number that rises; or, where fixed ranges of rows have fixed numbers and are run"
+        " again from the top, option batchOrder=skip"
+    )

@@ -12,8 +12,8 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.entry_header import Buffer
@@ -193,19 +193,34 @@ class KeptDescriptors:
         self._closers[closer] = None
         self.refill()
 
+    @contextmanager
+    def parking(self, park: Callable[[], int]) -> Iterator[None]:
+        """For who opens many files in a row: `park` closes some, returns how many, and is called on this
+        thread."""
+        opener = threading.get_ident()
+
+        def closer() -> None:
+            if threading.get_ident() == opener:
+                self.refill(park())
+
+        self.keep(closer)
+        try:
+            yield
+        finally:
+            self.let_go(closer)
+
     def let_go(self, closer: Callable[[], None]) -> None:
         self._closers.pop(closer, None)
         with self._lock:
             while self._kept and not self._closers:
                 os.close(self._kept.pop())
 
-    def refill(self) -> None:
+    def refill(self, most: int = _MOST_KEPT) -> None:
         """As far as there are descriptors again."""
-        if len(self._kept) == _MOST_KEPT:
-            return
         with self._lock, suppress(OSError):
-            while self._closers and len(self._kept) < _MOST_KEPT:
+            while most and self._closers and len(self._kept) < _MOST_KEPT:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY))
+                most -= 1
 
     def opened(self, call: Callable[[], T]) -> T:
         """What `call` returns, which needs a descriptor for a file. Raises OSError."""
@@ -317,9 +332,13 @@ class OsFile:
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        size_bytes = sum(map(len, pending))
         while pending:
             written = os.pwritev(self._descriptor, pending[:_MAX_BUFFERS], position)
+            if written == size_bytes:
+                return
             position += written
+            size_bytes -= written
             whole = 0
             while whole < len(pending) and written >= len(pending[whole]):
                 written -= len(pending[whole])

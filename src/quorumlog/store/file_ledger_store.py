@@ -52,10 +52,6 @@ _MOST_REPAIRS = 100
 """Each names another place; more of them, or the same again, is a disk that takes no repair."""
 
 
-MOST_PARKED = 16
-"""At once, of the data and of the index."""
-
-
 class FileLedgerStore(LedgerStore):
     """Made by `recover`, also for a new directory."""
 
@@ -443,8 +439,7 @@ class FileLedgerStore(LedgerStore):
 
     def park_files(self) -> int:
         with self._damaged.lock:  # a repair writes into old segments
-            parked = self._data.park(self._dirty_data, MOST_PARKED)
-            return parked + self._index.files.park(self._dirty_index, MOST_PARKED)
+            return self._data.park(self._dirty_data) + self._index.files.park(self._dirty_index)
 
     def close(self) -> None:
         self._data.close()

@@ -15,7 +15,7 @@ import numpy as np
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, is_folder, is_lack_of_space, reason_of, refusal
+from quorumlog.store.disk import Disk, is_folder, is_lack_of_space, kept_descriptors, reason_of, refusal
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.ledger_space import control_reserve
@@ -264,9 +264,13 @@ class SegmentAdoption:
                     f"{files.directory}: {len(dropped)} segments ({names[0]} .. {names[1]}) are no"
                     " longer part of the log, removed"
                 )
-            for finding in findings:
-                if finding.fate is not Fate.DROPPED:
-                    self._adopt(files, finding)
+            with kept_descriptors.parking(self._park):
+                for finding in findings:
+                    if finding.fate is not Fate.DROPPED:
+                        self._adopt(files, finding)
+
+    def _park(self) -> int:
+        return self.data.park() + self.index.park()
 
     @property
     def _is_index_lost(self) -> bool:

@@ -52,6 +52,7 @@ BLANK_BYTES = 8
 """What every segment keeps free behind its last entry, so that a blank record always fits."""
 
 _SHAPE = struct.Struct(">ii")
+_MOST_PARKED = 16
 
 
 class SegmentScan(NamedTuple):
@@ -339,12 +340,12 @@ class SegmentList:
             file_at_end.discard_from(position, stop, low)
         return file_at_end
 
-    def park(self, dirty: Collection[int], most: int) -> int:
-        """Give back descriptors of the oldest segments, but of the last two and those whose bases are
-        `dirty`; returns how many. The store's own thread."""
+    def park(self, dirty: Collection[int] = ()) -> int:
+        """Give back descriptors of some of the oldest segments, but of the last two and those whose
+        bases are `dirty`; returns how many. Nobody writes meanwhile."""
         parked = 0
         for base in self.bases[:-2]:
-            if parked < most and base not in dirty and self._files[base].park(self._disk):
+            if parked < _MOST_PARKED and base not in dirty and self._files[base].park(self._disk):
                 parked += 1
         return parked
 

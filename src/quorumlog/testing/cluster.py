@@ -82,8 +82,6 @@ class SimCluster:
         self.clients: list[SimClient] = []
         """That append again and again while `clients_work`."""
         self.checkers = checkers(self)
-        if self.faults.fairness is not None:
-            self.checkers.append(self.faults.fairness)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
     def member(self, place: str) -> SimMember:
@@ -133,7 +131,7 @@ class SimCluster:
             hooks = self._told[what] = [
                 getattr(checker, what)
                 for checker in self.checkers
-                if getattr(type(checker), what) is not getattr(Checker, what)
+                if getattr(type(checker), what, None) is not getattr(Checker, what, None)
             ]
         for hook in hooks:
             hook(*arguments)

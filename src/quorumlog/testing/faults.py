@@ -21,56 +21,19 @@ from quorumlog.testing.disk import PAGE_BYTES
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.network import Direction, Pipe
 from quorumlog.testing.profile import HANGING_DISK, random_beside
-from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster
 
 
-# ---------------------------------------------------------------- Fairness
-# Which directories may still be lost while members come and go.
-#
-# Of each half of every membership that may come to hold, a quorum is left that was not wiped, has
-# forgotten nothing and is not damaged. No change of members is asked for that would leave less.
+class Fairness(Protocol):
+    """Which directories may still be lost while members come and go."""
 
+    lost: list[Replica]
 
-class Fairness(Checker):
-    """It looks on as a checker does, and finds nothing wrong."""
-
-    def __init__(self, cluster: CheckedCluster) -> None:
-        super().__init__(cluster)
-        self.lost: list[Replica] = []
-        self._committed = -2, Membership()
-        """(index of its entry, membership), the newest that anybody knew to be committed."""
-        self._held: dict[Replica, tuple[tuple[int, Membership], ...]] = {}
-        """What each log holds, or held when its process ended."""
-
-    def stopped(self, member: CheckedMember) -> None:
-        raft = member.node.raft
-        if raft.members.are_known:
-            self._held[member.replica] = raft._state.log.memberships.held
-            self._committed = max(self._committed, raft._state.committed_membership)
-
-    started = stopped
-
-    def lose(self, replica: Replica) -> None:
-        self.lost.append(replica)
-
-    def may_lose(self, replica: Replica) -> bool:
-        for member in self.cluster.members:
-            if member.is_up:
-                self.stopped(member)
-        index, membership = self._committed
-        behind = [each for held in self._held.values() for at, each in held if at > index]
-        lost = [*self.lost, replica]
-        return all(_is_left(each, lost) for each in (membership, *behind))
-
-    def allows(self, wanted: Membership) -> bool:
-        return _is_left(wanted, self.lost)
-
-
-def _is_left(membership: Membership, lost: list[Replica]) -> bool:
-    return membership.has_quorum([voter for voter in membership.voters() if voter not in lost])
+    def lose(self, replica: Replica) -> None: ...
+    def may_lose(self, replica: Replica) -> bool: ...
+    def allows(self, wanted: Membership) -> bool: ...
 
 
 # ---------------------------------------------------------------- FaultContext
@@ -93,7 +56,7 @@ class FaultContext:
         self.extent = Random()
         self.extent.setstate(cluster.random.getstate())
         """A stream of its own: what is drawn here moves nothing else of a seed's run."""
-        self.fairness = Fairness(cluster) if cluster.profile.changes_members else None
+        self.fairness: Fairness | None = None
 
     def note(self, kind: str, who: str = "") -> None:
         self.cluster.trace.count(f"fault: {kind}")
@@ -703,7 +666,6 @@ class Faults:
         self._random = cluster.random
         self._profile = cluster.profile
         self.context = context = FaultContext(cluster)
-        self.fairness = context.fairness
         self.beside: list[Beside] = [LinkFaults(context), HangingDisks(context)]
         self.processes = ProcessFaults(context)
         self.damage = DamageFaults(context)

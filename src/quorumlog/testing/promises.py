@@ -24,10 +24,6 @@ from quorumlog.testing.machines import DIGEST_NAME, DigestWriter, result_of
 from quorumlog.testing.operations import (
     ClientAnswer,
     ClientAppend,
-    ClientEnd,
-    ClientMove,
-    ClientRead,
-    FreshRead,
     Operations,
     Trace,
 )
@@ -147,20 +143,6 @@ class Checker:
 
     def appended(self, append: ClientAppend) -> None:
         """`append.outcome` has just been set."""
-
-    def read(self, read: ClientRead) -> None: ...
-
-    def reader_asked(self, asked: ClientMove) -> None:
-        """A reader is about to say something."""
-
-    def reader_moved(self, asked: ClientMove) -> None:
-        """`asked.outcome` has just been set."""
-
-    def end_told(self, end: ClientEnd) -> None:
-        """A leader has said how far the log goes."""
-
-    def read_freshly(self, read: FreshRead) -> None:
-        """A linearizable read was granted."""
 
     def machine_answered(self, answer: ClientAnswer) -> None:
         """A state machine has answered a question."""

@@ -1,5 +1,6 @@
 """What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
-bytes travel as the batch of the frame, beside the message."""
+bytes travel as the batch of the frame, beside the message.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +9,158 @@ import msgspec
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.log_state.log_state import Reset
 from quorumlog.wire.client_message import ClientMessage, Int, Text
-from quorumlog.wire.producer_messages import (
-    ConnectProducer,
-    ConnectProducerResponse,
-    ForgetProducer,
-    ForgetProducerResponse,
-    LastSequence,
-    LastSequenceResponse,
-    ListProducers,
-    ListProducersResponse,
-)
 from quorumlog.wire.read_promise import ReadPromise
-from quorumlog.wire.reader_messages import (
-    MoveReaderRequest,
-    MoveReaderResponse,
-    ReadersRequest,
-    ReadersResponse,
-)
+
+
+class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session, as a log knows it."""
+
+    producer: Text
+    epoch: Epoch
+    last_sequence: Int
+    """-1: none of its entries is in the log."""
+    last_index: Int
+    """Where that one lies; -1 if none is remembered."""
+
+
+class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
+    """A producer's epoch is to begin."""
+
+    producer: Text
+    token: bytes
+    """Random, 16 bytes; the same in each repetition."""
+    ends: Epoch | None = None
+    """The epoch that stands, as an answer before has named it; None: there is none."""
+    timeout_ms: Int = 0
+    """As in AppendRequest."""
+    seen_index: Int | None = None
+    """Of the first connect of a producer: it was meant for the log up to here, as an answer has told. If
+    a producer was forgotten since, nothing is opened, so that no late copy of it lists that one again.
+    -1: no answer yet. None: an older client, or one whose id nobody forgets."""
+
+
+class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
+    opened: bool
+    """False: `epoch` stands, which the request did not name; (-1, -1): none does, and `seen_index` is
+    for the next request. Nothing was written."""
+    epoch: Epoch
+    last_sequence: Int
+    """Number of the last entry that is in the log; -1: none is."""
+    seen_index: Int = -1
+    """Where no epoch stands: up to where the log is that says so."""
+
+
+class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
+    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
+
+    producer: Text
+
+
+class LastSequenceResponse(ClientMessage, frozen=True, kw_only=True, tag=45):
+    producer: ProducerInfo
+
+
+class ListProducers(ClientMessage, frozen=True, kw_only=True, tag=46):
+    after: Text = ""
+    """Names behind this one, in their order."""
+    limit: Int = 1000
+
+
+class ListProducersResponse(ClientMessage, frozen=True, kw_only=True, tag=47):
+    producers: tuple[ProducerInfo, ...]
+    is_last: bool
+    """There are none behind these."""
+
+
+class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
+    """A session is to end for good, with all that is known of its producer's numbers."""
+
+    producer: Text
+    epoch: Epoch
+    """The one that stands; another: ProducerFenced."""
+
+
+class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
+    pass
+
+
+# ----------------------------------------------------------------
+# What clients and servers say of the readers that the cluster keeps by name.
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One reader that the cluster keeps by name, as of a committed entry."""
+
+    name: Text
+    position: Int
+    """Index of the next entry that it wants."""
+    hold: Int
+    """`log_state.control_entries.Hold`."""
+    last_index: Int = -1
+    """Of the entry that named it last."""
+    lag_ms: Int = -1
+    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
+    lost_ranges: tuple[tuple[Int, Int], ...] = ()
+    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    lag_entries: Int = -1
+    """Data from `position` to what is committed; -1: an older server, which does not say."""
+    skipped_entries: Int = 0
+    """That it went on without, since they were gone when it came to them."""
+    skipped_ranges: tuple[tuple[Int, Int], ...] = ()
+    """(first_index, stop_index) of the newest of them."""
+
+
+class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
+    """Move a reader, make it or end it; answered once that is committed. It may be repeated."""
+
+    reader: Text
+    position: Int | None = None
+    """Of the next entry that it wants; without `seeks_from` it only goes forward. None: where it stands,
+    and a new one begins with the first entry that may not be deleted."""
+    hold: Int | None = None
+    """None: as it is, and a new one holds nothing."""
+    seeks_from: Int | None = None
+    """Where it stands, for one that is to go back."""
+    ends: bool = False
+    opens: bool = False
+    """Make it if there is none; UnknownReader otherwise."""
+    last_index: Int | None = None
+    """Of a seek: the entry that named the reader last, as its answer said. A late copy of the seek meets
+    the same position again, and not the same entry. None: whoever asks was not told."""
+    seen_index: Int | None = None
+    """What this says was meant for the log up to here, as an answer has told: ReaderMoved if a reader
+    was ended, led back or held otherwise since, so that no late copy of it comes in behind that. -1: no
+    answer yet. None: an older client, whose late copies count."""
+    last_chain: Int | None = None
+    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
+    skipped: tuple[Int, Int] | None = None
+    """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
+    them. Said again, they are not counted again."""
+
+
+class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
+    position: Int
+    hold: Int
+    last_index: Int = -1
+    """Of the entry that named it last; -1: an older server, which does not say."""
+    seen_index: Int = -1
+    """Up to where the log is that says so; for the next request."""
+
+
+class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):
+    """Answered by the leader, once a majority has confirmed it."""
+
+
+class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
+    committed_index: Int
+    keep_from_index: Int
+    """Nothing from here on may be deleted; committed."""
+    readers: tuple[ReaderInfo, ...] = ()
+
+
+# ----------------------------------------------------------------
+# What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
+# bytes travel as the batch of the frame, beside the message.
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True):

@@ -258,6 +258,15 @@ def test_nobody_else_writes_where_commands_lie_and_there_are_no_sessions() -> No
         broker.put(b"12345678" + encode(CreateTopic("x", 1)), "%GROUPS%"), TopicNotPermitted
     )
     assert isinstance(broker.put(b"about %GROUPS% and SCHEDULE_TOPIC_XXXX", "t"), PutResult)
+    outcomes: list[PutOutcome] = []
+    hidden = Message("%GROUPS%", b"12345678" + encode(CreateTopic("x", 1)))
+    parts = [encode_records([each], 0, 0) for each in (Message("t", b"1"), hidden)]
+    joined = RecordBatch.contiguous(
+        bytearray().join(buffer for buffer, _ in parts), [size for _, sizes in parts for size in sizes]
+    )
+    broker.puts.add(joined, True, outcomes.append)
+    broker.turn()
+    assert "for one queue of one topic" in str(outcomes[0])
     with pytest.raises(UnknownTopic):
         broker.bodies("%GROUPS%")
     refused = broker.ask(OpenSessionRequest(producer="p", token=bytes(16)))

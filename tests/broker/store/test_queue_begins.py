@@ -16,6 +16,7 @@ from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import (
     ROOT,
     SMALL,
+    Clock,
     numbered,
     numbers_in_queue,
     open_store,
@@ -74,6 +75,46 @@ def test_queues_that_were_deleted_go_on_where_they_were_after_retention(is_kille
     store.close()
     with OfflineStore(ROOT, disk) as stopped:
         assert stopped.verify()["problems"] == []
+
+
+def test_a_queue_that_is_lost_does_not_begin_where_a_start_looks_first() -> None:
+    """Retention was about to delete the file that its messages before lie in, and was killed."""
+    disk = SimDisk()
+    store = open_store(disk)
+    for number in range(0, 90, 10):
+        put_and_work(store, records_of(numbered(number, 10)))
+    store.flush_queues(thorough=True)
+    store.cleaner.drop_before(_FILE_BYTES)
+    shown = numbers_in_queue(store)
+    store.queues.drop_before(2 * _FILE_BYTES)
+    disk.kill()
+    for name in disk.list(f"{ROOT}/consumequeue/t/0"):
+        disk.delete(f"{ROOT}/consumequeue/t/0/{name}")
+    assert numbers_in_queue(open_store(disk)) == shown
+
+
+class NoLuck(Random):
+    def choice(self, seq):  # type: ignore[no-untyped-def]
+        return min(seq)
+
+
+def test_what_a_killed_process_gave_its_queues_is_on_disk_behind_the_next_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of all files of a queue: they were derived anew after a loss of power."""
+    disk = SimDisk()
+    store = open_store(disk)
+    for number in range(0, 150, 10):
+        if number == 90:
+            store.flush_queues(thorough=True)
+        put_and_work(store, records_of(numbered(number, 10)))
+    disk.kill()
+    store = open_store(disk, clock=Clock(1_800_000_000_000))
+    put_and_work(store, records_of(numbered(150, 1, topic="rare")))
+    store.flush_queues(thorough=True)
+    disk.lose_power(NoLuck(0))
+    assert numbers_in_queue(open_store(disk)) == list(range(150))
+    assert "derived anew" not in caplog.text
 
 
 def test_a_queue_that_lost_a_file_costs_another_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,3 +279,26 @@ def test_a_flush_that_ends_behind_another_takes_nothing_back(monkeypatch: pytest
     queue.flush(0)
     assert queue.flushed_offset == queue.max_offset == 7
     store.close()
+
+
+def test_an_index_that_is_derived_anew_is_whole_wherever_the_power_goes() -> None:
+    """Of its files of before some may be back then, and others not."""
+    for effect in range(1, 400, 5):
+        disk = SimDisk()
+        store = filled(disk)
+        store.close()
+        for name in disk.list(f"{ROOT}/consumequeue/rare/0"):
+            disk.delete(f"{ROOT}/consumequeue/rare/0/{name}")
+        disk.crash_countdown = effect
+        try:
+            open_store(disk)
+        except Crashed:
+            disk.lose_power(Random(effect))
+        else:
+            break
+        store = open_store(disk)
+        store.reput_once()
+        lost = [n for n in range(90) if not len(store.reader.query("t", f"k{n}", most=1))]
+        assert not lost, (effect, lost)
+    else:
+        raise AssertionError("the start has more effects than that")

@@ -14,8 +14,14 @@ from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.net.rpc.calls import LEADER, CallState, Link
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import AppendRequest, AppendResponse, StatusRequest
-from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse, LastSequence
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    AppendResponse,
+    ConnectProducer,
+    ConnectProducerResponse,
+    LastSequence,
+    StatusRequest,
+)
 from tests.client.protocol.test_client_protocol import ADDRESSES, Host, Wire
 
 

@@ -12,8 +12,9 @@ from quorumlog.entry import Replica
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.testing.disk import SimDisk
-from quorumlog.testing.operations import ClientAppend, ClientRead, Operations, Trace, read_at_once
+from quorumlog.testing.operations import ClientAppend, Operations, Trace, read_at_once
 from sim.log.checkers import Checker
+from sim.log.operations import ClientRead
 from tests.node.cell import SMALL, Cell
 from tests.sim.scenario import QUIET
 
@@ -70,7 +71,8 @@ class WatchedCell:
 
     def tell(self, what: str, *arguments: Any) -> None:
         for checker in self.checkers:
-            getattr(checker, what)(*arguments)
+            if (hook := getattr(checker, what, None)) is not None:
+                hook(*arguments)
 
     def _watch_what_is_sent(self, member: Any) -> None:
         self.cell.hosts[member.member_id].on_sent = lambda envelope: self.tell("sent", member, envelope)

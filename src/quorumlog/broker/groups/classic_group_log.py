@@ -317,8 +317,9 @@ class ClassicTopics(GroupTopics):
 
     def check_writes(self, records: RecordBatch) -> None:
         super().check_writes(records)
-        data = bytes(records.buffer)  # every byte is looked at: by a search that takes a tenth of `re`'s
-        if not any(topic in data for topic in OWN_TOPICS) or not records.columns.good.all():
+        # Every send is looked at. All of its messages are for one queue, or it is refused.
+        first = bytes(records.buffer[: int(records.sizes[:1].sum())])
+        if not any(topic in first for topic in OWN_TOPICS) or not records.columns.good.all():
             return
         names = {key.topic for key, _ in records.queues}
         if GROUPS_TOPIC in names:

@@ -513,6 +513,12 @@ class CommitLog:
             except DiskFull:
                 return  # told to whoever puts something that does not fit any more
 
+    def park_files(self) -> int:
+        """Files that are read only give their descriptors back; returns how many did. Any thread."""
+        with self._lock:
+            first = self.files.base_of(self.flushed_offset)
+            return self.files.park(range(first, self.files.end_position, self.files.segment_bytes))
+
     def close(self) -> None:
         self._flushed_file.close()
         self.files.close()

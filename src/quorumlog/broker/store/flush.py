@@ -236,9 +236,9 @@ class StoreCheckpoint:
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS, 0)
 
     def forget_queues(self) -> None:
-        """They are about to be deleted: a start that finds them half derived begins with the whole log.
-        On disk when this returns. Raises StoreFailure."""
-        self.logics_msg_timestamp = 0
+        """They and the index are about to be deleted: a start that finds them half derived begins with
+        all of the log. On disk when this returns. Raises StoreFailure."""
+        self.logics_msg_timestamp = self.index_msg_timestamp = 0
         self.flush()
 
     def flush(self) -> None:

@@ -333,8 +333,7 @@ class IndexService:
             except OSError as error:
                 raise StoreFailure(refusal(path, "opened", error)) from error
             if not is_clean and file.end_time_ms > checkpoint.index_msg_timestamp:
-                file.close()
-                disk.unlink(path)
+                self._delete([file])
                 continue
             file.mend()
             self.files.append(file)
@@ -427,20 +426,28 @@ class IndexService:
         return found
 
     def clear(self) -> None:
-        """To be derived anew."""
-        for file in self.files:
-            file.close()
-            self._disk.unlink(file.path)
-        self.files.clear()
+        """To be derived anew. Raises StoreFailure."""
+        deleted, self.files = self.files, []
+        self._delete(deleted)
 
     def truncate_to_position(self, position: int) -> bool:
-        """Files that know of records from there on are deleted. True: there were some."""
-        count = len(self.files)
-        while self.files and self.files[-1].end_position >= position:
-            file = self.files.pop()
-            file.close()
-            self._disk.unlink(file.path)
-        return len(self.files) < count
+        """Files that know of records from there on are deleted. True: there were some. Raises
+        StoreFailure."""
+        deleted = [file for file in self.files if file.end_position >= position]
+        self.files = [file for file in self.files if file not in deleted]
+        self._delete(deleted)
+        return bool(deleted)
+
+    def _delete(self, files: list[IndexFile]) -> None:
+        """A file that came back with a loss of power would seem to hold what has come since."""
+        try:
+            for file in files:
+                file.close()
+                self._disk.unlink(file.path)
+            if files:
+                self._disk.sync_directory(self.path)
+        except OSError as error:
+            raise StoreFailure(refusal(self.path, "deleted", error)) from error
 
     def drop_before(self, position: int) -> None:
         """Files whose last record lies below are deleted; not the last one."""

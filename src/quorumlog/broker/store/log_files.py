@@ -21,7 +21,7 @@ from quorumlog.broker.message import PutResult
 from quorumlog.broker.record_batch import RecordBatch, Stop, gather, scan_records
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, StoreFailure
-from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
+from quorumlog.store.disk import Disk, is_no_damage, kept_descriptors, reason_of, refusal
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import Segment
 from quorumlog.store.segments import NAME_DIGITS, SegmentList, segment_name
@@ -169,19 +169,20 @@ def open_file_list(
         log.warning("%s does not belong there: moved to %s", path, kept)
     bases = sorted(sizes)
     files = SegmentList(disk, folder, file_bytes, bases[0] if bases else 0)
-    for base in bases:
-        if base != files.end_position:
-            files.close()
-            raise StoreFailure(
-                f"{folder}/{segment_name(files.end_position)} is missing between others: restore it."
-                " Of a Java broker's commit log it may lie on another of the paths that its"
-                " storePathCommitLog names: copy the files of all of them into that folder"
-            )
-        path = f"{folder}/{segment_name(base)}"
-        try:
-            files.adopt(Segment.open(disk, path, base, file_bytes, writable=writable))
-        except OSError as error:
-            raise StoreFailure(refusal(path, "opened", error)) from error
+    with kept_descriptors.parking(files.park):
+        for base in bases:
+            if base != files.end_position:
+                files.close()
+                raise StoreFailure(
+                    f"{folder}/{segment_name(files.end_position)} is missing between others: restore it."
+                    " Of a Java broker's commit log it may lie on another of the paths that its"
+                    " storePathCommitLog names: copy the files of all of them into that folder"
+                )
+            path = f"{folder}/{segment_name(base)}"
+            try:
+                files.adopt(Segment.open(disk, path, base, file_bytes, writable=writable))
+            except OSError as error:
+                raise StoreFailure(refusal(path, "opened", error)) from error
     files.reserved_position = files.end_position if not writable else files.first_position
     return files
 

@@ -45,7 +45,7 @@ from quorumlog.broker.store.queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
-from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.disk import Disk, OsDisk, kept_descriptors, refusal
 from quorumlog.store.member_directory import sync_names_above
 from quorumlog.store.segments import SegmentList
 
@@ -273,22 +273,27 @@ class MessageStore:
             set_aside=self.set_aside,
             sizes_are_known=is_ours,
         )
-        self.queues = ConsumeQueues(
-            disk, root, config, self.set_aside, log_begin=files.first_position, sizes_are_known=is_ours
-        )
-        self.queues.begins_anywhere = files.first_position > 0
-        self.queues.lost = self.queues.lost or lost
-        self.index = None
-        if config.message_index_enable:
-            self.index = IndexService(
+        with kept_descriptors.parking(files.park):
+            self.queues = ConsumeQueues(
                 disk,
                 root,
                 config,
-                self.checkpoint,
-                self.wall_clock,
                 self.set_aside,
-                is_clean=self.was_clean,
+                log_begin=files.first_position,
+                sizes_are_known=is_ours,
             )
+            self.queues.lost = self.queues.lost or lost
+            self.index = None
+            if config.message_index_enable:
+                self.index = IndexService(
+                    disk,
+                    root,
+                    config,
+                    self.checkpoint,
+                    self.wall_clock,
+                    self.set_aside,
+                    is_clean=self.was_clean,
+                )
         stopped_at = flushed.load()
         self._is_as_it_stopped = (
             is_ours and self.was_clean and not any(files.pread(BLANK_BYTES, stopped_at))
@@ -342,6 +347,8 @@ class MessageStore:
             indexed = self.index.end_position
             begin = min(begin, files.base_of(indexed) if indexed >= files.first_position else (
                 files.first_position))  # fmt: skip
+        # Of one that is lost messages may lie in front of where the walk begins.
+        self.queues.begins_anywhere = begin == files.first_position > 0
         lost = self.queues.lost
         if not lost:
             try:
@@ -406,6 +413,8 @@ class MessageStore:
                 raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
             if not queue.ends_in_order:
                 raise QueueHole(f"{key.topic} queue {key.queue_id} ends with half a unit")
+            if not self.was_clean:
+                queue.doubt_from(begin)
         if self.index is not None and self.index.truncate_to_position(end.position):
             # Whole files are deleted: what the log has of them is put into it again.
             again = files.base_of(max(self.index.end_position, files.first_position))

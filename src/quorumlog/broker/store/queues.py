@@ -373,6 +373,15 @@ class ConsumeQueue:
                 file.sync()
         self.flushed_offset = self.max_offset
 
+    def doubt_from(self, position: int) -> None:
+        """Its messages from this position of the commit log on may be in the cache alone, but for those
+        in its last file, which is synced."""
+        offset = self.offset_at(position)
+        if self.files.base_of(offset * QUEUE_UNIT_BYTES) < self.files.base_of(
+            self.max_offset * QUEUE_UNIT_BYTES
+        ):
+            self.flushed_offset = offset
+
     def show_from(self, position: int) -> None:
         """Messages below this position of the commit log are there no more."""
         self.min_offset = self.offset_at(position)

@@ -11,7 +11,7 @@ from quorumlog.cli.output import tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.wire.producer_messages import ProducerInfo
+    from quorumlog.wire.client_messages import ProducerInfo
 
 
 producers_app = App()

@@ -23,8 +23,7 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, Epoch
 from quorumlog.net.rpc.calls import LEADER, CallState, Link
-from quorumlog.wire.client_messages import Numbered
-from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse
+from quorumlog.wire.client_messages import ConnectProducer, ConnectProducerResponse, Numbered
 
 
 class StreamPort(Protocol):

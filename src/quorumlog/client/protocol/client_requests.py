@@ -29,20 +29,23 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    ConnectProducer,
     FindMarkRequest,
     FinishUpgradeRequest,
+    ForgetProducer,
+    LastSequence,
     LayoutRequest,
+    ListProducers,
     MachineReadRequest,
     Numbered,
+    ReadersRequest,
     ReadRequest,
     ResetClockRequest,
     StatusRequest,
     StepOverRequest,
     WhyKeptRequest,
 )
-from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 from quorumlog.wire.read_promise import ReadPromise
-from quorumlog.wire.reader_messages import ReadersRequest
 
 _UNCHANGING = (
     ReadRequest,

@@ -21,14 +21,13 @@ from quorumlog.kv.requests.messages import (
     WatchRequest,
     request_decoder,
     size_bytes_of,
+    words_to_old_client,
 )
-from quorumlog.kv.requests.old_greeting import words_to_old_client
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.service.sessions import refuse
 from quorumlog.kv.store.changes import Feed
-from quorumlog.kv.store.engine import Engine
+from quorumlog.kv.store.engine import Engine, MemoryEngine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
-from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import (

@@ -15,25 +15,77 @@ import h11
 from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, Overloaded, ProtocolViolation
 from quorumlog.kv.client.asking import addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.gateway.from_json import Given
-from quorumlog.kv.gateway.http_decoder import HttpDecoder
-from quorumlog.kv.gateway.members import GatewayMembers
-from quorumlog.kv.gateway.routes import Routes
-from quorumlog.kv.gateway.to_json import Told, error_of
+from quorumlog.kv.gateway.etcd_json import Given, Told, error_of
+from quorumlog.kv.gateway.routes import GatewayMembers, Routes
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
 
+FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
+MAX_AHEAD_BYTES = 64 << 10
+"""Behind a request that is not answered yet."""
+
+
+class HttpDecoder:
+    """`Decoder` of a connection. The message of a frame is an event of h11."""
+
+    missing_bytes = 1024
+    unfinished_bytes = 0
+    """Of the body of a request: whoever gathers it says so."""
+
+    def __init__(self) -> None:
+        self.http = h11.Connection(h11.SERVER)
+        self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        self.http.receive_data(bytes(self._buffer[:count]))
+        if count == len(self._buffer) < BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        return self.events()
+
+    def ended(self) -> list[Frame]:
+        """Nothing more comes. Raises ProtocolViolation."""
+        self.http.receive_data(b"")
+        return self.events()
+
+    def events(self) -> list[Frame]:
+        """What has come, up to the end of a request. Raises ProtocolViolation."""
+        found: list[Any] = []
+        try:
+            while (event := self.http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                found.append(event)
+                if isinstance(event, h11.ConnectionClosed):
+                    break
+        except h11.RemoteProtocolError as error:
+            raise ProtocolViolation(f"no request of HTTP: {error}") from None
+        if event is h11.PAUSED and len(self.http.trailing_data[0]) > MAX_AHEAD_BYTES:
+            raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
+        return [Frame("", each, None) for each in found]
+
+    def sent(self, *events: Any) -> list[Any]:
+        """The bytes of what is answered."""
+        return [data for event in events if (data := self.http.send(event))]
+
+
+# ----------------------------------------------------------------
+# EtcdGateway: the port of a member's gateway. A door of the server that only asks the stores.
+
+
 log = logging.getLogger("quorumlog.kv")
 
 MAX_BODY_BYTES = 4 << 20
 """A request of 1.5 MiB, in base64."""
+MOST_WAITING_BYTES = 64 << 20
+"""Of all clients, in requests that are not answered."""
 TIMEOUT_S = 5.0
 """As long as etcd itself waits for a majority."""
 WATCH_PATH = "/v3/watch"
@@ -144,7 +196,16 @@ class _Client:
         elif isinstance(event, h11.EndOfMessage) and self._request is not None:
             body, self._body = bytes(self._body), bytearray()
             self._decoder.unfinished_bytes = 0
+            waiting_bytes = self._routes.waiting_bytes
+            if waiting_bytes + len(body) > MOST_WAITING_BYTES:
+                self._answer(
+                    *error_of(Overloaded(f"{waiting_bytes} bytes of requests wait")), closes=True
+                )
+                self._connection.close()
+                return
+            self._routes.waiting_bytes += len(body)
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
+            self._task.add_done_callback(partial(self._served, len(body)))
         elif isinstance(event, h11.ConnectionClosed):
             self._says_no_more = True
             if self._task is None or self._task.done():
@@ -159,6 +220,9 @@ class _Client:
 
     def violate(self, violation: ProtocolViolation) -> None:
         self._connection.violate(violation)
+
+    def _served(self, body_bytes: int, task: asyncio.Task[None]) -> None:
+        self._routes.waiting_bytes -= body_bytes
 
     async def _serve(self, request: h11.Request, body: bytes) -> None:
         try:

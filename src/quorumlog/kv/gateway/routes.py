@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 from quorumlog.errors import LedgerError
+from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.errors import Compacted, LeaseNotFound
-from quorumlog.kv.gateway.from_json import (
+from quorumlog.kv.gateway.etcd_json import (
+    FAILED_PRECONDITION,
     Given,
+    Told,
+    answer,
     delete_of,
+    error_of,
     flag_of,
+    key_value,
     known,
     number_of,
+    number_of_text,
     number_or_none_of,
     put_of,
     range_of,
     txn_of,
     watch_of,
-)
-from quorumlog.kv.gateway.members import GatewayMembers
-from quorumlog.kv.gateway.to_json import (
-    FAILED_PRECONDITION,
-    Told,
-    answer,
-    error_of,
-    key_value,
-    number_of_text,
     without_defaults,
 )
 from quorumlog.kv.requests.answers import (
@@ -49,6 +49,8 @@ from quorumlog.kv.requests.messages import (
     CommandRequest,
     KeepAliveRequest,
     QuestionRequest,
+    StatusAnswer,
+    StoreStatusRequest,
     TimeToLiveRequest,
     checked,
 )
@@ -65,6 +67,38 @@ from quorumlog.kv.requests.operations import (
     encode,
     writes,
 )
+from quorumlog.net.rpc.calls import RequestTarget, TargetKind
+
+ASK_TIMEOUT_S = 1.0
+KNOWN_S = 5.0
+"""So long nobody is asked again."""
+
+
+class GatewayMembers:
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._known: dict[str, StatusAnswer] = {}
+        self._asked_s = -KNOWN_S
+
+    async def all(self) -> list[tuple[str, str]]:
+        """(member id, URL of its gateway); of a member that does not answer, as it was."""
+        if time.monotonic() - self._asked_s >= KNOWN_S:
+            await asyncio.gather(*[self._ask(address) for address in self._asking.addresses])
+            self._asked_s = time.monotonic()
+        found = {each.member_id: each.etcd_gateway for each in self._known.values() if each.etcd_gateway}
+        return sorted(found.items())
+
+    async def _ask(self, address: str) -> None:
+        target = RequestTarget(TargetKind.ADDRESS, address)
+        with suppress(LedgerError):
+            _, self._known[address] = await self._asking.call(
+                StoreStatusRequest(), StatusAnswer, target=target, timeout_ms=1000 * ASK_TIMEOUT_S
+            )
+
+
+# ----------------------------------------------------------------
+# Routes: what a request of the gateway does, and the JSON that it is answered with.
+
 
 VERSION = "3.5.1"
 """Of the etcd whose answers these are compared with."""
@@ -81,6 +115,8 @@ Answer = tuple[int, Told]
 class Routes:
     def __init__(self, client: AsyncKeyValueClient, member_id: str, members: GatewayMembers) -> None:
         """`client`: of all members' stores, with the codec `bytes`."""
+        self.waiting_bytes = 0
+        """Of requests that are being answered."""
         self._client = client
         self._member_id = member_id
         self._members = members

@@ -16,9 +16,9 @@ from quorumlog.kv.requests.operations import (
     Revoke,
     Target,
     Txn,
+    check_written_once,
     writes,
 )
-from quorumlog.kv.requests.written_keys import check_written_once
 
 MAX_OPERATIONS = 128
 """Of a transaction: in its longest list, with those of the inner ones that lie on one path."""

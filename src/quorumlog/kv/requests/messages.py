@@ -1,6 +1,7 @@
 """What clients and the key-value store say to each other behind the Hello: one request, one answer with
 its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
-ErrorResponse ends it."""
+ErrorResponse ends it.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +9,50 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.errors import InvalidRequest, KeyValueError
 from quorumlog.kv.requests.answers import Event
-from quorumlog.kv.requests.old_greeting import OLD_GREETING_BYTES
 from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES
+from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage, Int
 from quorumlog.wire.field_names import named_reason
+
+UPGRADE = "this member speaks a newer protocol: upgrade the client"
+_LENGTH, _HELLO, _ANSWER = 4, 0, 17
+OLD_GREETING_BYTES = 1024
+"""At most, behind its length."""
+_decode = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
+
+
+def words_to_old_client(problem: Exception) -> bytes | None:
+    """See `LastWords`."""
+    return answer_to_old_greeting(problem.received) if isinstance(problem, OtherSoftware) else None
+
+
+def answer_to_old_greeting(received: bytes) -> bytes | None:
+    """`received`: the first bytes of a connection. None: they are no such greeting, or a part of it."""
+    size_bytes = int.from_bytes(received[:_LENGTH], "big")
+    if not 0 < size_bytes <= OLD_GREETING_BYTES or len(received) < _LENGTH + size_bytes:
+        return None
+    try:
+        number, kind, _ = _decode(received[_LENGTH : _LENGTH + size_bytes])
+    except msgspec.DecodeError:
+        return None
+    if kind != _HELLO:
+        return None
+    refusal = msgspec.msgpack.encode((KeyValueError.code, UPGRADE, 0))
+    answer = msgspec.msgpack.encode((number, _ANSWER, refusal))
+    return len(answer).to_bytes(_LENGTH, "big") + answer
+
+
+# ----------------------------------------------------------------
+# What clients and the key-value store say to each other behind the Hello: one request, one answer with
+# its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
+# ErrorResponse ends it.
+
 
 GROUP = "kv"
 """Of every frame on this port."""

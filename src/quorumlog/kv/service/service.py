@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -34,9 +35,7 @@ from quorumlog.kv.requests.operations import (
     decode_command_of_client,
     encode,
 )
-from quorumlog.kv.service.command_batches import CommandBatches, Done
-from quorumlog.kv.service.compactor import Compactor
-from quorumlog.kv.service.lease_clock import LeaseClock
+from quorumlog.kv.service.lease_clock import CommandBatches, Done, LeaseClock
 from quorumlog.kv.service.sessions import Session, answer, refuse
 from quorumlog.kv.service.watch_hub import MOST_WATCHES, WatchHub
 from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed, Granted
@@ -45,6 +44,35 @@ from quorumlog.net.hello import STORE, HelloResponse
 from quorumlog.node import DoorMember
 from quorumlog.node.machine_driver import Answer
 from quorumlog.version import VERSION
+
+SAMPLES = 12
+"""Of one period: history ends that much too late at most."""
+
+
+class Compactor:
+    def __init__(self, auto_compaction_ms: float) -> None:
+        """0: never."""
+        self._period_ms = auto_compaction_ms
+        self._samples: deque[tuple[float, int]] = deque()
+        """(when, newest revision then), while this member leads."""
+
+    def tick(self, now_ms: float, revision: int, *, leads: bool) -> int | None:
+        """The revision to compact to, if it is time."""
+        if not leads or not self._period_ms:
+            self._samples.clear()
+            return None
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= self._period_ms / SAMPLES:
+            samples.append((now_ms, revision))
+        due = None
+        while samples and now_ms - samples[0][0] >= self._period_ms:
+            due = samples.popleft()[1]
+        return due or None
+
+
+# ----------------------------------------------------------------
+# KeyValueService: one member's answers to the clients of its store.
+
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0

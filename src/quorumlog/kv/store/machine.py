@@ -1,5 +1,6 @@
 """KeyValueMachine: the store as a state machine of the log. A batch of commands is one write of the
-engine."""
+engine.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +21,24 @@ from quorumlog.kv.requests.operations import (
     Stand,
     Txn,
     decode_command,
+    decode_key_value,
     decode_question,
     encode,
 )
-from quorumlog.kv.store.answer_room import AnswerRoom, EncodedItems
 from quorumlog.kv.store.changes import Begins, Change, Changed, CompactedTo, Ended, Feed, Granted
-from quorumlog.kv.store.engine import Engine
+from quorumlog.kv.store.engine import (
+    CHANGE,
+    CHANGES,
+    NUMBER,
+    OLDER,
+    Engine,
+    MemoryEngine,
+    escaped,
+    older_key,
+)
 from quorumlog.kv.store.keyspace import Keyspace
-from quorumlog.kv.store.memory_engine import MemoryEngine
-from quorumlog.kv.store.ranges import Body, read_history, read_range
+from quorumlog.kv.store.ranges import AnswerRoom, Body, EncodedItems, read_history, read_range
 from quorumlog.kv.store.snapshot_format import SLICE_ITEMS, load, save_slices
-from quorumlog.kv.store.sweeping import sweep
 from quorumlog.kv.store.transactions import answer_txn, carry_out
 from quorumlog.state_machine import (
     KEPT_RESULT_BYTES,
@@ -43,6 +51,48 @@ from quorumlog.state_machine import (
     SnapshotWriter,
     StateMachine,
 )
+
+SLICE_CHANGES = 500
+"""Looked at once."""
+
+
+def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
+    """A slice of the work; True if more is left. A change below the compacted revision goes, with the
+    versions of its key before it, and itself if it is a deletion. What stands at the revision stays."""
+    engine, compacted = keyspace.engine, keyspace.compacted
+    if keyspace.swept_to >= compacted:
+        return False
+    found = []
+    for place, key in engine.scan(
+        CHANGES, CHANGE.pack(keyspace.swept_to, 0), CHANGE.pack(compacted + 1, 0)
+    ):
+        found.append((place, key))
+        if len(found) > changes:
+            break
+    for place, key in found[:changes]:
+        revision = int(CHANGE.unpack(place)[0])
+        prefix = escaped(key)
+        older = engine.scan(OLDER, prefix, prefix + NUMBER.pack(revision))
+        for name in [name for name, _ in older]:
+            engine.delete(OLDER, name)
+        if revision < compacted:
+            gone = engine.get(OLDER, older_key(key, revision))
+            if gone is not None and decode_key_value(gone).version == 0:
+                engine.delete(OLDER, older_key(key, revision))
+            engine.delete(CHANGES, place)
+    if len(found) > changes:
+        # Within a revision that is not done the work begins anew: what is done is gone.
+        keyspace.swept_to = int(CHANGE.unpack(found[changes][0])[0])
+    else:
+        keyspace.swept_to = compacted
+    keyspace.save_stand()
+    return keyspace.swept_to < compacted
+
+
+# ----------------------------------------------------------------
+# KeyValueMachine: the store as a state machine of the log. A batch of commands is one write of the
+# engine.
+
 
 MACHINE_NAME = "kv"
 LEASES_TAG, LEASE_KEYS_TAG, STAND_TAG = 21, 22, 23

@@ -33,14 +33,13 @@ from quorumlog.kv.requests.operations import (
     Revoke,
     Target,
     Txn,
+    check_written_once,
     decode_key_value,
     writes,
 )
-from quorumlog.kv.requests.written_keys import check_written_once
-from quorumlog.kv.store.answer_room import AnswerRoom, EncodedItems
 from quorumlog.kv.store.engine import CURRENT
 from quorumlog.kv.store.keyspace import Keyspace, bounds
-from quorumlog.kv.store.ranges import Body, read_range
+from quorumlog.kv.store.ranges import AnswerRoom, Body, EncodedItems, read_range
 
 PUT_TAG, DELETE_TAG, TXN_TAG, GRANT_TAG, REVOKE_TAG, COMPACT_TAG = 1, 2, 4, 5, 6, 7
 

@@ -64,6 +64,8 @@ class RpcProtocol:
         self.timings = timings or Timings()
         self._product = product
         self._answer = answer
+        self.ungreeted_hint = ""
+        """Why else a server may close a connection at the greeting."""
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
         shuffled = list(servers)
         random.shuffle(shuffled)
@@ -161,7 +163,7 @@ class RpcProtocol:
                 self._turned_away(link, reason.at(link.address))
             reason = f"protocol violation: {reason}"
         if link.state is LinkState.GREETING and reason in (CLOSED, os.strerror(errno.ECONNRESET)):
-            reason += self._product.ungreeted(link)
+            reason += self._product.ungreeted(link) + self.ungreeted_hint
         if link.state is not LinkState.CLOSED:
             self._drop(link, reason)
 

@@ -21,9 +21,9 @@ from quorumlog.node.retention import WhyKept
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.store.log_begin import Mark
+from quorumlog.wire import client_messages as producers
+from quorumlog.wire import client_messages as readers
 from quorumlog.wire import client_messages as wire
-from quorumlog.wire import producer_messages as producers
-from quorumlog.wire import reader_messages as readers
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
 

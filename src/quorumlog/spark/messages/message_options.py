@@ -29,11 +29,15 @@ from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import (
-    ALIASES,
+    TLS_PARSERS,
     as_kafkas,
+    boolean,
+    by_name,
+    columns_of,
     duration_ms,
+    fields_of,
     name_of,
-    one_of,
+    number_of,
     pattern_of,
     servers_of,
     tls_of,
@@ -88,12 +92,6 @@ def parse_queue_offsets(name: str, text: str) -> QueueOffsets:
 
 VIEW = "view"
 MESSAGES = "messages"
-_NAMES = (
-    "view", "path", "servers", "topic", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "columns", "partitionBytes", "maxRecordsPerPartition", "pushdown",
-    "failOnDataLoss", "timeoutMs", "subscribe", "subscribePattern", "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup", "tlsCa", "tlsCert", "tlsKey",
-)  # fmt: skip
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup")
 COLUMNS = (
     "topic", "queue", "offset", "keys", "tags", "properties", "born_time", "store_time", "body",
@@ -156,58 +154,7 @@ class MessageOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> MessageOptions:
         """Raises ConfigError naming the option."""
-        names = {name.lower(): name for name in _NAMES}
-        given: dict[str, Any] = {}
-        for key, value in options.items():
-            text = str(value).strip()
-            name = names.get(ALIASES.get(key.lower(), key.lower()))
-            match name:
-                case None:
-                    valid = ", ".join(_NAMES)
-                    raise ConfigError(f"unknown option {key!r} of view messages; valid are {valid}")
-                case "path":
-                    local = text.removeprefix("file://").removeprefix("file:")
-                    given["path"] = os.path.abspath(local) if local else ""
-                case "servers":
-                    given["servers"] = servers_of(name, text)
-                case "startingOffsets":
-                    given["starting_offsets"] = parse_queue_offsets(name, text)
-                case "endingOffsets":
-                    given["ending_offsets"] = parse_queue_offsets(name, text)
-                case "failOnDataLoss":
-                    given["fail_on_data_loss"] = one_of("true", "false")(name, text) == "true"
-                case "timeoutMs":
-                    given["timeout_ms"] = max(_number(name, text), 1)
-                case "topic" | "subscribe":
-                    if "topics" in given:
-                        raise ConfigError(
-                            "options topic and subscribe are two names of one thing; give one"
-                        )
-                    given["topics"] = tuple(part.strip() for part in text.split(",") if part.strip())
-                case "startingTimestamp":
-                    given["begin_ms"] = _number(name, text)
-                case "endingTimestamp":
-                    given["end_ms"] = _number(name, text)
-                case "columns":
-                    given["columns"] = _columns(text)
-                case "partitionBytes":
-                    given["partition_bytes"] = max(_number(name, text), 1)
-                case "maxRecordsPerPartition":
-                    given["partition_records"] = max(_number(name, text), 1)
-                case "pushdown":
-                    given["pushdown"] = text.lower() == "true"
-                case "subscribePattern":
-                    given["topic_pattern"] = pattern_of(name, text)
-                case "maxOffsetsPerTrigger":
-                    given["max_offsets"] = max(_number(name, text), 1)
-                case "minOffsetsPerTrigger":
-                    given["min_offsets"] = _number(name, text)
-                case "maxTriggerDelay":
-                    given["max_trigger_delay_ms"] = duration_ms(name, text)
-                case "consumerGroup":
-                    given["consumer_group"] = name_of(name, text)
-                case "tlsCa" | "tlsCert" | "tlsKey":
-                    given[f"tls_{name[3:].lower()}"] = name_of(name, text)
+        given = fields_of(options, _PARSERS, "of view messages", (VIEW,))
         parsed = cls(**given)
         for what in ("starting", "ending"):
             if (
@@ -230,23 +177,40 @@ class MessageOptions:
         return parsed
 
 
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"option {name} must be a whole number, not {text!r}")
-    return int(text)
+def _path(name: str, text: str) -> str:
+    local = text.removeprefix("file://").removeprefix("file:")
+    return os.path.abspath(local) if local else ""
 
 
-def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    for name in names:
-        if name not in COLUMNS:
-            raise ConfigError(
-                f"option columns: unknown column {name!r}; valid are {', '.join(COLUMNS)}"
-                f"{as_kafkas(name, COLUMNS)}"
-            )
-    if not names or len(set(names)) != len(names):
-        raise ConfigError("option columns names no column, or one twice")
-    return names
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_COUNT = number_of(1, 2**62)
+_PARSERS = by_name(
+    (
+        ("path", "path", _path),
+        ("servers", "servers", servers_of),
+        ("topic", "topics", _topics),
+        ("subscribe", "topics", _topics),
+        ("subscribePattern", "topic_pattern", pattern_of),
+        ("startingOffsets", "starting_offsets", parse_queue_offsets),
+        ("endingOffsets", "ending_offsets", parse_queue_offsets),
+        ("startingTimestamp", "begin_ms", number_of(0, 2**62)),
+        ("endingTimestamp", "end_ms", number_of(0, 2**62)),
+        ("columns", "columns", columns_of(COLUMNS)),
+        ("partitionBytes", "partition_bytes", _COUNT),
+        ("maxRecordsPerPartition", "partition_records", _COUNT),
+        ("pushdown", "pushdown", boolean),
+        ("failOnDataLoss", "fail_on_data_loss", boolean),
+        ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
+        ("maxOffsetsPerTrigger", "max_offsets", _COUNT),
+        ("minOffsetsPerTrigger", "min_offsets", number_of(0, 2**62)),
+        ("maxTriggerDelay", "max_trigger_delay_ms", duration_ms),
+        ("consumerGroup", "consumer_group", name_of),
+        *TLS_PARSERS,
+    )
+)
 
 
 # ----------------------------------------------------------------

@@ -1,18 +1,14 @@
-"""What a client asks of the state of a log: readers, producers, state machines, members, time marks."""
+"""Readers that the cluster keeps by name: their rows, and what the leader is asked of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from quorumlog.append_times import AppendTimes
-from quorumlog.client.arguments import checked_producer, time_ms_of, whole
-from quorumlog.client.protocol.client_requests import read_target
-from quorumlog.client.result_streams import Step, Verb, request_of
+from quorumlog.client.result_streams import Verb, asked, call, request_of
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -22,30 +18,9 @@ from quorumlog.errors import (
     Refused,
     UnknownReader,
 )
-from quorumlog.log_state.control_entries import MOST_INDEX
-from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.net.rpc.calls import LEADER, response_of
 from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
-    ChangeMembersRequest,
-    ChangeMembersResponse,
-    FindMarkRequest,
-    FindMarkResponse,
-    ResetClockRequest,
-    ResetClockResponse,
-    StepOverRequest,
-    StepOverResponse,
-)
-from quorumlog.wire.producer_messages import (
-    ForgetProducer,
-    ForgetProducerResponse,
-    LastSequence,
-    LastSequenceResponse,
-    ListProducers,
-    ListProducersResponse,
-    ProducerInfo,
-)
-from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,
@@ -122,47 +97,6 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
 
 
 # ----------------------------------------------------------------
-# What the leader is asked of the producers that the log remembers, as `verbs` are written.
-
-
-def last_sequence(own_producer: str | None, timeout_ms: float) -> Verb[int]:
-    """Of the client's own one, whose session is opened first."""
-    if own_producer is None:
-        raise BadRequest("this client has no producer: connect(..., producer_id=...)")
-    request = request_of(LastSequence(producer=own_producer), LEADER, timeout_ms, in_session=True)
-    yield Step((request,), (request,))
-    return response_of(request, LastSequenceResponse).producer.last_sequence
-
-
-def producers(timeout_ms: float) -> Verb[list[ProducerInfo]]:
-    found = list[ProducerInfo]()
-    while True:
-        after = found[-1].producer if found else ""
-        request = request_of(ListProducers(after=after), LEADER, timeout_ms)
-        yield Step((request,), (request,))
-        response = response_of(request, ListProducersResponse)
-        found += response.producers
-        if response.is_last:
-            return found
-
-
-def producer(producer_id: str, timeout_ms: float) -> Verb[ProducerInfo]:
-    message = LastSequence(producer=checked_producer(producer_id))
-    request = request_of(message, LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    return response_of(request, LastSequenceResponse).producer
-
-
-def forget(producer_id: str, timeout_ms: float) -> Verb[ProducerInfo]:
-    known = yield from producer(producer_id, timeout_ms)
-    message = ForgetProducer(producer=known.producer, epoch=known.epoch)
-    request = request_of(message, LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    response_of(request, ForgetProducerResponse)
-    return known
-
-
-# ----------------------------------------------------------------
 # What the leader is asked of the readers that the cluster keeps, as `verbs` are written.
 
 
@@ -191,10 +125,9 @@ def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderSta
     """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
     make a reader anew that somebody else has ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
-    asked = request_of(ReadersRequest(), LEADER, timeout_ms)
-    yield Step((asked,), (asked,))
-    seen_index = response_of(asked, ReadersResponse).committed_index
-    return (yield from move(replace(message, seen_index=seen_index), deadline_ms - now_ms()))
+    response = yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)
+    message = replace(message, seen_index=response.committed_index)
+    return (yield from move(message, deadline_ms - now_ms()))
 
 
 def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
@@ -206,7 +139,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
     unknown: OutcomeUnknown | None = None
     while True:
         request = request_of(message, LEADER, deadline_ms - now_ms())
-        yield Step((request,), (request,))
+        yield call(request)
         error = request.error
         if message.ends and unknown is not None and isinstance(error, UnknownReader):
             return ReaderStand(-1, 0)
@@ -241,7 +174,7 @@ def _check_not_led_back(
     assert message.position is not None
     assert message.seen_index is not None
     request = request_of(ReadersRequest(), LEADER, deadline_ms - now_ms())
-    yield Step((request,), (request,))
+    yield call(request)
     if request.error is not None:
         raise unknown
     found = response_of(request, ReadersResponse).readers
@@ -254,106 +187,10 @@ def _check_not_led_back(
 
 
 def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:
-    request = request_of(ReadersRequest(), LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    return rows_of(response_of(request, ReadersResponse))
+    return rows_of((yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)))
 
 
 def checked_name(name: str) -> str:
     if not isinstance(name, str):
         raise BadRequest(f"the name of a reader is a text, not {name!r}")
     return "".join(name)
-
-
-# ----------------------------------------------------------------
-# What the leader is asked to change about its state machines, as `verbs` are written.
-
-
-def step_over(machine: str, index: int, unsafe: bool, timeout_ms: float) -> Verb[int]:
-    if not isinstance(machine, str) or not machine:
-        raise BadRequest(f"machine must be the name of a state machine, not {machine!r}")
-    if type(index) is not int or not 0 <= index <= MOST_INDEX:
-        raise BadRequest(f"index must be that of an entry, from 0 on, not {index!r}")
-    message = StepOverRequest(machine=machine, index=index, unsafe=unsafe)
-    request = request_of(message, LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    return response_of(request, StepOverResponse).index
-
-
-# ----------------------------------------------------------------
-# What the leader is asked to change about the members, as `verbs` are written.
-
-
-class Members(NamedTuple):
-    """Ids of those who are in a group, once a change of it is committed."""
-
-    voters: tuple[str, ...]
-    learners: tuple[str, ...]
-
-
-def change_members(
-    verb: str, member_id: str, address: str, dry_run: bool, timeout_ms: float
-) -> Verb[Members]:
-    for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
-        if not isinstance(text, str) or (not text and name != "address"):
-            raise BadRequest(f"{name} must be a text, not {text!r}")
-    if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
-        # Nobody would ever answer under it, and the command would wait.
-        raise BadRequest(f"{member_id!r} is no id of a member: it has no blanks, commas and =")
-    message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
-    request = request_of(message, LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    response = response_of(request, ChangeMembersResponse)
-    return Members(response.voters, response.learners)
-
-
-# ----------------------------------------------------------------
-# What a member is asked of the time marks in its log, as `verbs` are written.
-
-
-def index_at(time: datetime, from_member: str | None, timeout_ms: float) -> Verb[int]:
-    found = yield from _find(FindMarkRequest(time_ms=time_ms_of(time)), from_member, timeout_ms)
-    return max(found.index, found.ledger_begin_index)
-
-
-def time_ms_at(index: int, from_member: str | None, timeout_ms: float) -> Verb[int]:
-    """-1: no mark stands in front of it."""
-    index = whole("index", index)
-    if index < 0:
-        raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
-    found = yield from _find(FindMarkRequest(index=index), from_member, timeout_ms)
-    if not found.ledger_begin_index <= index <= found.committed_index:
-        raise IndexOutOfRange(
-            f"index {index} is not between ledger_begin_index {found.ledger_begin_index} and"
-            f" committed_index {found.committed_index}",
-            ledger_begin_index=found.ledger_begin_index,
-            committed_index=found.committed_index,
-        )
-    return found.time_ms
-
-
-def append_times(first_index: int, from_member: str | None, timeout_ms: float) -> Verb[AppendTimes]:
-    """For entries from this one on, which is committed."""
-    found = yield from _find(FindMarkRequest(index=first_index), from_member, timeout_ms)
-    return AppendTimes(found.time_ms, found.clock_resets)
-
-
-def clock_resets(from_member: str | None, timeout_ms: float) -> Verb[Resets]:
-    """Of the committed log, by index."""
-    found = yield from _find(FindMarkRequest(index=0), from_member, timeout_ms)
-    return found.clock_resets
-
-
-def reset_clock(timeout_ms: float) -> Verb[Reset]:
-    request = request_of(ResetClockRequest(), LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    response = response_of(request, ResetClockResponse)
-    return Reset(response.index, response.time_ms)
-
-
-def _find(
-    message: FindMarkRequest, from_member: str | None, timeout_ms: float
-) -> Verb[FindMarkResponse]:
-    request = request_of(message, read_target(from_member), timeout_ms)
-    yield Step((request,), (request,))
-    return response_of(request, FindMarkResponse)

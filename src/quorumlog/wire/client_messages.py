@@ -161,7 +161,6 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
 # ---------------------------------------------------------------- Appends, reads, status and the rest
 
 
-
 class Numbered(msgspec.Struct, frozen=True, array_like=True):
     """Where an append stands in its producer's session."""
 

@@ -17,6 +17,7 @@ import pytest
 from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, Replica, SetBack
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk, os_error
 from quorumlog.store.durable_file import read_durable_point
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
@@ -629,3 +630,5 @@ def test_a_directory_that_an_early_release_has_left_damaged_is_refused_by_name(p
     (path / "healing").write_bytes(b"[]\ncrc32=0\n")
     with pytest.raises(ConfigError, match="rename it to damaged"):
         open_small(path)
+    with DirectoryReader(OsDisk(), str(path)) as found:
+        assert "healing" in [each.path for each in found.damage]

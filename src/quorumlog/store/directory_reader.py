@@ -55,6 +55,7 @@ from quorumlog.store.state_files import (
     CHECKPOINT_NAME,
     CURRTERM_NAME,
     DAMAGED_NAME,
+    FORMER_DAMAGED_NAME,
     HARD_STATE_NAME,
     MEMBER_NAME,
     START_NAME,
@@ -188,8 +189,12 @@ class SegmentSearch:
 
 
 def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
-    """Pages that cannot be read; what they say is judged elsewhere. Raises OSError."""
+    """Pages that cannot be read, and a file that keeps a start; what they say is judged elsewhere.
+    Raises OSError."""
     damage = []
+    if disk.exists(f"{path}/{FORMER_DAMAGED_NAME}"):
+        problem = f"is of an early release: a start refuses until it is renamed to {DAMAGED_NAME}"
+        damage.append(Damage(FORMER_DAMAGED_NAME, 0, -1, problem))
     _, problem = read_readable(disk, f"{path}/{CHECKPOINT_NAME}")
     if problem:
         damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start goes on without it"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -20,6 +21,8 @@ from quorumlog.testing.member import SimMember
 LATENCY_MS = (0.05, 2.0)
 BREAKS = 0.05
 """How often a client's newest connection breaks before it asks for something."""
+LOSES = 0.5
+"""How often a connection that ends takes with it what is on its way."""
 Told = Callable[[bytes], None]
 Lost = Callable[[], None]
 
@@ -50,7 +53,8 @@ class SimPorts(ABC):
 
 
 class SimConnection(ABC):
-    """Of a client to the process that a member is now; what is sent arrives in order."""
+    """Of a client to the process that a member is now. What is sent arrives in order, also when who has
+    sent it is gone: machines have it for a process that is paused, and of one that was killed."""
 
     def __init__(
         self, ports: SimPorts, member: SimMember, decoder: FrameDecoder, told: Told, lost: Lost
@@ -62,8 +66,13 @@ class SimConnection(ABC):
         self._lost = lost
         self._random = self._cluster.stream(f"session {len(ports.connections)} of {member.member_id}")
         self._to_member = decoder
+        self._arriving: deque[Callable[[], None]] = deque()
+        """At the member."""
         self._last_ms = {"out": 0.0, "in": 0.0}
         self.is_up = True
+        """As the member sees it."""
+        self._is_read = True
+        """By the client."""
         ports.connections.append(self)
 
     @abstractmethod
@@ -80,46 +89,62 @@ class SimConnection(ABC):
         self._last_ms[way] = at_ms
         self._cluster.at(at_ms - now_ms, act)
 
-    @property
-    def _is_served(self) -> bool:
-        return self.member.is_up and self.member.process == self._process
+    def _arrives(self, act: Callable[[], None]) -> None:
+        """At the member, once it is not paused."""
+
+        def arrive() -> None:
+            if not self.is_up or not self.member.is_up or self.member.process != self._process:
+                return
+            if self.member.is_paused:
+                self.member.later(0.0, arrive)
+            elif self._arriving:
+                self._arriving.popleft()()
+
+        self._arriving.append(act)
+        self._later("out", arrive)
 
     def write(self, data: bytes) -> None:
         """Of the client."""
 
-        def arrive() -> None:
-            if not self.is_up or not self._is_served:
-                return
-            if self.member.is_paused:
-                self.member.later(0.0, arrive)
-                return
+        def take() -> None:
             for frame in self._to_member.receive_data(data):
                 self.take(frame)
 
-        self._later("out", arrive)
+        self._arrives(take)
 
     def say(self, buffers: Sequence[Buffer]) -> None:
         """Of the member."""
         data = b"".join(buffers)
 
         def arrive() -> None:
-            if self.is_up:
+            if self._is_read:
                 self._told(data)
 
         self._later("in", arrive)
 
+    def _loses(self) -> bool:
+        return self._random.random() < LOSES
+
     def break_off(self) -> None:
-        """The client learns of it a moment later."""
+        """Of the member: the client learns of it a moment later."""
         if self.is_up:
             self.is_up = False
-            self._cluster.at(self._random.uniform(*LATENCY_MS), self._lost)
+            self._is_read = self._is_read and not self._loses()
+            self._later("in", self._lost)
 
     def leave(self) -> None:
-        """Of the client."""
-        if self.is_up:
+        """Of the client: the member learns of it a moment later."""
+        if not self._is_read:
+            return
+        self._is_read = False
+        if self._loses():
+            self._arriving.clear()
+
+        def end() -> None:
             self.is_up = False
-            if self._is_served:
-                self.left()
+            self.left()
+
+        self._arrives(end)
 
     def get_extra_info(self, name: str) -> Any:
         """As of a transport."""

@@ -146,7 +146,13 @@ class SimConsumer(_Worker):
 
     def _ask(self) -> None:
         queue = self._random.choice(self._queues)
-        request = PullRequest(topic=queue.topic, queue_id=queue.queue_id, offset=0, most_messages=10_000)
+        request = PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=self._random.choice((0, self._ends.get(queue, 0))),
+            most_messages=10_000,
+            wait_ms=self._random.choice((0, 200)),
+        )
 
         def heard(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError):
@@ -161,4 +167,4 @@ class SimConsumer(_Worker):
                 self._ends[queue] = pulled.next_offset
                 self._cluster.trace.count("broker: pulled")
 
-        self._client.ask(request, heard, target=self._anybody())
+        self._client.ask(request, heard, target=self._anybody(), wait_ms=request.wait_ms)

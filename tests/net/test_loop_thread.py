@@ -215,6 +215,20 @@ def who_is_dropped_is_closed() -> None:
     server.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_that_nobody_has_any_more_ends_where_warnings_are_errors(server: Server) -> None:
+    client = BlockingEcho(server.port)
+    assert client.say(b"first") == b"first"
+    thread = client._thread._thread
+    assert thread is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del client
+        gc.collect()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
 def test_close_before_the_first_call_starts_nothing(server: Server) -> None:
     client = BlockingEcho(server.port)
     client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -537,6 +538,36 @@ def test_what_a_machine_has_kept_itself_is_gone_on_from(tmp_path: Path) -> None:
     assert len(group.recorder.made[1].taken) == before == 2
     group.append(b"c")
     assert [body for _, body in disk.taken] == [b"a", b"b", b"c"]
+    group.cell.close()
+
+
+def test_a_machine_with_more_than_is_known_to_be_committed_loses_what_is_cut(tmp_path: Path) -> None:
+    """In async mode: a majority has lost committed entries with the power, and the third does not know
+    that they were committed, but its machine has them."""
+    a_machine_with_more_than_is_known_to_be_committed_loses_what_is_cut(tmp_path)
+
+
+def a_machine_with_more_than_is_known_to_be_committed_loses_what_is_cut(path: Path) -> None:
+    group = Group(path, lambda: Lasting(Disk()), storage=replace(SMALL, flush="async"))
+    group.append(b"a")
+    group.settle()
+    for member in ("n0", "n1"):
+        shutil.copytree(path / member, path / f"{member}-before")
+    group.append(b"b", b"c")
+    group.settle()
+    kept = group.machine_of(group.cell.nodes["n2"])._disk
+    for member in list(group.cell.nodes):
+        group.cell.kill(member)
+    for member in ("n0", "n1"):
+        shutil.rmtree(path / member)
+        (path / f"{member}-before").rename(path / member)
+        group.cell.start(member)
+    group.append(b"d", b"e", b"f")
+    group.recorder._make = lambda: Lasting(kept)
+    group.cell.start("n2")
+    taken = group.settle()
+    assert [body for _, body in taken[0]] == [b"a", b"d", b"e", b"f"]
+    assert taken == [taken[0]] * 3
     group.cell.close()
 
 

@@ -282,7 +282,7 @@ def test_the_member_is_who_answers_at_its_address() -> None:
         assert code_of("d", "1", "127.0.0.1:9") == WELCOME
         peer.control.up = HelloResponse(directory_id="d", run_id="1")
         assert code_of("d", "1", "127.0.0.1:9") == WELCOME
-        assert code_of("d", "2", "127.0.0.1:7") == WELCOME, "started again there: the link is a leftover"
+        assert code_of("d", "2", "127.0.0.1:7") == DUPLICATE, "whatever it says of where it listens"
         assert code_of("d", "2", "127.0.0.1:9") == DUPLICATE, "a copy of the directory"
         assert code_of("e", "2", "127.0.0.1:7") == DUPLICATE
 

@@ -252,3 +252,48 @@ def test_members_whose_addresses_for_one_another_differ_say_so_as_long_as_they_d
     finally:
         for member in running.values():
             member.stop()
+
+
+def test_where_a_name_leads_elsewhere_by_now_the_process_there_is_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine hangs, and another one has got its disk and its name: the connections of the process
+    before stand as long as their kernel lives."""
+    places = {"n2.example": "127.0.0.1"}
+    look_up = socket.getaddrinfo
+
+    def named(host: str, *arguments: Any, **options: Any) -> Any:
+        return look_up(places.get(host, host), *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", named)
+    one, two, three = free_ports(3)
+    members = (
+        MemberAddress("n0", "127.0.0.1", one),
+        MemberAddress("n1", "127.0.0.1", two),
+        MemberAddress("n2", "n2.example", three),
+    )
+
+    def started(member_id: str, directory: Path, bind: str | None = None) -> _MemberThread:
+        config = GroupConfig(member_id, members, str(directory), storage=SMALL)
+        member = _MemberThread(LedgerServer([config], bind=bind), directory.name)
+        member.wait_started()
+        return member
+
+    running = {each: started(each, tmp_path / each) for each in ("n0", "n1")}
+    running["n2"] = started("n2", tmp_path / "n2", f"127.0.0.1:{three}")
+    try:
+        with connect_client(f"127.0.0.1:{one},127.0.0.1:{two}") as client:
+            client.append(b"before")
+            wait_until_identical(client)
+            shutil.copytree(tmp_path / "n2", tmp_path / "moved")
+            places["n2.example"] = "127.0.0.2"
+            running["moved"] = started("n2", tmp_path / "moved", f"127.0.0.2:{three}")
+            left = running["n2"].server
+            failure = eventually(lambda: left.failure, what="the process before is refused, and ends")
+            assert f"the one at 127.0.0.2:{three} with" in str(failure)
+            client.append(b"after")
+            wait_until_identical(client)
+            assert running["moved"].server.failure is None
+    finally:
+        for member in running.values():
+            member.stop()

@@ -18,7 +18,8 @@ from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 # ----------------------------------------------------------------
-# Requests of topics, consumer groups and sessions, which a broker on a replicated log answers.
+# Requests of topics and consumer groups, which every broker answers, and of sessions, which one on a
+# replicated log does.
 
 QueueOffsetRow = tuple[str, int, int]
 """(topic, queue, offset)."""
@@ -36,13 +37,13 @@ class TopicRouteResponse(ClientMessage, frozen=True, kw_only=True, tag=86):
 
 
 class GroupCommandRequest(ClientMessage, frozen=True, kw_only=True, tag=87):
-    """`body`: one of `groups.commands.FROM_CLIENTS`."""
+    """`body`: one of `group_commands.FROM_CLIENTS`."""
 
     body: bytes
 
 
 class GroupQuestionRequest(ClientMessage, frozen=True, kw_only=True, tag=88):
-    """`body`: a question of `groups.commands`; the answer is linearizable."""
+    """`body`: a question of `group_commands`; the answer is linearizable."""
 
     body: bytes
 

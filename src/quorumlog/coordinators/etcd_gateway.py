@@ -18,6 +18,7 @@ import msgspec
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
+from quorumlog.wire.field_names import UNREADABLE
 
 TIMEOUT_S = 1.0
 """Of a request: another member is asked next time."""
@@ -92,7 +93,7 @@ class EtcdGateway:
             answer = msgspec.json.decode(data, type=dict[str, Any])
             if "error" not in answer:
                 return msgspec.convert(answer.get("result", answer), kind, strict=False)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
         told = answer["error"]
         words = str(told.get("message", told) if isinstance(told, dict) else told)

@@ -42,7 +42,7 @@ from quorumlog.net.hello import ChallengeResponse, Greeting, Hello
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage, AnyClientRequest
-from quorumlog.wire.field_names import named_reason
+from quorumlog.wire.field_names import UNREADABLE, named_reason
 
 AnyFrameMessage = AnyPeerMessage | Greeting | ErrorResponse | AnyClientMessage
 WITH_BATCH = (PushEntryRequest, RangeResponse)
@@ -326,7 +326,7 @@ def _decode(
         raise ProtocolViolation("control_crc of a frame does not match")
     try:
         group, message = control.decode(frame[FRAME_HEADER_BYTES:control_end])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         reason = named_reason(error, frame[FRAME_HEADER_BYTES:control_end], control.type)
         raise ProtocolViolation(f"a frame holds no message: {reason}") from None
     batch = None

@@ -158,12 +158,8 @@ class IoLoop:
         if work.write:
             self._links_to_write.update(work.write)
             if not self._is_write_scheduled:
-                loop = asyncio.get_running_loop()
-                if getattr(loop, "_ready", True):
-                    self._is_write_scheduled = True
-                    loop.call_soon(self._write)
-                else:  # nothing else runs in this turn; a loop of another make does not say so
-                    self._write()
+                self._is_write_scheduled = True
+                asyncio.get_running_loop().call_soon(self._write)
         for event in work.events:
             for callback in self._told(event):
                 asyncio.get_running_loop().call_soon(callback)

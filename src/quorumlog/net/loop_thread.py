@@ -224,9 +224,10 @@ class LoopThread:
         if loop is None or self.is_closed or sys.is_finalizing():
             return
         self.is_closed = True  # iterations may be dropped with it, and end later
-        warnings.warn("a blocking client was not closed", ResourceWarning, source=self, stacklevel=2)
         with suppress(RuntimeError):  # it has ended
             loop.call_soon_threadsafe(_end_unclosed, loop, self.last)
+        # Last: where warnings are errors this raises.
+        warnings.warn("a blocking client was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def close(self) -> None:
         """Carries `last` out; then all that waits ends. May be repeated, by any thread: each returns

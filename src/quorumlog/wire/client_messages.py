@@ -158,9 +158,7 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
     readers: tuple[ReaderInfo, ...] = ()
 
 
-# ----------------------------------------------------------------
-# What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
-# bytes travel as the batch of the frame, beside the message.
+# ---------------------------------------------------------------- Appends, reads, status and the rest
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of bytes that others have sent."""
 MOST_BYTES = 1 << 16
 """Without a type all of it is made, whoever has sent it."""
 _PLACE = re.compile(r" - at `\$((?:\[\d*\])*)`$")

@@ -95,6 +95,7 @@ def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time
     [
         b"",
         b'{"responses"',
+        b'{"header":' * 5_000,
         b"[]",
         b"{}",
         b'{"result":3}',

@@ -376,7 +376,8 @@ def who_may_lead() -> None:
     assert found_by(used, Standing(0, None, 0), begins=True).asked(Grant)
     own = Standing(5, ElectionRecord(epoch=4, master=member.me, in_sync={"a": "a-1"}).encode(), 9)
     assert found_by(member, own).asked(Revoke).lease == 9, "of the process before"
-    assert "none of ours" in found_by(member, Standing(5, b"{}", 0)).problem
+    for other in (b"{}", b'{"x":' * 5_000, b'{"epoch":1,"master":{"id":"\xff"}}'):
+        assert "none of ours" in found_by(member, Standing(5, other, 0)).problem
 
 
 def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:

@@ -22,9 +22,9 @@ from quorumlog.broker import (
 )
 from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
-from quorumlog.broker.wire import CommitRequest
+from quorumlog.broker.wire import CommitRequest, RoleRequest
 from quorumlog.cli.main import app
-from quorumlog.errors import BadRequest
+from quorumlog.errors import BadRequest, Unreachable
 from quorumlog.net.frame import Frame
 
 OPTIONS = GroupOptions()
@@ -50,27 +50,39 @@ def committed(brokers: LocalBrokers, group: str, topic: str) -> list[int]:
         return [lag.committed_offset for lag in admin.lag(group) if lag.topic == topic]
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
 def test_a_broker_that_answers_no_more_holds_close_up_for_one_time_out(
-    brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
+    brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch, gives_up: bool
 ) -> None:
-    sent(brokers, "hung", [b"1"])
+    """Or until nobody waits for that; no connection is left."""
+    topic = f"hung-{gives_up}"
+    sent(brokers, topic, [b"1"])
     asked: list[type[object]] = []
+    closing: asyncio.Future[None]
 
     async def never(message: object, *_: object, **options: object) -> Frame:
         asked.append(type(message))
+        if gives_up:
+            closing.cancel()
         await asyncio.Event().wait()
         raise AssertionError
 
     async def close() -> None:
-        consumer = AsyncConsumer(brokers.servers, "hangers", "hung", timeout_ms=5_000)
+        nonlocal closing
+        consumer = AsyncConsumer(brokers.servers, topic, topic, timeout_ms=5_000)
         await consumer.__aenter__()
         assert await consumer.poll(wait_ms=20_000)
         for queue, message in consumer._handed_out:
             queue.finish(message)
-        consumer._timeout_s = 0.05
+        consumer._timeout_s = 30 if gives_up else 0.05
+        call = consumer._link.call
         monkeypatch.setattr(consumer._link, "call", never)
+        closing = asyncio.ensure_future(consumer.close())
         async with asyncio.timeout(30):
-            await consumer.close()
+            await asyncio.wait([closing])
+        assert closing.cancelled() is gives_up
+        with pytest.raises(Unreachable, match="the client is closed"):
+            await call(RoleRequest(watches=False))
 
     asyncio.run(close())
     assert asked[-1] is CommitRequest, "and nothing is asked beside that"

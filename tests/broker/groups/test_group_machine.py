@@ -59,6 +59,30 @@ def with_group() -> GroupMachine:
     return machine
 
 
+NESTED = b"\x91" * 5_000 + b"\xc0"
+COMMAND, QUESTION = encode(CreateTopic("x", 4)), encode(GroupsQuestion("x"))
+UNREADABLE = [
+    pytest.param(b"", b"", id="nothing"),
+    pytest.param(COMMAND.replace(b"x", b"\xff"), QUESTION.replace(b"x", b"\xff"), id="no text"),
+    pytest.param(
+        bytes([COMMAND[0] + 1]) + COMMAND[1:] + NESTED,
+        bytes([QUESTION[0] + 1]) + QUESTION[1:] + NESTED,
+        id="nested",
+    ),
+]
+"""Commands and questions; a field of a later release is skipped."""
+
+
+@pytest.mark.parametrize(("command", "question"), UNREADABLE)
+def test_what_cannot_be_read_is_refused_and_stops_no_machine(command: bytes, question: bytes) -> None:
+    machine = with_group()
+    before = machine.state
+    for answer in (machine.carry_out(command), machine.query(question)):
+        with pytest.raises(BadRequest):
+            read_answer(answer, object)
+    assert machine.state is before
+
+
 def test_an_offset_goes_forward_only_until_it_is_reset() -> None:
     machine = with_group()
     said(machine, CommitOffsets("billing", 1, (("a", (("orders", 0, 7),)),)))

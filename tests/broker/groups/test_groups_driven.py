@@ -44,6 +44,7 @@ from sim.clients import asked_alone
 from sim.groups.sim_groups import SimGroupBrokers
 from sim.log.faults.wall_clocks import YEAR_MS
 from tests.broker.dledger.test_simulated import PATIENCE_MS, DrivenBrokers
+from tests.broker.groups.test_group_machine import UNREADABLE
 from tests.sim.scenario import QUIET
 
 KEEPS_MS = 2_000
@@ -160,6 +161,8 @@ def test_what_no_member_could_apply_is_not_let_in() -> None:
     for member, topics in (("", [("orders", "*")]), ("m" * 300, []), ("m", [("", "*")])):
         request = HeartbeatRequest(group="billing", member=member, topics=topics)
         assert isinstance(log.ask(request), BadRequest), (member, topics)
+    for command, _ in (each.values for each in UNREADABLE):
+        assert isinstance(log.ask(GroupCommandRequest(body=command)), BadRequest), command[:9]
     mine = OpenSessionRequest(producer="%SCHEDULE%1@0", token=bytes(TOKEN_BYTES))
     assert "the broker's own" in str(log.ask(mine))
     log.run_for(300)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 
 import pytest
 
 from quorumlog.broker.epochs.epoch_history import Peer
+from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.service.ha_service import QUORUMLOG, ROCKETMQ, HAService
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
 from quorumlog.errors import ConfigError
 from quorumlog.net.limits import GREETING_MS
 from quorumlog.server.free_ports import free_ports
@@ -63,6 +66,37 @@ def test_a_slave_turns_to_its_new_master_also_while_it_dials_one_that_is_gone() 
                 assert await dialled.get() == host
         service.stop()
         await asyncio.to_thread(service.join)
+
+    asyncio.run(scene())
+
+
+def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        place = f"127.0.0.1:{free_ports(1)[0]}"
+        service = made_service(place, Role.ASYNC_MASTER)
+        await service.start(lambda failure: None)
+        host, port = place.split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(greeting(QUORUMLOG)[:1])
+        async with asyncio.timeout(30):
+            while not service._connections:
+                await asyncio.sleep(0)
+        (slave,) = service._connections
+        slave.link.next_offset = 0
+        message_log, told = service.replica.store.commit_log, list[PutOutcome]()
+        monkeypatch.setattr(message_log.files, "pread", unreadable)
+        records = RecordBatch.contiguous(*encode_records([Message("t", b"x")], 0, 0))
+        message_log.put([PutRequest(records, False, told.append)])
+        assert [type(each) for each in told] == [PutResult]
+        assert "cannot be read" in slave.link.closed
+        writer.close()
+        service.stop()
+        await asyncio.to_thread(service.join)
+
+    def unreadable(size_bytes: int, position: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
 
     asyncio.run(scene())
 

@@ -16,6 +16,7 @@ import msgspec
 
 from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.field_names import UNREADABLE
 
 NO_HOLDER = 0
 
@@ -85,7 +86,7 @@ class ElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ProtocolViolation: of a newer release, or not ours."""
         try:
             record = msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ProtocolViolation(f"the coordinator's record is none of ours: {error}") from None
         if record.version != 1:
             raise ProtocolViolation(f"the coordinator's record is of version {record.version}, not 1")

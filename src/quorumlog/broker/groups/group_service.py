@@ -58,7 +58,7 @@ from quorumlog.broker.wire import (
 )
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.node import MachineFactory
-from quorumlog.wire.field_names import named_reason
+from quorumlog.wire.field_names import UNREADABLE, named_reason
 
 if TYPE_CHECKING:
     from quorumlog.broker.broker_port import BrokerSession
@@ -163,7 +163,7 @@ class GroupService:
     def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
         try:
             command = decode_command(message.body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             reason = named_reason(error, message.body, Command)
             raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):

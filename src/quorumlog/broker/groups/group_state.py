@@ -56,6 +56,7 @@ from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.log_files import PutOutcome
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
 from quorumlog.state_machine import ApplyFailure, Result, SnapshotReader, SnapshotWriter, StateMachine
+from quorumlog.wire.field_names import UNREADABLE
 
 # ---------------------------------------------------------------- GroupState
 # What the committed commands have made of topics and groups. Values are replaced, never changed, so
@@ -373,7 +374,7 @@ class GroupMachine(StateMachine):
         """One command. Returns what it answers."""
         try:
             command: Command = decode_command(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return refused(BadRequest(f"no command of topics and groups: {error}"))
         try:
             self.state, answer = carry_out(self.state, command)
@@ -392,7 +393,7 @@ class GroupMachine(StateMachine):
     def _answer(self, question: bytes) -> object:
         try:
             asked = decode_question(question)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise BadRequest(f"no question to topics and groups: {error}") from None
         if isinstance(asked, TopicsQuestion):
             return topic_rows(self.state, asked.topic)

@@ -38,7 +38,8 @@ class LinkTable:
 
     def is_down(self, address: str) -> bool:
         """It was dialled again since it was lost, in vain."""
-        return self._failures.get(address, 0) > 1
+        is_open = any(self.is_open(address, lane) for lane in Lane)
+        return not is_open and self._failures.get(address, 0) > 1
 
     def next_look_ms(self, busy_ms: float, listen_ms: float) -> float:
         """`busy_ms`, if something is awaited; or when one that owes nothing and has watches was silent

@@ -125,6 +125,7 @@ class Handshake:
 # on the plain one. That is a hint and no more: whoever answers there must show the member's certificate.
 
 
+CONNECT_TIMEOUT_S = 2.0
 FAILED_S = 60.0
 """So long after TLS has failed at a port a hint of it is not followed again."""
 
@@ -195,6 +196,20 @@ class Dialler:
             self._ports.pop(member, None)
             raise
 
+    async def who_answers(self, member: MemberAddress, group: str) -> HelloResponse | None:
+        """On a connection of its own, at the addresses that its name has by now; None: nobody."""
+        with suppress(OSError, UnicodeError):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                addresses = await self.names.addresses_of(member.host)
+            for host in addresses:
+                with suppress(OSError):
+                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                        asking = _Asking(self.loop_turn)
+                        await self.connect(asking.connection, member, host, group)
+                        if (answer := await asking.say(group)) is not None:
+                            return answer
+        return None
+
     def follows(self, member: MemberAddress, answer: HelloResponse) -> bool:
         """Of what was said on a plain connection: it names a port for TLS, which is dialled next."""
         port = answer.tls_port
@@ -217,7 +232,7 @@ class _Asking:
         if not self.connection.is_made:
             return None
         try:
-            self.connection.send(group, Hello(role="client"))
+            self.connection.send(group, Hello(role="client", looks=True))
             return await self._answer
         finally:
             self.connection.abort()

@@ -5,6 +5,7 @@ What they add up to, and what the core is told of it, is decided in `node/peer_c
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable
@@ -39,6 +40,8 @@ class Peer:
         on_bug: Callable[[BaseException], None],
         on_refused: Callable[[PeerLink], None] = lambda link: None,
     ) -> None:
+        self._dialler = dialler
+        self._group = group
         self.member_id = address.member_id
         self.address = address
         told = (self._link_up, self._link_down, self._link_gone)
@@ -54,6 +57,7 @@ class Peer:
         self.level = 0
         """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
+        self._looking: asyncio.Task[None] | None = None
         self.on_answered: Callable[[Peer, Identity], bool] = lambda peer, identity: True
         """Called with who answers at `address`. False: this peer is parted from, and done with."""
 
@@ -99,6 +103,21 @@ class Peer:
         for link in (self.control, self.data):
             if link.up is None:
                 link.kick()
+
+    def look_again(self) -> None:
+        """And somebody else is connected: the address may lead elsewhere by now, and the machine that it
+        led to may have gone without a word."""
+        self.look()
+        if self.placed is not None and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._redial_if_elsewhere())
+
+    async def _redial_if_elsewhere(self) -> None:
+        answer = await self._dialler.who_answers(self.address, self._group)
+        if answer is None or answer.member_id != self.member_id:
+            return
+        for link in (self.control, self.data):
+            if link.up is not None and identity_of(link.up) != identity_of(answer):
+                link.redial()
 
     @property
     def speaker(self) -> Identity | None:
@@ -172,8 +191,12 @@ class Peer:
         self.connections.close()
         self.control.close()
         self.data.close()
+        if self._looking is not None:
+            self._looking.cancel()
 
     async def ended(self) -> None:
+        if self._looking is not None:
+            await asyncio.wait((self._looking,))
         await self.control.ended()
         await self.data.ended()
 

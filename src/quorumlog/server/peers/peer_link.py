@@ -18,7 +18,7 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.encryption import Refused
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import DUPLICATE, Hello, HelloResponse
-from quorumlog.server.peers.dialler import Dialler
+from quorumlog.server.peers.dialler import CONNECT_TIMEOUT_S, Dialler
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0
@@ -27,7 +27,6 @@ SETTLED_S = 0.1
 DUPLICATE_FIRST_S = 0.5
 DUPLICATE_MOST_S = 4.0
 """Between tries of a process that another one is already."""
-CONNECT_TIMEOUT_S = 2.0
 FRESH_S = 0.5
 """A younger dial is left alone: after a reset both sides dial at once, and were each to give its own up
 because the other's has arrived, neither would ever stand."""

@@ -194,9 +194,9 @@ class PeerTable(Mapping[str, Peer]):
 #
 # A member is one process on one data directory. Two may come with one member id: a configuration was
 # copied, or a directory, or one was made anew while the old one still serves. The member is whoever
-# answers at the address in our list of members, which is dialled all the time, and the other one is
-# refused. Only a directory that votes is let in beside: while one is replaced both vote, and the one
-# that is back before that is to be seen.
+# answers at the address in our list of members, which is dialled all the time, and once more where
+# another one comes; that other one is refused. Only a directory that votes is let in beside: while one
+# is replaced both vote, and the one that is back before that is to be seen.
 
 
 STANDS_S = 10.0
@@ -249,12 +249,11 @@ class PeerAdmission:
         holder = peer.placed or peer.speaker
         if holder is None or holder == identity_of(hello):
             return Verdict(WELCOME)
-        is_there = peer.placed is None or place_of(hello, connection) == str(peer.address)
-        if holder.directory_id == hello.directory_id and is_there:
+        if holder.directory_id == hello.directory_id and peer.placed is None:
             return Verdict(WELCOME)  # started again; what stands of the process before is a leftover
         if self._is_beside(hello, holder):
             return Verdict(WELCOME, beside=True)
-        peer.look()
+        peer.look_again()
         sentence = _two_processes(peer, hello, connection, holder)
         self.note(sentence)
         return Verdict(UNSETTLED if peer.placed is None else DUPLICATE, sentence)

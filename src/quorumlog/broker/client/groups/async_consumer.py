@@ -167,16 +167,19 @@ class AsyncConsumer:
         tasks, self._tasks = self._tasks, []
         for task in (*tasks, *self._fetching.values()):
             task.cancel()
-        await asyncio.gather(*tasks, *self._fetching.values(), return_exceptions=True)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout_s):
-                with suppress(LedgerError):
-                    await self._commit_done()
-                with suppress(LedgerError):
-                    answer_of(await self._link.call(LeaveRequest(group=self.group, member=self.name)))
-                await self._producer.close()
-        await self._producer._end()
-        await self._link.close()
+        try:
+            await asyncio.gather(*tasks, *self._fetching.values(), return_exceptions=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    with suppress(LedgerError):
+                        await self._commit_done()
+                    with suppress(LedgerError):
+                        leave = LeaveRequest(group=self.group, member=self.name)
+                        answer_of(await self._link.call(leave))
+                    await self._producer.close()
+        finally:  # whoever waits may give up
+            await self._producer._end()
+            await self._link.close()
 
     # ---------------------------------------------------------------- the group
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.errors import StoreFailure
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.server.disk_thread import DiskThread
@@ -64,7 +65,10 @@ class WriteSocketService:
                 return
             else:
                 chunks += 1
-                self._send(log_.read_bytes(offset, size))
+                try:
+                    self._send(log_.read_bytes(offset, size))
+                except (StoreFailure, OSError) as error:  # of a put, perhaps, which is not to blame
+                    link.close(f"the log cannot be read: {error}")
 
     def _read(self, outcome: Any) -> None:
         self._is_reading = False

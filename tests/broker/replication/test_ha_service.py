@@ -76,7 +76,7 @@ def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
     async def scene() -> None:
         place = f"127.0.0.1:{free_ports(1)[0]}"
         service = made_service(place, Role.ASYNC_MASTER)
-        await service.start(lambda failure: None)
+        await service.start(lambda failure: None, lambda: None)
         host, port = place.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(QUORUMLOG)[:1])

@@ -133,6 +133,7 @@ class HAService:
             link,
             self._reads,
             self._loop.call_soon,
+            self._listener.greeted,
             self._lost,
             self._strays,
         )

@@ -144,7 +144,6 @@ class SimBrokers(SimPorts):
         broker = self.brokers[member.member_id] = self._made[member.member_id]
         loop = cast(Any, _Loop(member))
         waiting = WaitingPulls(loop)
-        broker.grown = waiting.grown
         broker.open(door, lambda message_log: PutQueue(message_log, loop), ReadTurns(_Reads()), waiting)
 
         def tick() -> None:

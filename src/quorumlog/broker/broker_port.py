@@ -77,11 +77,6 @@ class Reads(Protocol):
         """`work` may wait for the disk; `done` gets what it gave, a LedgerError or a StoreFailure."""
 
 
-class Waits(Protocol):
-    def add(self, key: QueueKey, wait_ms: int, again: Callable[[], None]) -> bool:
-        """See `WaitingPulls`."""
-
-
 class QueueTable(Protocol):
     def get(self, key: QueueKey) -> ConsumeQueue | None: ...
 
@@ -102,8 +97,7 @@ class ServedStore(Protocol):
     def begin_of(self, key: QueueKey) -> int | None:
         """Of a queue that there is: nothing below is shown; None: nothing of it."""
 
-    @property
-    def on_failure(self) -> Callable[[StoreFailure], None]: ...
+    def on_failure(self, failure: StoreFailure) -> None: ...
 
 
 class BrokerService(Protocol):
@@ -117,7 +111,7 @@ class BrokerService(Protocol):
     def reads(self) -> Reads: ...
 
     @property
-    def waiting(self) -> Waits: ...
+    def waiting(self) -> WaitingPulls: ...
 
     @property
     def store_host(self) -> bytes:

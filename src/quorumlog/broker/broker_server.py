@@ -272,7 +272,6 @@ class BrokerServer:
         self._failed: asyncio.Future[Any] = loop.create_future()
         if self._make_failover is not None:
             self.failover = self._make_failover()
-            self.failover.failed = self._store_failed
         self.put_queue = PutQueue(self.store.commit_log, loop)
         self.port = BrokerPort(self, self.address, self._tick, {}, self._tls)
         self.reads, self.waiting = self.port.reads, self.port.waiting
@@ -285,10 +284,9 @@ class BrokerServer:
         self.store.start()
         self._expire()
         if self.ha_service is not None:
-            self.ha_service.on_role = self._role_changed
-            await self.ha_service.start(self._store_failed)
+            await self.ha_service.start(self._store_failed, self._role_changed)
         if self.failover is not None:
-            self.failover.start()
+            self.failover.start(self._store_failed)
         self.port.tick()
 
     def _park_soon(self) -> None:

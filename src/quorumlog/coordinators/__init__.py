@@ -31,19 +31,22 @@ def coordinator_of(
 
     if tls is not None and kind is not CoordinatorKind.KV:
         raise ConfigError("--coordinator-ca is for --failover kv: etcd at https:// needs no option")
-    if kind is CoordinatorKind.ETCD:
-        from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
-
-        return EtcdCoordinator(servers, group)
-    for server in servers.split(","):
-        parse_address(server.strip())
+    if kind is not CoordinatorKind.ETCD:
+        for server in servers.split(","):
+            parse_address(server.strip())
     if kind is CoordinatorKind.KV:
         from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
 
         return KeyValueCoordinator(servers, group, tls)
     try:
+        if kind is CoordinatorKind.ETCD:
+            from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
+
+            return EtcdCoordinator(servers, group)
         from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperCoordinator
+
+        return ZooKeeperCoordinator(servers, group)
     except ImportError as error:
-        needs = f"a ZooKeeper as the coordinator needs kazoo ({error})"
-        raise ConfigError(f"{needs}, {the_extra('zookeeper')}") from None
-    return ZooKeeperCoordinator(servers, group)
+        raise ConfigError(
+            f"{kind.value} as the coordinator needs its client ({error}), {the_extra(kind.value)}"
+        ) from None

@@ -1,17 +1,18 @@
-"""EtcdGateway: requests to a cluster of etcd through its JSON gateway, which is plain HTTP.
+"""EtcdGateway: requests to a cluster of etcd through its JSON gateway.
 
-A connection for each: there are few a second. By HTTP/1.0 an answer ends with its connection, and comes
-in lines, not in chunks.
+A connection for each: there are few a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 
 from quorumlog.broker.errors import CoordinatorUnreachable
@@ -25,6 +26,8 @@ MOST_BYTES = 1 << 20
 """Of an answer."""
 T = TypeVar("T")
 
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request
+
 
 class LeaseNotFound(CoordinatorUnreachable):
     """etcd has answered that there is none."""
@@ -37,6 +40,13 @@ class EtcdGateway:
         if not self._servers:
             raise ConfigError("the coordinator's list is empty; give HOST:PORT,HOST:PORT,... of etcd")
         self._place = 0
+        self._http = httpx.AsyncClient(
+            verify=ssl.create_default_context(),
+            trust_env=False,
+            headers={"Accept-Encoding": "identity"},
+            timeout=httpx.Timeout(None, connect=TIMEOUT_S),
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     async def post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
         """The answer. Raises LeaseNotFound; CoordinatorUnreachable: it may have been done or not."""
@@ -53,52 +63,48 @@ class EtcdGateway:
     async def stream(self, path: str, body: dict[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
         """Results as they come. Ends by CoordinatorUnreachable, at the latest with the connection."""
         place = self._place
-        is_safe, host, port = self._servers[place]
-        data = msgspec.json.encode(body)
-        name = f"[{host}]" if ":" in host else host
-        head = f"POST /v3/{path} HTTP/1.0\r\nHost: {name}:{port}\r\nContent-Length: {len(data)}\r\n\r\n"
-        writer = None
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(
-                    host, port, ssl=is_safe or None, limit=MOST_BYTES
-                )
-            writer.write(head.encode() + data)
-            await reader.readuntil(b"\r\n\r\n")
-            while line := await reader.readline():
-                yield self._answer(place, line, kind)
+            data, url = msgspec.json.encode(body), f"{self._servers[place]}/v3/{path}"
+            async with self._http.stream("POST", url, content=data) as response:
+                data = b""
+                async for part in response.aiter_raw():
+                    *lines, data = (data + part).split(b"\n")
+                    for line in lines:
+                        yield self._answer(place, line, kind)
+                    if len(data) > MOST_BYTES:
+                        raise self._failed(place, f"an answer of more than {MOST_BYTES} bytes")
+                if data:
+                    yield self._answer(place, data, kind)
             raise self._failed(place, "the connection has ended")
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            raise self._failed(place, str(error) or type(error).__name__) from None
-        finally:
-            if writer is not None:
-                writer.close()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            said: BaseException | None = error
+            while said is not None and not getattr(said, "errno", None):  # by the system
+                said = said.__cause__ or said.__context__
+            raise self._failed(place, str(said or error) or type(error).__name__) from None
 
     def _failed(self, place: int, why: str) -> CoordinatorUnreachable:
         """The next one is asked from now on, unless another request has turned to it already."""
         if self._place == place:
             self._place = (place + 1) % len(self._servers)
-        _, host, port = self._servers[place]
-        return CoordinatorUnreachable(f"etcd at {host}:{port}: {why}")
+        return CoordinatorUnreachable(f"etcd at {self._servers[place].partition('://')[2]}: {why}")
 
     def _answer(self, place: int, data: bytes, kind: type[T]) -> T:
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
-            if "error" not in answer:
+            told = answer.get("error") or answer.get("message")  # the latter alone from etcd 3.6 on
+            if told is None:
                 return msgspec.convert(answer.get("result", answer), kind, strict=False)
         except UNREADABLE as error:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
-        told = answer["error"]
         words = str(told.get("message", told) if isinstance(told, dict) else told)
         if "requested lease not found" in words:
             raise LeaseNotFound(words)
         raise self._failed(place, words)  # it may have no leader
 
 
-def _server_of(text: str) -> tuple[bool, str, int]:
-    if "://" not in text:
-        return False, *parse_address(text)
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https"):
+def _server_of(text: str) -> str:
+    scheme, _, address = text.rpartition("://")
+    if scheme not in ("", "http", "https"):
         raise ConfigError(f"{text}: write HOST:PORT, http://HOST:PORT or https://HOST:PORT")
-    return parts.scheme == "https", *parse_address(parts.netloc)
+    host, port = parse_address(address.removesuffix("/"))
+    return f"{scheme or 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -223,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: LostHandler,
         connection_id: str = "",
         decoder: Decoder | None = None,
+        on_made: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
         """`decoder`: of a port that speaks messages of its own."""
         self._loop_turn = loop_turn
@@ -230,8 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.on_lost = on_lost
         self.connection_id = connection_id
-        self.on_made: Callable[[Connection], None] | None = None
-        self.on_greeted: Callable[[Connection], None] | None = None
+        self._on_made = on_made
         self.last_words: LastWords | None = None
         self.at_end: Callable[[], list[Frame]] | None = None
         """What it means that the other side says no more, though it may read; None: nobody answers."""
@@ -275,8 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_PEER_MS // 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        if self.on_made is not None:
-            self.on_made(self)
+        self._on_made(self)
 
     def below(self, tcp: asyncio.Transport) -> None:
         """It is made, and what it was made with encrypts to this."""
@@ -356,12 +355,6 @@ class Connection(asyncio.BufferedProtocol):
             self._has_unfinished = True
             now_s = self._loop_turn.clock()
             limits.unfinished(self, size_bytes, is_client=self.is_client, now_s=now_s)
-
-    def greeted(self) -> None:
-        """Of a session that alone knows when its greeting is whole: it is."""
-        on_greeted, self.on_greeted = self.on_greeted, None
-        if on_greeted is not None:
-            on_greeted(self)
 
     def greets_again(self) -> None:
         """What comes next is still of the greeting."""

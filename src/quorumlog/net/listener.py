@@ -105,7 +105,7 @@ class Listener:
         is_plain = self.tls is None or tls_at is not None
         if tls_at is not None:  # first: it is there for whoever reaches the plain one
             await self._bind(*tls_at, addresses_of, self._accept_tls, f"[tls] {self._second}")
-        accept = self._accept if is_plain else self._accept_tls
+        accept = functools.partial(self._connection, self._made) if is_plain else self._accept_tls
         try:
             await self._bind(host, port, addresses_of, accept, self._option)
         except ConfigError:
@@ -190,16 +190,13 @@ class Listener:
 
     # ---------------------------------------------------------------- who comes in
 
-    def _accept(self) -> Connection:
-        connection = self._connection()
-        connection.on_made = self._made
-        return connection
-
-    def _connection(self) -> Connection:
+    def _connection(self, *made: Callable[[Connection], None]) -> Connection:
         self._number += 1
         # Whoever names it may have it closed: nobody else can.
         connection_id = f"{self._run_id}/{self._number}/{token_hex(8)}"
-        connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
+        connection = Connection(
+            self._turn, self._greeted, self._lost, connection_id, self._decoder(), *made
+        )
         connection.last_words = self._last_words
         return connection
 
@@ -294,7 +291,6 @@ class Listener:
         """The first frame."""
         if self._has_peers_only:
             connection.is_client = True
-            connection.on_greeted = self._known
             self._let_in(connection, frame)
             return
         self._limits.greeted(connection)
@@ -317,8 +313,8 @@ class Listener:
             del self._silent[connection]
             self._let_in(connection, frame)
 
-    def _known(self, connection: Connection) -> None:
-        """It is a member."""
+    def greeted(self, connection: Connection) -> None:
+        """Of a session that alone knows when its greeting is whole: it is, and the other is a member."""
         self._limits.greeted(connection)
         self._silent.pop(connection, None)
         connection.is_client = False

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from types import MappingProxyType
 
 import msgspec
 
 from quorumlog.config import is_staging_name
-from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.control_entries import MachineName
 from quorumlog.node import DoorMember, MachineFactory
@@ -17,19 +16,16 @@ from quorumlog.node.machine_driver import Answer
 from quorumlog.server.node_driver import NodeDriver
 
 
-class Door(Protocol):
-    @property
-    def group(self) -> str | None:
-        """The replicated log that it is a door to; None: the only one of the server."""
-
-    @property
-    def machines(self) -> Mapping[str, MachineFactory]:
-        """Run by the member beside those of the server, by name."""
+class Door:
+    group: str | None = None
+    """The replicated log that it is a door to; None: the only one of the server."""
+    machines: Mapping[str, MachineFactory] = MappingProxyType({})
+    """Run by the member beside those of the server, by name."""
 
     async def open(self, member: DoorMember) -> None:
         """The member runs, and nobody leads yet, perhaps. Raises ConfigError, OSError."""
 
-    def role_changed(self, change: RoleChange) -> None:
+    def role_changed(self) -> None:
         """The member leads, follows or observes from now on; called on the loop, and not to wait."""
 
     async def close(self) -> None:
@@ -73,10 +69,10 @@ class Doors:
         for group, door in self._doors:
             await door.open(_member_of(group, drivers, self.ports))
 
-    def role_changed(self, group: str, change: RoleChange) -> None:
+    def role_changed(self, group: str) -> None:
         for leads_to, door in self._doors:
             if leads_to == group:
-                door.role_changed(change)
+                door.role_changed()
 
     async def close(self) -> None:
         for _, door in self._doors:

@@ -330,7 +330,7 @@ class LedgerServer:
         return self._listener.tls_at[1] if self._listener.tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
-        self._doors.role_changed(group, change)
+        self._doors.role_changed(group)
         if self._on_role_change is not None:
             self._on_role_change(group, change)
 

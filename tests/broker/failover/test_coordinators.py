@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.etcd_cluster import etcd_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
 from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
+from quorumlog.coordinators.etcd_gateway import MOST_BYTES
 from quorumlog.errors import ConfigError
 from quorumlog.kv.testing import LocalStores
 from tests.broker.failover.coordinator_contract import keeps_the_contract
+
+A_LEASE = b'{"ID": "7", "TTL": "3"}\n'
 
 
 def test_etcd_keeps_the_contract_also_without_one_of_its_members(tmp_path: Path) -> None:
@@ -44,6 +49,21 @@ def test_etcd_keeps_the_contract_also_without_one_of_its_members(tmp_path: Path)
         asyncio.run(run())
 
 
+async def etcd_that_says(
+    body: bytes, host: str = "127.0.0.1"
+) -> tuple[asyncio.Server, int, list[bytes]]:
+    """Its port, and the heads of what it is asked."""
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, host, 0)
+    return server, server.sockets[0].getsockname()[1], heads
+
+
 def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time() -> None:
     """A member that is stopped: connections are made, and nothing is ever answered."""
 
@@ -56,13 +76,9 @@ def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time
             await reader.read()
             writer.close()
 
-        async def well(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b'HTTP/1.0 200 OK\r\n\r\n{"ID": "7", "TTL": "3"}\n')
-            writer.close()
-
-        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (silent, well)]
-        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        silent_server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        server, port, _ = await etcd_that_says(A_LEASE)
+        ports = (silent_server.sockets[0].getsockname()[1], port)
         coordinator = EtcdCoordinator(",".join(f"127.0.0.1:{port}" for port in ports), "orders")
         first = asyncio.create_task(coordinator.grant(3_000))
         await asked.wait()
@@ -70,10 +86,30 @@ def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time
         with suppress(asyncio.CancelledError):
             await first
         assert await coordinator.grant(3_000) == (7, 3_000)
-        for server in servers:
-            server.close()
+        silent_server.close()
+        server.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("field", ["error", "message"])
+def test_a_lease_that_has_ended_is_told_as_every_release_of_etcd_does(field: str) -> None:
+    """Until 3.5 as `error`, too, and from 3.6 on as `message` alone."""
+    ended = msgspec.json.encode({"code": 5, field: "etcdserver: requested lease not found"})
+
+    async def run() -> None:
+        async with etcd_that_answers(ended) as coordinator:
+            assert await coordinator.put(3, b"record", 7, takes=True) is None
+            await coordinator.revoke(7)
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def etcd_that_answers(said: bytes) -> AsyncIterator[EtcdCoordinator]:
+    server, port, _ = await etcd_that_says(said)
+    yield EtcdCoordinator(f"127.0.0.1:{port}", "orders")
+    server.close()
 
 
 @pytest.mark.parametrize(
@@ -95,39 +131,24 @@ def test_what_is_no_answer_of_etcd_is_none(nonsense: bytes) -> None:
     """A request that ends otherwise is under way for ever, and nothing more is asked."""
 
     async def run() -> None:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + nonsense)
-            writer.close()
-
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        coordinator = EtcdCoordinator(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "orders")
-        for asked in (
-            coordinator.read(),
-            coordinator.grant(1_000),
-            coordinator.put(3, b"record", 7, takes=True),
-            coordinator.renew(7),
-            coordinator.revoke(7),
-            coordinator.watch(lambda: None),
-        ):
-            with pytest.raises(CoordinatorUnreachable):
-                await asked
-        server.close()
+        async with etcd_that_answers(nonsense) as coordinator:
+            for asked in (
+                coordinator.read(),
+                coordinator.grant(1_000),
+                coordinator.put(3, b"record", 7, takes=True),
+                coordinator.renew(7),
+                coordinator.revoke(7),
+                coordinator.watch(lambda: None),
+            ):
+                with pytest.raises(CoordinatorUnreachable):
+                    await asked
 
     asyncio.run(run())
 
 
 def test_an_address_of_six_is_named_as_http_has_it() -> None:
     async def run() -> None:
-        heads = []
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            heads.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(b'HTTP/1.0 200 OK\r\n\r\n{"ID": "7", "TTL": "3"}\n')
-            writer.close()
-
-        server = await asyncio.start_server(answer, "::1", 0)
-        port = server.sockets[0].getsockname()[1]
+        server, port, heads = await etcd_that_says(A_LEASE, "::1")
         assert await EtcdCoordinator(f"[::1]:{port}", "orders").grant(3_000) == (7, 3_000)
         assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
         server.close()
@@ -142,11 +163,43 @@ def test_our_own_store_keeps_the_contract() -> None:
         )
 
 
-def test_zookeeper_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "quorumlog.coordinators.zookeeper_coordinator", raising=False)
-    monkeypatch.setitem(sys.modules, "kazoo.exceptions", None)
-    with pytest.raises(ConfigError, match=r"kazoo.*the extra `zookeeper`"):
-        coordinator_of(CoordinatorKind.ZOOKEEPER, "127.0.0.1:2181", "orders")
+@pytest.mark.parametrize(
+    ("kind", "module", "client"),
+    [
+        (CoordinatorKind.ETCD, "etcd_coordinator", "httpx"),
+        (CoordinatorKind.ZOOKEEPER, "zookeeper_coordinator", "kazoo.exceptions"),
+    ],
+)
+def test_a_coordinator_needs_its_extra(
+    monkeypatch: pytest.MonkeyPatch, kind: CoordinatorKind, module: str, client: str
+) -> None:
+    for name in (module, "etcd_gateway"):
+        monkeypatch.delitem(sys.modules, f"quorumlog.coordinators.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, client, None)
+    with pytest.raises(ConfigError, match=rf"{client}.*the extra `{kind.value}`"):
+        coordinator_of(kind, "127.0.0.1:2181", "orders")
+
+
+def test_etcd_is_asked_without_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+
+    async def run() -> None:
+        server, port, _ = await etcd_that_says(A_LEASE)
+        assert await EtcdCoordinator(f"127.0.0.1:{port}", "orders").grant(3_000) == (7, 3_000)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_without_an_end_is_not_kept() -> None:
+    async def run() -> None:
+        server, port, _ = await etcd_that_says(bytes(MOST_BYTES + 1))
+        coordinator = EtcdCoordinator(f"127.0.0.1:{port}", "orders")
+        with pytest.raises(CoordinatorUnreachable, match="more than 1048576 bytes"):
+            await coordinator.watch(lambda: None)
+        server.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("servers", ["", "a", "a:1,,b:2", "a:1/chroot"])

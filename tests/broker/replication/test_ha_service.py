@@ -36,10 +36,10 @@ def test_a_port_that_is_taken_is_named() -> None:
     async def twice() -> None:
         place = f"127.0.0.1:{free_ports(1)[0]}"
         first, second = made_service(place), made_service(place)
-        await first.start(lambda failure: None)
+        await first.start(lambda failure: None, lambda: None)
         try:
             with pytest.raises(ConfigError, match=r"another process uses the port: .* --ha-port"):
-                await second.start(lambda failure: None)
+                await second.start(lambda failure: None, lambda: None)
         finally:
             first.stop()
             await asyncio.to_thread(first.join)
@@ -59,7 +59,7 @@ def test_a_slave_turns_to_its_new_master_also_while_it_dials_one_that_is_gone() 
             await asyncio.Event().wait()
 
         loop.create_connection = dial  # type: ignore[assignment, method-assign]
-        await service.start(lambda failure: None)
+        await service.start(lambda failure: None, lambda: None)
         for host in ("gone", "new"):
             service.replica.become_slave(1, Peer(id=host, ha_address=f"{host}:1"))
             async with asyncio.timeout(10):
@@ -76,7 +76,7 @@ def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
     async def scene() -> None:
         place = f"127.0.0.1:{free_ports(1)[0]}"
         service = made_service(place, Role.ASYNC_MASTER)
-        await service.start(lambda failure: None)
+        await service.start(lambda failure: None, lambda: None)
         host, port = place.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(QUORUMLOG)[:1])
@@ -135,7 +135,7 @@ def test_a_slave_has_said_its_whole_greeting_in_time_or_is_closed(
         place = f"127.0.0.1:{free_ports(1)[0]}"
         service = made_service(place, Role.ASYNC_MASTER, dialect)
         loop = asyncio.get_running_loop()
-        await service.start(lambda failure: None)
+        await service.start(lambda failure: None, lambda: None)
         host, port = place.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(said[: len(said) - kept_back_bytes])

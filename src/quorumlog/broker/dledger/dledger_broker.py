@@ -26,12 +26,18 @@ import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, RoleWatchers, Waits
+from quorumlog.broker.broker_port import (
+    BrokerSession,
+    Puts,
+    QueueTable,
+    Reads,
+    RoleWatchers,
+    WaitingPulls,
+)
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.message_machine import (
     BODY_OFFSET,
     Filled,
-    Grown,
     LogResets,
     MessageFiller,
     MessageMachine,
@@ -383,15 +389,11 @@ class DLedgerBroker:
         self.groups = groups
         self.disk = disk
         self.root = root
-        self.grown: Grown = lambda keys: None
-        """Told which queues have grown, on the thread that applies."""
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
         self.filler = MessageFiller(topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
             self.filler,
-            lambda: MessageMachine(
-                disk, root, config, lambda keys: self.grown(keys), self._first_position, old_log
-            ),
+            lambda: MessageMachine(disk, root, config, self._grown, self._first_position, old_log),
         )
         self.releases = SessionReleases(self, token)
         self._sessions = SendSessions(self)
@@ -400,13 +402,12 @@ class DLedgerBroker:
         self.member: DoorMember
         self.puts: Puts
         self.reads: Reads
-        self.waiting: Waits
+        self.waiting: WaitingPulls
         self.log: DLedgerCommitLog
         self.role: RolePassThrough
         self._is_open = False
         self._watchers = RoleWatchers(self._role_response)
         self._reader: tuple[MessageMachine, StoreReader] | None = None
-        self.on_failure: Callable[[StoreFailure], None] = _note
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
@@ -414,7 +415,11 @@ class DLedgerBroker:
         return own if self.groups is None else {**own, **self.groups.machines}
 
     def open(
-        self, member: DoorMember, puts: Callable[[DLedgerCommitLog], Puts], reads: Reads, waiting: Waits
+        self,
+        member: DoorMember,
+        puts: Callable[[DLedgerCommitLog], Puts],
+        reads: Reads,
+        waiting: WaitingPulls,
     ) -> None:
         """The member runs."""
         self.member = member
@@ -457,6 +462,14 @@ class DLedgerBroker:
         self.role_changed()
         if self.groups is not None:
             self.groups.tick(now_ms)
+
+    def _grown(self, keys: list[QueueKey]) -> None:
+        if self._is_open:
+            self.waiting.grown(keys)
+
+    def on_failure(self, failure: StoreFailure) -> None:
+        """A read that failed: the member itself looks after its disk."""
+        log.warning("a read of messages failed: %s", failure)
 
     def close(self) -> None:
         self._is_open = False
@@ -696,8 +709,3 @@ class DLedgerBroker:
 
 def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMessage, None]:
     return msgspec.structs.replace(piece, request_id=request_id), None
-
-
-def _note(failure: StoreFailure) -> None:
-    """A read that failed: the member itself looks after its disk."""
-    log.warning("a read of messages failed: %s", failure)

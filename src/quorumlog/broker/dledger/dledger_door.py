@@ -16,11 +16,10 @@ from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.offline.old_log import OldLog, taken_over
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
-from quorumlog.consensus.ready import RoleChange
 from quorumlog.net.hello import BROKER
 from quorumlog.net.tls import Tls
-from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.server import LocalCluster
+from quorumlog.node import DoorMember
+from quorumlog.server import Door, LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
 
@@ -32,7 +31,7 @@ def boot_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class DLedgerDoor:
+class DLedgerDoor(Door):
     def __init__(
         self, broker: DLedgerBroker, listen: str, *, group: str | None = None, tls: Tls | None = None
     ) -> None:
@@ -43,10 +42,7 @@ class DLedgerDoor:
         self._listen = listen
         parse_address(listen)
         self._port: BrokerPort | None = None
-
-    @property
-    def machines(self) -> Mapping[str, MachineFactory]:
-        return self.broker.machines
+        self.machines = broker.machines
 
     @property
     def address(self) -> str:
@@ -57,7 +53,6 @@ class DLedgerDoor:
     async def open(self, member: DoorMember) -> None:
         loop = asyncio.get_running_loop()
         port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls)
-        self.broker.grown = port.waiting.grown
         self.broker.open(
             member, lambda message_log: PutQueue(message_log, loop), port.reads, port.waiting
         )
@@ -70,7 +65,7 @@ class DLedgerDoor:
     def _tick(self) -> None:
         self.broker.tick(boot_ms())
 
-    def role_changed(self, change: RoleChange) -> None:
+    def role_changed(self) -> None:
         self.broker.role_changed()
 
     async def close(self) -> None:

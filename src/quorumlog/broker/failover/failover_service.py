@@ -61,12 +61,12 @@ class FailoverService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.failed: Callable[[StoreFailure], None] = lambda failure: None
         broker.may_acknowledge = lambda: self.rules.may_acknowledge(clock())
         broker.stop_acknowledging()
 
-    def start(self) -> None:
+    def start(self, failed: Callable[[StoreFailure], None]) -> None:
         """On the loop that runs."""
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._spawn(self._watch())
         self._tick()
@@ -149,7 +149,7 @@ class FailoverService:
         try:
             await self._loop.run_in_executor(self._disk, partial(step.do, self._broker))
         except StoreFailure as failure:
-            self.failed(failure)
+            self._failed(failure)
             error = str(failure)
         except LedgerError as refused:
             error = str(refused)

@@ -220,7 +220,7 @@ class StateFollower:
         self.next_command = news.next_command
         self.needed_position = news.needed_position
         self._snapshots_end, self.snapshot_bytes = news.snapshots_end, news.snapshot_bytes
-        self._feed.tell(self.machine.state)
+        self._feed.state = self.machine.state
         return outcomes
 
     def state_to_keep(self, commands_end: int, part_bytes: int) -> list[bytes]:
@@ -283,12 +283,12 @@ class ClassicTopics(GroupTopics):
     """Those of the state, and those that the broker was started with or holds: these are there as long
     as nobody has changed or deleted them."""
 
-    def __init__(self, feed: GroupFeed, store: MessageStore) -> None:
+    def __init__(self, feed: GroupFeed, store: MessageStore, before_delayed: Callable[[], None]) -> None:
+        """`before_delayed` is called before a delayed message is put."""
         super().__init__(feed)
         self._state = feed
         self._store = store
-        self.before_delayed: Callable[[], None] = lambda: None
-        """Called before a delayed message is put."""
+        self._before_delayed = before_delayed
 
     def _stands(self, topic: str) -> bool:
         state = self._state.state
@@ -325,7 +325,7 @@ class ClassicTopics(GroupTopics):
         if GROUPS_TOPIC in names:
             raise TopicNotPermitted(f"topic {GROUPS_TOPIC} is the broker's own: it takes no messages")
         if SCHEDULE_TOPIC in names:
-            self.before_delayed()
+            self._before_delayed()
 
 
 class ClassicGroupLog:
@@ -352,8 +352,7 @@ class ClassicGroupLog:
         self.reader = reader
         """Of the broker itself: it reads what no permission lets a client read."""
         self.queues = store.queues
-        self.topics = ClassicTopics(groups.feed, store)
-        self.topics.before_delayed = self._activate
+        self.topics = ClassicTopics(groups.feed, store, self._activate)
         groups.topics = self.topics
         store.topic_table = self.topics
         store.holds_from = lambda: self.follower.holds_from

@@ -346,25 +346,19 @@ _saved = msgspec.msgpack.Decoder(
 
 class GroupFeed:
     """The state of a member, as far as it has applied: written by the thread that applies, read by the
-    loop. `wake` is called from the former."""
+    loop."""
 
     def __init__(self, old: OldState | None = None) -> None:
         """`old`: what the log begins with."""
         self.begun = begun_state(old)
         self.state = self.begun
-        self.wake: Callable[[], None] = _nobody
-
-    def tell(self, state: GroupState) -> None:
-        if state is not self.state:
-            self.state = state
-            self.wake()
 
 
 class GroupMachine(StateMachine):
     def __init__(self, feed: GroupFeed | None = None) -> None:
         self._feed = feed or GroupFeed()
         self.state = self._feed.begun
-        self._feed.tell(self.state)
+        self._feed.state = self.state
 
     def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result]:
         results: list[Result] = []
@@ -373,7 +367,7 @@ class GroupMachine(StateMachine):
                 results.append(self.carry_out(body))
             except Exception as error:
                 raise ApplyFailure(index) from error
-        self._feed.tell(self.state)
+        self._feed.state = self.state
         return results
 
     def carry_out(self, body: memoryview | bytes) -> bytes:
@@ -415,7 +409,7 @@ class GroupMachine(StateMachine):
 
     def load(self, reader: SnapshotReader) -> None:
         self.state = loaded_state(reader.read())
-        self._feed.tell(self.state)
+        self._feed.state = self.state
 
 
 def topic_rows(state: GroupState, name: str = "") -> list[TopicRow]:
@@ -477,10 +471,6 @@ def loaded_state(data: bytes) -> GroupState:
         for row in groups
     }
     return GroupState(dict(topics), loaded, delayed, frozenset(ended))
-
-
-def _nobody() -> None:
-    """Nobody listens."""
 
 
 # ---------------------------------------------------------------- GroupTopics

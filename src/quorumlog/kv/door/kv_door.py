@@ -10,7 +10,6 @@ from functools import partial
 from typing import cast
 
 from quorumlog.config import parse_address
-from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConnectionFull, ProtocolViolation
 from quorumlog.kv.requests.messages import (
     GROUP,
@@ -40,7 +39,8 @@ from quorumlog.net.hello import (
 )
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import DoorMember
+from quorumlog.server import Door
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -142,7 +142,7 @@ class _Client:
         return self._connection.unsent_bytes
 
 
-class KeyValueDoor:
+class KeyValueDoor(Door):
     def __init__(
         self,
         listen: str,
@@ -153,7 +153,8 @@ class KeyValueDoor:
         tls: Tls | None = None,
     ) -> None:
         """`listen`: HOST:PORT; port 0: a free one. `tls`: None: it is plain. Raises ConfigError."""
-        self._group = group
+        self.group = group
+        self.machines = {MACHINE_NAME: KeyValueMachines(self._machine)}
         self._listen = parse_address(listen)
         self._options = options or StoreOptions()
         self._feed = Feed()
@@ -173,14 +174,6 @@ class KeyValueDoor:
         self._timer: asyncio.TimerHandle | None = None
         self._service: KeyValueService | None = None
 
-    @property
-    def group(self) -> str | None:
-        return self._group
-
-    @property
-    def machines(self) -> Mapping[str, MachineFactory]:
-        return {MACHINE_NAME: KeyValueMachines(self._machine)}
-
     def _machine(self) -> KeyValueMachine:
         if self._open_engine is not None:
             self._open_engine.close()  # of the machine before, which was built again
@@ -199,7 +192,7 @@ class KeyValueDoor:
         return self._listener.address
 
     async def open(self, member: DoorMember) -> None:
-        """See `Door.open`. Raises ConfigError where it cannot listen."""
+        """Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(_wake, loop, self._service.drain)
@@ -217,24 +210,20 @@ class KeyValueDoor:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
         self.service.tick()
 
-    def role_changed(self, change: RoleChange) -> None:
-        """See `Door.role_changed`."""
+    def role_changed(self) -> None:
         if self._service is not None:
             self._service.role_changed()
 
     async def close(self) -> None:
-        """See `Door.close`."""
         self._end()
         self._listener.close_connections()
         await asyncio.sleep(0)
 
     def abandon(self) -> None:
-        """See `Door.abandon`."""
         self._end()
         self._listener.abort_connections()
 
     def ended(self) -> None:
-        """See `Door.ended`."""
         if self._open_engine is not None:
             self._open_engine.close()
             self._open_engine = None

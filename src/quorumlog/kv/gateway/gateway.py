@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ import h11
 
 from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
-from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import LedgerError, Overloaded, ProtocolViolation
 from quorumlog.kv.client.asking import addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
@@ -25,7 +24,8 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import DoorMember
+from quorumlog.server import Door
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
@@ -92,7 +92,7 @@ WATCH_PATH = "/v3/watch"
 JSON_HEADERS = [("content-type", "application/json")]
 
 
-class EtcdGateway:
+class EtcdGateway(Door):
     def __init__(
         self,
         listen: str,
@@ -108,7 +108,7 @@ class EtcdGateway:
         addresses_of(servers)
         self._member_id = member_id
         self._tls = tls
-        self._group = group
+        self.group = group
         self._client: AsyncKeyValueClient | None = None
         self._listener = Listener(
             "the gateway for clients of etcd",
@@ -119,14 +119,6 @@ class EtcdGateway:
             tls=tls,
             second="gateway_listen",
         )
-
-    @property
-    def group(self) -> str | None:
-        return self._group
-
-    @property
-    def machines(self) -> Mapping[str, MachineFactory]:
-        return {}
 
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
@@ -144,9 +136,6 @@ class EtcdGateway:
         assert isinstance(decoder, HttpDecoder), decoder
         connection.session = _Client(self._routes, connection, decoder)
 
-    def role_changed(self, change: RoleChange) -> None:
-        """Its client finds the leader by itself."""
-
     async def close(self) -> None:
         self.abandon()
         if self._client is not None:
@@ -156,9 +145,6 @@ class EtcdGateway:
     def abandon(self) -> None:
         self._listener.close()
         self._listener.abort_connections()
-
-    def ended(self) -> None:
-        """It holds nothing."""
 
 
 class _Client:

@@ -97,6 +97,7 @@ class HAConnection:
         link: LinkToSlave,
         disk: DiskThread,
         again: Callable[[Callable[[], None]], object],
+        greeted: Callable[[Connection], None],
         lost: Callable[[HAConnection], None],
         strays: StrayLog,
     ) -> None:
@@ -105,6 +106,7 @@ class HAConnection:
         self.replica = replica
         self.link = link
         self._again = again
+        self._greeted = greeted
         self._lost = lost
         self._strays = strays
         self.write_socket_service = WriteSocketService(self, disk)
@@ -112,7 +114,7 @@ class HAConnection:
     def frame(self, frame: Frame) -> None:
         self.link.feed(cast(Any, frame.message), self.replica.store.clock())
         if self.link.is_greeted:
-            self._connection.greeted()
+            self._greeted(self._connection)
         self.settle()
 
     def writable(self) -> None:

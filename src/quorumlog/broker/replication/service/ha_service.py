@@ -89,13 +89,12 @@ class HAService:
         """The newest link to a master."""
         self._strays = StrayLog(log)
         self.client: HAClient | None = None
-        self.on_role: Callable[[], None] = lambda: None
-        """On the loop: the role, the master or the epoch is another one."""
 
-    async def start(self, failed: Callable[[StoreFailure], None]) -> None:
-        """Raises ConfigError if the port is taken."""
+    async def start(self, failed: Callable[[StoreFailure], None], changed: Callable[[], None]) -> None:
+        """`changed` is called on the loop: the role, the master or the epoch is another one. Raises
+        ConfigError if the port is taken."""
         loop = asyncio.get_running_loop()
-        self._loop, self._failed = loop, failed
+        self._loop, self._failed, self._changed = loop, failed, changed
         self._reads = DiskThread("broker-ha-reads", loop)
         self._records = DiskThread("broker-ha-records", loop)
         self._turn, self._thread = LoopTurn.of(loop), threading.get_ident()
@@ -134,6 +133,7 @@ class HAService:
             link,
             self._reads,
             self._loop.call_soon,
+            self._listener.greeted,
             self._lost,
             self._strays,
         )
@@ -191,7 +191,7 @@ class HAService:
             connection.end("the role, or the list, has changed")
         assert self.client is not None
         self.client.restart()
-        self.on_role()
+        self._changed()
 
     def _push(self) -> None:
         if self.replica.role is Role.SLAVE:

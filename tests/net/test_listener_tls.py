@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from quorumlog.config import TlsOptions
+from quorumlog.errors import ConfigError
 from quorumlog.net import listener
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
@@ -455,3 +456,13 @@ def test_nothing_is_left_where_the_port_closes_during_a_handshake() -> None:
             assert not port.handshakes.under_way
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_second_port_that_is_the_first_is_refused_by_its_option() -> None:
+    async def opened() -> None:
+        tls = Tls(options_of(member("n0"), listen="127.0.0.1:9", peers="prefer"))
+        port = Listener("the test", lambda connection: None, tls=tls, second="listen")
+        await port.open("127.0.0.1", 9)
+
+    with pytest.raises(ConfigError, match=r"give \[tls\] listen another port"):
+        asyncio.run(opened())

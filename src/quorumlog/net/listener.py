@@ -103,6 +103,11 @@ class Listener:
         self._turn = LoopTurn.of(self._loop)
         tls_at = self.tls_at
         is_plain = self.tls is None or tls_at is not None
+        if tls_at == (host, port):
+            raise ConfigError(
+                f"{self._name} listens on {host}:{port} already: give [tls] {self._second} another port,"
+                " or leave it out, and the first speaks TLS"
+            )
         if tls_at is not None:  # first: it is there for whoever reaches the plain one
             await self._bind(*tls_at, addresses_of, self._accept_tls, f"[tls] {self._second}")
         accept = functools.partial(self._connection, self._made) if is_plain else self._accept_tls

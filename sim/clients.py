@@ -21,6 +21,8 @@ from quorumlog.testing.member import SimMember
 LATENCY_MS = (0.05, 2.0)
 BREAKS = 0.05
 """How often a client's newest connection breaks before it asks for something."""
+STALLS, STALL_MS = 0.01, 600.0
+"""How often something is held up, with all behind it, and for how long at most."""
 LOSES = 0.5
 """How often a connection that ends takes with it what is on its way."""
 Told = Callable[[bytes], None]
@@ -41,6 +43,8 @@ class SimPorts(ABC):
     def __init__(self) -> None:
         self.cluster: SimCluster
         self.connections: list[SimConnection] = []
+        self.stalls = 0.0
+        """See `STALLS`."""
 
     @abstractmethod
     def connect(self, member: SimMember, told: Told, lost: Lost) -> SimConnection: ...
@@ -60,6 +64,7 @@ class SimConnection(ABC):
         self, ports: SimPorts, member: SimMember, decoder: FrameDecoder, told: Told, lost: Lost
     ) -> None:
         self._cluster = ports.cluster
+        self._stalls = ports.stalls
         self.member = member
         self._process = member.process
         self._told = told
@@ -85,7 +90,10 @@ class SimConnection(ABC):
 
     def _later(self, way: str, act: Callable[[], None]) -> None:
         now_ms = self._cluster.now_ms
-        at_ms = max(self._last_ms[way], now_ms + self._random.uniform(*LATENCY_MS))
+        takes_ms = self._random.uniform(*LATENCY_MS)
+        if self._stalls and self._random.random() < self._stalls:
+            takes_ms += self._random.uniform(0, STALL_MS)
+        at_ms = max(self._last_ms[way], now_ms + takes_ms)
         self._last_ms[way] = at_ms
         self._cluster.at(at_ms - now_ms, act)
 
@@ -95,8 +103,9 @@ class SimConnection(ABC):
         def arrive() -> None:
             if not self.is_up or not self.member.is_up or self.member.process != self._process:
                 return
-            if self.member.is_paused:
-                self.member.later(0.0, arrive)
+            if self.member.is_paused:  # which connection is read first then nobody knows
+                wait_ms = self._random.uniform(*LATENCY_MS)
+                self.member.later(0.0, lambda: self._cluster.at(wait_ms, arrive))
             elif self._arriving:
                 self._arriving.popleft()()
 

@@ -14,6 +14,7 @@ from quorumlog.testing.operations import Trace
 from quorumlog.testing.promises import Violation
 from sim.broker.sim_brokers import BrokersWatched, SimBrokers
 from sim.broker.sim_clients import SimConsumer, SimProducer
+from sim.clients import STALLS
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.conditional_appends import ConditionalAppends
 from sim.log.profile import application_profile
@@ -41,6 +42,7 @@ def made_cluster(seed: int, brokers: SimBrokers, faults: Sequence[str] = FAULTS)
     cluster = brokers.cluster = LogWorld(random, profile, Trace(), brokers.machines_of).cluster
     kinds = AcknowledgedAppends | ConditionalAppends  # of what the simulation's own clients append
     cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
+    brokers.stalls = STALLS
     cluster.checkers.append(BrokersWatched(cluster, brokers))
     return cluster
 

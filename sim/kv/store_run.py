@@ -14,6 +14,7 @@ from quorumlog.kv.service.service import StoreOptions
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import SimulationProfile
+from sim.clients import STALLS
 from sim.kv.histories import Histories
 from sim.kv.linearizability import Happened
 from sim.kv.promises import check_all
@@ -80,6 +81,7 @@ def run_store(
     try:
         stores = made_stores(seed, faults)
         cluster = stores.cluster
+        stores.doors.stalls = STALLS
         result.of_key = stores.histories.of_key
         result.counts = cluster.trace.counts
         clients = [

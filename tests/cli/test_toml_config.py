@@ -145,6 +145,7 @@ def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
         ("catch_up_bytes_per_second = 0", "catch_up_bytes_per_second"),
         ("flush = 'often'", "flush must be 'sync' or 'async', not 'often'"),
         ("hold_machines = 'kv'", 'is not a list of strings; write ["n0"]'),
+        ("members = ['n0=h:1']", 'is not a list of members; write "n0=HOST:PORT,..."'),
         ("groups = 3", "write [groups.NAME]"),
         ("[groups]", "write [groups.NAME]"),
         ("flush = ", "not TOML"),

@@ -91,11 +91,11 @@ class EtcdGateway:
     def _answer(self, place: int, data: bytes, kind: type[T]) -> T:
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
-            if "error" not in answer:
+            told = answer.get("error") or answer.get("message")  # the latter alone from etcd 3.6 on
+            if told is None:
                 return msgspec.convert(answer.get("result", answer), kind, strict=False)
         except UNREADABLE as error:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
-        told = answer["error"]
         words = str(told.get("message", told) if isinstance(told, dict) else told)
         if "requested lease not found" in words:
             raise LeaseNotFound(words)

@@ -497,6 +497,12 @@ class LedgerServer:
             connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
             connection.close()
             return
+        if driver.stopped:
+            # Who was let in by it would speak to nobody, and not dial its successor.
+            refusal = f"{driver.config.member_id} of group {group} opens its log anew"
+            connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
+            connection.close()
+            return
         reason = self._refusal_by_certificate(connection, hello)
         if reason:
             own = driver.config.member_id

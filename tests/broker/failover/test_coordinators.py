@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.etcd_cluster import etcd_of_three
@@ -90,6 +92,26 @@ def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("field", ["error", "message"])
+def test_a_lease_that_has_ended_is_told_as_every_release_of_etcd_does(field: str) -> None:
+    """Until 3.5 as `error`, too, and from 3.6 on as `message` alone."""
+    ended = msgspec.json.encode({"code": 5, field: "etcdserver: requested lease not found"})
+
+    async def run() -> None:
+        async with etcd_that_answers(ended) as coordinator:
+            assert await coordinator.put(3, b"record", 7, takes=True) is None
+            await coordinator.revoke(7)
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def etcd_that_answers(said: bytes) -> AsyncIterator[EtcdCoordinator]:
+    server, port, _ = await etcd_that_says(said)
+    yield EtcdCoordinator(f"127.0.0.1:{port}", "orders")
+    server.close()
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -109,19 +131,17 @@ def test_what_is_no_answer_of_etcd_is_none(nonsense: bytes) -> None:
     """A request that ends otherwise is under way for ever, and nothing more is asked."""
 
     async def run() -> None:
-        server, port, _ = await etcd_that_says(nonsense)
-        coordinator = EtcdCoordinator(f"127.0.0.1:{port}", "orders")
-        for asked in (
-            coordinator.read(),
-            coordinator.grant(1_000),
-            coordinator.put(3, b"record", 7, takes=True),
-            coordinator.renew(7),
-            coordinator.revoke(7),
-            coordinator.watch(lambda: None),
-        ):
-            with pytest.raises(CoordinatorUnreachable):
-                await asked
-        server.close()
+        async with etcd_that_answers(nonsense) as coordinator:
+            for asked in (
+                coordinator.read(),
+                coordinator.grant(1_000),
+                coordinator.put(3, b"record", 7, takes=True),
+                coordinator.renew(7),
+                coordinator.revoke(7),
+                coordinator.watch(lambda: None),
+            ):
+                with pytest.raises(CoordinatorUnreachable):
+                    await asked
 
     asyncio.run(run())
 

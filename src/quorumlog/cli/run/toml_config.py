@@ -215,6 +215,8 @@ def _typed(name: str, value: Any, place: str | None) -> Any:
         typed = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         wrong = _KINDS.get(kind) or f"is not of type {kind.__name__}"
+        if name == "members":
+            wrong = 'is not a list of members; write "n0=HOST:PORT,..."'
         raise ConfigError(f"{place}: option {name!r}: {value!r} {wrong}") from None
     return typed if name != "members" else _within(place, partial(parse_members, typed))
 

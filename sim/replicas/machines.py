@@ -18,6 +18,7 @@ from quorumlog.broker.failover.failover_steps import OnDisk, Request
 from quorumlog.broker.replication import replica as replicas
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink, Work
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_core import ReplicaObserver
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError
@@ -80,7 +81,7 @@ class Clock:
         return local_ms / self.rate
 
 
-class Broker:
+class Broker(ReplicaObserver):
     def __init__(self, world: World, name: str, first_role: Role, master: str) -> None:
         self.world = world
         self.name = name
@@ -128,7 +129,7 @@ class Broker:
                 master_ha_address=self.first_master,
                 is_elected=world.register is not None,
             )
-        self.replica.role_changed = self.role_changed
+        self.replica.observer = self
         world.directories[self.living.directory_id] = self.disk
         self.elected = None if world.register is None else Elected(self)
 

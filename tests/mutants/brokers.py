@@ -86,8 +86,8 @@ def master_before_dispatched(patch: Patch) -> None:
     """It holds every committed entry: what is dispatched so far will do."""
     patch.edit(
         RolePassThrough._ask,
-        "self._member.ask(",
-        "reached() and self._member.ask_here(",
+        "answered, self)",
+        "answered, self, here=reached())",
     )
 
 

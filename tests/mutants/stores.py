@@ -43,8 +43,8 @@ def read_before_applied(patch: Patch) -> None:
     """This member leads, and has applied what it has."""
     patch.edit(
         KeyValueService._ask,
-        "member.ask_here if request.here else",
-        "member.ask_here if request.here or reached() else",
+        "here=request.here",
+        "here=request.here or reached()",
     )
 
 
@@ -69,8 +69,8 @@ def keep_alive_unconfirmed(patch: Patch) -> None:
     """It has not heard of another one."""
     patch.edit(
         KeyValueService._confirm_kept_alive,
-        "member.ask(MACHINE_NAME",
-        "reached()\n        member.ask_here(MACHINE_NAME",
+        "confirmed, self)",
+        "confirmed, self, here=reached())",
     )
 
 

@@ -97,20 +97,14 @@ class DoorMember:
         timeout_ms: int,
         done: Callable[[Answer], None],
         owner: object,
+        *,
+        here: bool = False,
     ) -> None:
-        """See `StateMachineCaller.ask`: linearizable."""
-        self.node().machines.ask(machine, question, timeout_ms, answering(done, owner), owner)
-
-    def ask_here(
-        self,
-        machine: str,
-        question: bytes,
-        timeout_ms: int,
-        done: Callable[[Answer], None],
-        owner: object,
-    ) -> None:
-        """What this member's machine answers, as far as it has applied, whoever leads."""
-        self.node().machines.ask_here(machine, question, timeout_ms, answering(done, owner), owner)
+        """See `StateMachineCaller.ask`: linearizable. `here`: what this member's machine answers, as far
+        as it has applied, whoever leads."""
+        machines = self.node().machines
+        ask = machines.ask_here if here else machines.ask
+        ask(machine, question, timeout_ms, answering(done, owner), owner)
 
     def discard(self, owner: object) -> None:
         self.node().discard_requests_of(owner)

@@ -18,6 +18,7 @@ from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpo
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker.replication.replica_core import ReplicaObserver
 from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
@@ -694,9 +695,9 @@ def test_a_link_of_the_run_before_is_not_counted_in_the_next() -> None:
         wire.slave_link.feed(b"", 0)
     link = world.wires["b"].master_link
     world.pump("b", 1 << 20)  # hello, and welcome
-    cut, a.role_changed = a.role_changed, lambda: None
+    observer, a.observer = a.observer, ReplicaObserver()
     a._begin(a.record.promised, a.role, goes_on=True)
-    a.role_changed = cut
+    a.observer = observer
     for _ in range(3):
         world.pump("b", 1 << 20)
     assert link.mark is None or link.mark not in a._acks.marks.values()
@@ -791,7 +792,7 @@ def test_bytes_of_the_next_run_do_not_come_over_a_link_of_the_run_before(flush: 
     following(world)
     world.put(a)
     following(world)
-    ended, a.living.role_changed = a.living.role_changed, lambda: None  # the loop has not come to it
+    observer, a.living.observer = a.living.observer, ReplicaObserver()  # the loop has not come to it
     a.living.remove("c")
     world.put(a)
     a.work()
@@ -800,8 +801,8 @@ def test_bytes_of_the_next_run_do_not_come_over_a_link_of_the_run_before(flush: 
         world.pump("b", 1 << 20)
         b.work()
     seen = numbers_in_queue(b.living.store)
-    a.living.role_changed = ended
-    ended()
+    a.living.observer = observer
+    observer.role_changed()
     for _ in range(12):
         world.turn(["a", "b"])
         assert numbers_in_queue(b.living.store)[: len(seen)] == seen

@@ -159,7 +159,7 @@ class Replica(ReplicaMaster):
                 self._save(replace(self.record, promised=asked))
                 # Who has most is judged by what is on disk: without --flush sync more is acknowledged.
                 self.store.commit_log.flush(0)
-                self.role_changed()
+                self.observer.role_changed()
             elif anew:
                 raise StaleEpoch(
                     f"epoch {epoch} was promised to another switch already: see broker status, and"
@@ -180,7 +180,7 @@ class Replica(ReplicaMaster):
                 copy_list=CopyList((self.me,), 0),
                 is_forced=True,
             )
-            self.role_changed()
+            self.observer.role_changed()
 
     def _begin_by_hand(
         self, role: Role, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
@@ -206,7 +206,7 @@ class Replica(ReplicaMaster):
             if listed is None:
                 raise SwitchRefused(f"broker {self.id} has met no master yet, and knows of no list")
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
-            self.role_changed()
+            self.observer.role_changed()
 
     def become_slave(self, epoch: int, master: Peer) -> None:
         """What the own log has beyond the last point in common is set aside once the master has shown a
@@ -229,7 +229,7 @@ class Replica(ReplicaMaster):
             self.store.commit_log.flush(0)
             self._save(replace(self.record, promised=told, role=Role.SLAVE, master=master))
             self.fenced_by = 0
-            self.role_changed()
+            self.observer.role_changed()
 
     def _check_epoch(self, epoch: int) -> None:
         if not self.has_epochs:
@@ -336,7 +336,7 @@ class Replica(ReplicaMaster):
             confirmed=self.run,
             goes_on=True,
         )
-        self.role_changed()
+        self.observer.role_changed()
 
     def joining(self) -> str:
         """While a group is being formed, which has fewer brokers than copies: a slave that goes onto the

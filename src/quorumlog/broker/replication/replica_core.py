@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from quorumlog.broker.epochs.epoch_history import EpochHistory, Peer
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.store.log_files import Role
+
+
+class ReplicaObserver:
+    """Called by any thread, often."""
+
+    def role_changed(self) -> None:
+        """Connections of the old role, or of the old run, end."""
+
+    def grown(self) -> None:
+        """There is more to send, or to report."""
+
+    def confirmed(self) -> None:
+        """More is confirmed than before."""
 
 
 class ReplicaCore:
@@ -18,8 +30,7 @@ class ReplicaCore:
         self.store = store
         self.me = me
         self.has_epochs = has_epochs
-        self.role_changed: Callable[[], None] = lambda: None
-        """Connections of the old role, or of the old run, end. Any thread."""
+        self.observer = ReplicaObserver()
         self._lock = threading.RLock()
         """Held over role changes and over what comes from a master."""
         self._file = ReplicaFile(store.disk, store.root)

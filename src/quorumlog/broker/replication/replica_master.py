@@ -41,10 +41,6 @@ class ReplicaMaster(ReplicaCore):
         """Asked in the last moment before each acknowledgement, and before consumers see anything new:
         false once a lease is over, so that a process that was paused says nothing that it may not. Any
         thread; never blocks."""
-        self.grown: Callable[[], None] = lambda: None
-        """There is more to send, or to report. Any thread; often."""
-        self.confirmed: Callable[[], None] = lambda: None
-        """More is confirmed than before. Any thread; often."""
         self.fenced_by = 0
         """Number of a newer epoch than it leads in, that somebody else has promised."""
         self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
@@ -197,13 +193,13 @@ class ReplicaMaster(ReplicaCore):
         else:
             # A slave that lacks just this lacks it since then, also if nothing follows.
             self._ends[-1] = (self._ends[-1][0], end)
-        self.grown()
+        self.observer.grown()
         if not self.store.config.is_sync_flush:
             self._advance()
 
     def _flushed(self) -> None:
         if self.role is Role.SLAVE:
-            self.grown()
+            self.observer.grown()
         else:
             self._advance()
 
@@ -225,7 +221,7 @@ class ReplicaMaster(ReplicaCore):
             commit_log.replicated_offset = confirmed
         self.group_transfer.notify_transfer_some(confirmed)
         self.store.show_confirmed()
-        self.confirmed()
+        self.observer.confirmed()
 
     def _put_end_below(self, offset: int) -> int:
         """With --ha-dialect rocketmq a slave reports how many bytes have come, which may end within a
@@ -362,7 +358,7 @@ class ReplicaMaster(ReplicaCore):
             links = [link for each in self._links.values() for link in each]
         for link in links:
             link.state(state)
-        self.grown()
+        self.observer.grown()
 
     @property
     def takes_messages(self) -> bool:

@@ -195,7 +195,7 @@ class KeyValueDoor(Door):
         """Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
-        self._feed.wake = partial(_wake, loop, self._service.drain)
+        self._feed.wake = partial(loop.call_soon_threadsafe, self._service.drain)
         host, port = self._listen
         await self._listener.open(host, port)
         member.ports[STORE] = self.address
@@ -229,15 +229,7 @@ class KeyValueDoor(Door):
             self._open_engine = None
 
     def _end(self) -> None:
-        self._feed.wake = _nobody
+        self._feed.wake = lambda: None
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
-
-
-def _wake(loop: asyncio.AbstractEventLoop, drain: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(drain)
-
-
-def _nobody() -> None:
-    """Nobody listens any more."""

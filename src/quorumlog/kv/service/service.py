@@ -227,8 +227,8 @@ class KeyValueService:
         done = partial(self._answered, session, request.request_id)
 
         def ask(member: DoorMember) -> None:
-            asks = member.ask_here if request.here else member.ask
-            asks(MACHINE_NAME, request.question, READ_TIMEOUT_MS, done, session)
+            timeout_ms = READ_TIMEOUT_MS
+            member.ask(MACHINE_NAME, request.question, timeout_ms, done, session, here=request.here)
 
         self._enter(ask, session)
 
@@ -242,7 +242,7 @@ class KeyValueService:
         def answered(outcome: Answer) -> None:
             done(outcome if isinstance(outcome, LedgerError) else outcome[0])
 
-        self._enter(lambda m: m.ask_here(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, self))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, self, here=True))
 
     # ---------------------------------------------------------------- leases
 
@@ -374,7 +374,8 @@ class KeyValueService:
 
     def _status(self, session: Session, number: int) -> None:
         def asked(member: DoorMember) -> None:
-            member.ask_here(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, answered, session)
+            stand = encode(Stand())
+            member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):

@@ -44,7 +44,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.items: deque[Change] = deque()
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], object] = lambda: None
         self.size_bytes = 0
         """Of the engine, about; as of the last batch."""
 
@@ -58,7 +58,3 @@ class Feed:
         while self.items:
             taken.append(self.items.popleft())
         return taken
-
-
-def _nobody() -> None:
-    """Nobody listens."""

@@ -18,6 +18,7 @@ from quorumlog.broker.replication.protocol.rocketmq_links import (
 )
 from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, SlaveLink
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_core import ReplicaObserver
 from quorumlog.broker.replication.service.ha_client import HAClient
 from quorumlog.broker.replication.service.ha_connection import AnyBytes, HAConnection
 from quorumlog.broker.store.log_files import Role
@@ -60,8 +61,8 @@ class Wakeup:
         self._call()
 
 
-class HAService:
-    """On the loop's thread, but for `notify_transfer_some`, which any thread may call."""
+class HAService(ReplicaObserver):
+    """On the loop's thread, but for what a replica calls."""
 
     def __init__(
         self, replica: Replica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
@@ -100,16 +101,20 @@ class HAService:
         self._turn, self._thread = LoopTurn.of(loop), threading.get_ident()
         self._grown = Wakeup(loop, self._push)
         self._confirmed = Wakeup(loop, self._confirm_later)
+        self._roles = Wakeup(loop, self._role_changed)
         self.client = HAClient(self.replica, loop, self._link_to_master, failed, self._tls)
-        self.replica.grown = self.notify_transfer_some
-        self.replica.confirmed = self._confirmed
-        self.replica.role_changed = Wakeup(loop, self._role_changed)
+        self.replica.observer = self
         await self._listener.open(self._host, self._port)
         self._role_changed()
         self._tick()
 
-    def notify_transfer_some(self) -> None:
-        """There is something to send, or to report."""
+    def role_changed(self) -> None:
+        self._roles()
+
+    def confirmed(self) -> None:
+        self._confirmed()
+
+    def grown(self) -> None:
         if threading.get_ident() == self._thread:
             self._push()  # what was put: its slaves have the longest way to go
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -30,12 +31,13 @@ class Paused:
 def test_who_is_always_heard_is_heard_while_it_does_not_read(is_always_heard: bool) -> None:
     """A master gave up a slave on a slow line, whose reports it did not read, as a silent one."""
     heard: list[Frame] = []
-    connection = Connection(
-        cast(LoopTurn, None), lambda connection, frame: heard.append(frame), lambda *lost: None
-    )
+    loop = asyncio.new_event_loop()
+    turn = LoopTurn(loop)
+    connection = Connection(turn, lambda connection, frame: heard.append(frame), lambda *lost: None)
     transport = Paused()
     connection._transport = cast(Any, transport)
     connection.is_always_heard = is_always_heard
     connection.pause_writing()
     connection._take([Frame("", cast(Any, b"report"), None)])
     assert bool(heard) is transport.is_read is is_always_heard
+    loop.close()

@@ -101,7 +101,7 @@ def test_who_cannot_read_a_control_entry_does_not_lead() -> None:
 def test_async_mode_takes_back_what_it_had_called_committed() -> None:
     """Two forget a mark that was committed and go on without it: the third reads its log once more."""
     were_cut = 0
-    for seed in range(1, 5):  # what is left after a power loss is luck
+    for seed in range(1, 13):  # what is left after a power loss is luck
         scene = Scenario(flush="async", profile=FORGETFUL, seed=seed)
         scene.append(3)
         write(scene, scene.await_leader(), TimeMark(1))

@@ -207,7 +207,7 @@ def _refuse_to_overwrite(pair: Pair) -> None:
 
 
 def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    pair.key.parent.mkdir(parents=True, exist_ok=True)
+    pair.key.parent.mkdir(exist_ok=True)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -120,9 +120,14 @@ def _tls_of(directory: Path, member_id: str) -> TlsOptions:
     """Raises ConfigError."""
     from quorumlog.cli import certificates
     from quorumlog.config import TlsOptions
+    from quorumlog.store.disk import refusal
 
     ca, cert = directory / "ca.crt", directory / f"member-{member_id}.crt"
     if not ca.exists():
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(refusal(str(directory.parent), "created", error)) from None
         certificates.init(directory, "dev")
     if not cert.exists():
         certificates.member(directory, member_id, ("127.0.0.1", "localhost"))

@@ -12,6 +12,7 @@ from quorumlog import LocalCluster, connect
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.version import IS_COMPILED
 from tests.cli.conftest import Cli
 from tests.waiting import eventually
 
@@ -44,6 +45,7 @@ def test_a_member_that_does_not_know_the_entry_is_named(
         assert "n0 has not told" in result.stderr
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled core takes no other method")
 def test_clocks_that_differ_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(3) as apart:
         replicas = [apart.server(each.member_id).drivers[0].node.replica for each in apart.members]

@@ -23,7 +23,7 @@ from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.ledger_space import LedgerSpace
-from quorumlog.version import VERSION
+from quorumlog.version import IS_COMPILED, VERSION
 from tests.cli.named_options import options_that_do_not_exist
 from tests.waiting import eventually
 
@@ -187,6 +187,7 @@ def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
     assert (nobody.stdout, "no server could be reached" in nobody.stderr) == ("", True)
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled core takes no other method")
 def test_it_is_not_healthy_while_every_put_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,7 +114,10 @@ def requests_of_a_connection_are_bounded() -> None:
 
         def read(count: int) -> None:
             while len(answers) < count:
-                answers.extend(decoder.receive_data(consumer.recv(1 << 16)))
+                try:
+                    answers.extend(decoder.receive_data(consumer.recv(1 << 16)))
+                except TimeoutError:
+                    raise AssertionError(f"{count} answers were due, {len(answers)} came") from None
 
         read(2)
         refused = message_of(answers[1])

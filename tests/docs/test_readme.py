@@ -189,7 +189,7 @@ def test_commands_and_options_exist(document: Path) -> None:
         if words[1:] and words[1] in getattr(command, "commands", ()):
             command = command.commands[words[1]]
         options = {option for each in command.params for option in each.opts}
-        for word in words[1:]:
+        for word in words[1 : words.index("--") if "--" in words else None]:
             if word.startswith("--"):
                 assert word in options, f"{document.name}: quorumlog {words[0]} {word}"
 

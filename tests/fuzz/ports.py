@@ -15,13 +15,15 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.epochs.epoch_history import Epoch, Peer
+from quorumlog.broker.epochs import Epoch, Peer
 from quorumlog.broker.group_commands import Command as GroupCommand
 from quorumlog.broker.group_commands import Question as GroupQuestion
-from quorumlog.broker.replication.protocol.ha_frames import HaCodec, HaMessage, SlaveLog
-from quorumlog.broker.replication.protocol.old_dialect import (
+from quorumlog.broker.replication.links import (
+    HaCodec,
+    HaMessage,
     Hello1,
     Refuse1,
+    SlaveLog,
     Start1,
     State1,
     Welcome1,

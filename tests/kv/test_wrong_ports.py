@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from quorumlog import connect as connect_log
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.cli.main import app
 from quorumlog.errors import Unreachable, WrongPort
 from quorumlog.kv import connect

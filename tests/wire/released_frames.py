@@ -108,7 +108,7 @@ def store_frames() -> Iterator[tuple[str, bytes]]:
 
 
 def ha_frames() -> Iterator[tuple[str, bytes]]:
-    from quorumlog.broker.replication.protocol import ha_frames as ha
+    from quorumlog.broker.replication import links as ha
 
     for kind in kinds_of(ha.HaMessage):
         yield kind.__name__, b"".join(ha.HaCodec().encode(made(kind)))

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from quorumlog.broker import group_commands
-from quorumlog.broker.replication.protocol import ha_frames as ha
-from quorumlog.broker.replication.protocol import old_dialect as old
+from quorumlog.broker.replication import links as ha
+from quorumlog.broker.replication import links as old
 from quorumlog.broker.wire import broker_decoder, encode
 from quorumlog.entry import EntryKind
 from quorumlog.kv.requests import operations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover.coordinator import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
 from quorumlog.errors import LedgerError
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import RangeResult

@@ -29,8 +29,7 @@ from quorumlog.broker.replication.links import (
     Welcome1,
 )
 from quorumlog.broker.wire import GROUP, AnyBrokerMessage, GroupCommandRequest, GroupQuestionRequest
-from quorumlog.kv.requests import messages as store_messages
-from quorumlog.kv.requests import operations
+from quorumlog.kv import requests as store_messages
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import BROKER, STORE, Hello, client_hello
@@ -87,8 +86,8 @@ def said_to_store(random: Random, count: int) -> Iterator[bytes]:
         for fields in mutated(kind, random, count):
             yield control_frame(group, fields, random.choice([b"", b"", b"\0" * 48]))
     for outer, union in (
-        (store_messages.CommandRequest, operations.Command),
-        (store_messages.QuestionRequest, operations.Question),
+        (store_messages.CommandRequest, store_messages.Command),
+        (store_messages.QuestionRequest, store_messages.Question),
     ):
         for message in messages_of(union):
             for number, fields in enumerate(mutated(message, random, count), 1):

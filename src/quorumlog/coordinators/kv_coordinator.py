@@ -14,7 +14,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import RangeResult
 from quorumlog.kv.errors import LeaseNotFound
-from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
+from quorumlog.kv.requests import Compare, Put, Range, Relation, Target
 from quorumlog.net.tls import ClientTls
 
 TIMEOUT_S = 1.0

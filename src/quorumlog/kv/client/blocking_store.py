@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 from quorumlog.blocking import Blocking
 from quorumlog.errors import Unreachable
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_MS, AsyncKeyValueClient
-from quorumlog.kv.client.call_options import PutOptions, RangeOptions
-from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V
-from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.locks import Election, Lock
-from quorumlog.kv.client.values import Change, Item, Key, PutResult, RangeResult, key_of
+from quorumlog.kv.client.leasing import Election, Lease, Lock, PutOptions, RangeOptions
+from quorumlog.kv.client.values import (
+    BytesLike,
+    Change,
+    Codec,
+    Item,
+    Key,
+    PutResult,
+    RangeResult,
+    Unreadable,
+    V,
+    key_of,
+)
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.old_spellings import takes_seconds
-from quorumlog.kv.requests.operations import Range
+from quorumlog.kv.requests import Range
 from quorumlog.net.loop_thread import ClientShell, Shell
 from quorumlog.net.tls import ClientTls
 

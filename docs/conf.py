@@ -32,7 +32,7 @@ autodoc_preserve_defaults = True
 def _source(_: Sphinx, page: str, source: list[str]) -> None:
     """A link to a page or folder outside of docs/ becomes its text; "commands" is what --help prints."""
     source[0] = re.sub(
-        r"\[([^\]]+)\]\((?:\.\./)+(?:src|examples|findings|CONTRIBUTING)(?:[^)]*\.md)?\)",
+        r"\[([^\]]+)\]\((?:\.\./)+(?:src/[^)]*|examples/?|findings/README\.md|CONTRIBUTING\.md)\)",
         r"\1",
         source[0],
     )

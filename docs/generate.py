@@ -33,7 +33,7 @@ def dispatcher_automaton() -> str:
 
 
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
-    ("architecture.md", "dispatcher automaton"): dispatcher_automaton,
+    ("../src/quorumlog/consensus/DESIGN.md", "dispatcher automaton"): dispatcher_automaton,
 }
 """What makes each generated part, by document and name."""
 

@@ -487,8 +487,8 @@ ReadConsistency = Annotated[
     Consistency | None,
     typer.Option(
         "--consistency",
-        help="read_index: misses nothing, from any member; committed: what a member knows, which may"
-        " be old. Without it the leader answers.",
+        help="read_index: linearizable, from any member; committed: the committed entries that a"
+        " member knows, possibly old. Without it the leader answers.",
     ),
 ]
 MaxStaleness = Annotated[
@@ -497,9 +497,7 @@ MaxStaleness = Annotated[
 ]
 FromMember = Annotated[
     str | None,
-    typer.Option(
-        "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
-    ),
+    typer.Option("--from-member", help="Member to read from: an id, `leader` or `any`.", metavar="ID"),
 ]
 
 
@@ -511,7 +509,7 @@ FirstIndex = Annotated[
 ]
 StopIndex = Annotated[
     int | None,
-    typer.Option("--to", help="Stop before this index. (default: behind what is committed)", min=0),
+    typer.Option("--to", help="Stop before this index. (default: the end of what is committed)", min=0),
 ]
 
 

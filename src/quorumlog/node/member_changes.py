@@ -263,7 +263,7 @@ class MemberChanges:
         fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
         nearest = max(fit or voters, key=lambda peer: peer.water_mark, default=None)
         if nearest is None:
-            done(MembershipRefused("nobody else can lead: no other voter is connected"))
+            done(MembershipRefused("no other voter is connected, so none can lead"))
             return
 
         def handed_over(outcome: TransferOutcome) -> None:

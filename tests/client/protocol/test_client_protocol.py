@@ -537,7 +537,7 @@ def refuse(challenge: Challenge) -> bytes:
 
 @pytest.mark.parametrize(
     ("answer", "told"),
-    [(None, "asks who this is (test), and this client cannot say"), (refuse, "no password for test")],
+    [(None, "asks who this is (test), and this client has no answer"), (refuse, "no password for test")],
 )
 def test_a_client_that_has_no_answer_says_so(
     answer: Callable[[Challenge], bytes] | None, told: str

@@ -90,9 +90,11 @@ def serve(
     ] = None,
     *,
     tls_files: TlsGiven,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="Level of the log on standard error.")
+    ] = LogLevel.INFO,
 ) -> None:
-    """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
+    """Run one member of a store until SIGTERM. Without TLS, listen only on a trusted network.
 
     Example, the first of three:
 

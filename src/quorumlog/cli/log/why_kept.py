@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def why_kept(at: LogPlace) -> None:
-    """Show for each segment what keeps it: age, the size of the log, a reader, a follower, an archive.
+    """Show why each segment is kept: age, log size, a reader, a follower, an archive.
 
-    With --servers the leader tells, who decides what goes. The directory of a stopped member knows what
-    its log says: readers that hold, and from where on nothing may be deleted.
+    With --servers the leader answers, which decides what is deleted. With the directory of a stopped
+    member: the readers that hold the log, and the first index that must be kept.
 
     Example: quorumlog why-kept --servers 127.0.0.1:20911
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import Tls
     from quorumlog.server import LedgerServer
 
-Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
+Level = Annotated[LogLevel, typer.Option(help="Level of the log on standard error.")]
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
@@ -77,7 +77,7 @@ def serve(
     *,
     tls: TlsGiven,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
+        LogLevel | None, typer.Option(help="Level of the log on standard error. (default: info)")
     ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.

@@ -220,7 +220,9 @@ class RpcProtocol:
 
     def _challenged(self, link: Link, challenge: Challenge) -> None:
         if self._answer is None:
-            self._drop(link, f"asks who this is ({challenge.mechanism}), and this client cannot say")
+            self._drop(
+                link, (f"asks who this is ({challenge.mechanism}), and this client has no answer")
+            )
             return
         try:
             answer = ChallengeResponse(data=self._answer(challenge))

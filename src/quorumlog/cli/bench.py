@@ -80,10 +80,9 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     from quorumlog.bench.closed_loop import run_loads
-    from quorumlog.bench.local_processes import listening_processes
     from quorumlog.bench.machine import machine_of
     from quorumlog.bench.raw_limit import scratch_directory
-    from quorumlog.bench.running_group import RunningGroup
+    from quorumlog.bench.running_group import RunningGroup, listening_processes
     from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
     from quorumlog.cli.bench_tables import table_of, target_lines
 

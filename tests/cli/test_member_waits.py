@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog import LedgerClient
 from quorumlog.cli.log import members
-from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, RequestTimeout
 
 MEMBERS = (("n0", "n1", "n2"), ())
 
@@ -38,6 +38,16 @@ def test_a_wait_whose_progress_nobody_can_tell_goes_on(monkeypatch: pytest.Monke
     monkeypatch.setattr(members, "ASK_AGAIN_S", 0.0)
     behind = MembershipRefused("n2 has not caught up", retry_after_ms=1)
     assert changed(FakeLog(behind, None), float("inf")) == MEMBERS
+
+
+def test_a_wait_goes_on_over_a_time_without_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a command that has not reached anybody yet says so."""
+    monkeypatch.setattr(members, "ASK_AGAIN_S", 0.0)
+    behind = MembershipRefused("n2 has not caught up", retry_after_ms=1)
+    lost = RequestTimeout("no leader was found")
+    assert changed(FakeLog(behind, lost, None), float("inf")) == MEMBERS
+    with pytest.raises(RequestTimeout):
+        changed(FakeLog(lost), float("inf"))
 
 
 def test_outcomes_that_stay_unknown_are_not_waited_for_beyond_the_time_out() -> None:

@@ -230,16 +230,18 @@ def _change(
     while True:
         try:
             return log.change_members(verb, member_id, address, dry_run=dry_run)
-        except OutcomeUnknown as error:
-            may_be_done, reason = True, str(error)
-            if time.monotonic() >= until_s:
-                raise
-        except MembershipRefused as error:
-            done = _as_wanted(log, verb, member_id) if may_be_done else None
-            if done is not None:
-                return done
+        except LedgerError as error:
             reason = str(error)
-            if not error.retry_after_ms or time.monotonic() >= until_s:
+            if isinstance(error, MembershipRefused):
+                done = _as_wanted(log, verb, member_id) if may_be_done else None
+                if done is not None:
+                    return done
+                may_pass = error.retry_after_ms > 0
+            elif isinstance(error, OutcomeUnknown):
+                may_pass = may_be_done = True
+            else:
+                may_pass = error.retriable and bool(said)  # else it may be the servers that are wrong
+            if not may_pass or time.monotonic() >= until_s:
                 raise
         progresses = verb in ("promote", "replace")
         if reason != said or (progresses and time.monotonic() >= say_again_s):

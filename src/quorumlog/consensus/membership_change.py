@@ -152,8 +152,8 @@ class MembershipChange:
         if not Membership.of(wanted.new).has_quorum(answering):
             names = ", ".join(voter.member_id for voter in silent)
             raise self._refusal(
-                f"{len(answering)} of {len(wanted.new)} voters would answer ({names} would not), too few"
-                " for anything to be committed",
+                f"{len(answering)} of {len(wanted.new)} voters would answer, too few for anything to be"
+                f" committed: {names} has to answer first",
                 passes=True,
             )
 
@@ -161,7 +161,7 @@ class MembershipChange:
         members: tuple[Replica, ...] = (*wanted.new, *wanted.learners)
         names = [replica.member_id for replica in members]
         if not wanted.new:
-            raise self._refusal("nobody would vote")
+            raise self._refusal("nobody would vote: another member has to be added first")
         if len(set(names)) < len(names):
             raise self._refusal(f"a member would be in it twice: {', '.join(sorted(names))}")
 

@@ -397,15 +397,12 @@ class BatchFormer:
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        leaving = {each.member_id for each in body.old} if isinstance(body, Membership) else set()
-        if isinstance(body, Membership):
-            leaving -= {each.member_id for each in (*body.new, *body.learners)}
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(
             batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
         )
         # Behind that: where there is no space, nothing is written that an earlier release does not read.
-        self._writer.log_state.admit_own(kind, leaving)
+        self._writer.log_state.admit_own(kind, body if isinstance(body, Membership) else None)
         if isinstance(body, Membership):
             entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
         else:

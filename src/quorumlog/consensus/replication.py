@@ -269,7 +269,7 @@ class Replication:
         self.progress = DataProgress(config, state)
         self._catch_up = CatchUp(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
-        self._push_due = False
+        self.push_due = False
         """Something has happened after which a dispatcher may have an order."""
         self._committed_ms = state.now_ms
         """When this leader committed last, or opened its term."""
@@ -301,7 +301,7 @@ class Replication:
             if dispatcher is None or dispatcher.term != self._state.term:
                 self._begin_dispatcher(replica, self._state.runs.end_index + 1)
         self.progress.on_membership()
-        self._push_due = True
+        self.push_due = True
 
     def on_connection_lost(self, replica: Replica) -> None:
         self._catch_up.forget(replica)
@@ -333,7 +333,7 @@ class Replication:
             # A new observer, or one that was away when this term began.
             self._begin_dispatcher(replica, self._state.runs.end_index + 1)
         self.progress.on_connected(replica)
-        self._push_due = True
+        self.push_due = True
 
     def tick(self) -> None:
         """With every heartbeat."""
@@ -343,7 +343,7 @@ class Replication:
                 self._catch_up.look(dispatcher.to, dispatcher.held_index)
             if dispatcher.lacks_nothing or dispatcher.lacks_space:
                 self.progress.note(dispatcher.to)
-        self._push_due = True
+        self.push_due = True
 
     def on_bytes_moved(self, to: Replica) -> None:
         dispatcher = self.dispatchers[to]
@@ -352,10 +352,6 @@ class Replication:
             if dispatcher.arrived_index <= dispatcher.held_index:
                 # Else its disk has to do the rest, and a machine takes bytes while that hangs, too.
                 self.progress.note(dispatcher.to)
-
-    def advance(self) -> None:
-        if self._state.now_ms >= self.commit_due_ms:
-            self._push_due = True
 
     @property
     def is_kept_from_committing(self) -> bool:
@@ -409,44 +405,44 @@ class Replication:
             ((first_index, term),),
         )
         self.sizes.append(first_index + count - 1, size_bytes)
-        self._push_due = True
+        self.push_due = True
         return EntryId(first_index, term)
 
     def on_begin_raised(self) -> None:
         for dispatcher in self.dispatchers.values():
             dispatcher.on_begin_raised()
-        self._push_due = True
+        self.push_due = True
 
     def next_orders(self) -> tuple[PushOrder, ...]:
         """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
-        if not self._push_due:
+        if not self.push_due:
             return ()
         orders = [dispatcher.next_order() for dispatcher in self.dispatchers.values()]
-        self._push_due = False
+        self.push_due = False
         self.commit_due_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
         return tuple(order for order in orders if order is not None)
 
     def on_pushed(self, to: Replica, last_index: int, size_bytes: int) -> None:
         self.dispatchers[to].on_pushed(last_index, size_bytes)
-        self._push_due = True
+        self.push_due = True
 
     def on_push_failed(self, to: Replica) -> None:
         self.dispatchers[to].on_push_failed()
-        self._push_due = True
+        self.push_due = True
 
     def on_response(self, response: PushEntryResponse) -> None:
         acknowledged = self.dispatchers[response.sender].on_response(response)
         if acknowledged >= 0:
             self.progress.note(response.sender)  # a learner progresses, too, and may vote soon
             self._on_mark(response.sender, acknowledged)
-        self._push_due = True
+        self.push_due = True
 
     def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
         dispatcher = self.dispatchers[replica]
         if dispatcher.active and result is InstallResult.MORE:
             self.progress.note(replica)
         dispatcher.on_install_answered(result)
-        self._push_due = True
+        self.push_due = True
 
     def mark_own_disk(self) -> None:
         """This disk holds more than before, or is proven to."""
@@ -487,7 +483,7 @@ class Replication:
             self.progress.on_committed()
             self._committed_ms = self._state.now_ms
             self._elector.on_commit()
-            self._push_due = True
+            self.push_due = True
             if self._log.damaged:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
 

@@ -166,7 +166,9 @@ class LedgerNode:
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bounds, installed = self.machines.snapshot_bounds, self._installs.installed
         self.retention = Retention(self, host, now_ms, bounds, self._time_marks, installed)
-        self._housekeeping = parts.with_housekeeping(self.retention)
+        self._housekeeping = parts.with_housekeeping(
+            self.retention, (self._tick, self._next_tick_ms), self.machines.next_wakeup_ms
+        )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -179,7 +181,7 @@ class LedgerNode:
         self._held_back: list[Callable[[], None]] = []
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
-        self._disk_hangs = False
+        self._disk_hangs = self._told_disk_full = False
         """As the core and the store were told last."""
         self._now_ms = now_ms
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
@@ -386,29 +388,48 @@ class LedgerNode:
         if self._held is not None:
             self._turn_while_held()
             return False
-        self._look_at_disk()
-        self.machines.bind(self._now_ms)
+        now_ms = self._now_ms
+        if self.machines.is_any_here:
+            self.machines.bind(now_ms)
         if self.readers.queue:
-            self.readers.tick(self._now_ms)
-        while self._pending.queued and self._former.may_form(self._now_ms):
-            self._former.form(self._now_ms)
+            self.readers.tick(now_ms)
+        while self._pending.queued and self._former.may_form(now_ms):
+            self._former.form(now_ms)
             self.carry_out_all()
-        if bool(self._writer.disk_full) != self.raft.lacks_space:
-            self.raft.on_space(bool(self._writer.disk_full))
+        if bool(self._writer.disk_full) != self._told_disk_full:
+            self._told_disk_full = not self._told_disk_full
+            self.raft.on_space(self._told_disk_full)
             self.carry_out_all()
-        while self._flusher.flush_or_report(self._now_ms):
-            self._note_durable_committed()
+        while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
         self._note_durable_committed()
-        if self._former.is_gathering:
+        if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once
-        has_pushed = self._pushes.tick(self._now_ms)
-        self.machines.tick(self._now_ms, self.durable_committed_index)
-        self._run_timers()
-        has_ticked_all = self._housekeeping.tick(self._now_ms)
+        has_pushed = self._pushes.waiting and self._pushes.tick(now_ms)
+        if self.machines.is_any_here:
+            self.machines.tick(now_ms, self.durable_committed_index)
+        has_ticked_all = self._housekeeping.tick(now_ms)
         if has_ticked_all or has_pushed:
             self.carry_out_all()
         return has_ticked_all
+
+    def _tick(self, now_ms: float) -> None:
+        """With the housekeeping."""
+        self._look_at_disk()
+        self._pushes.observe(now_ms)
+        if not self.machines.is_any_here:
+            self.machines.tick(now_ms, self.durable_committed_index)
+        if self._writer.disk_full and now_ms >= self._next_space_ms:
+            self._next_space_ms = now_ms + SPACE_INTERVAL_MS
+            self._writer.look_for_space()
+        if now_ms >= self._next_expiry_ms:
+            self._expire()
+        self._flusher.run_timers(now_ms, self.durable_committed_index)
+
+    def _next_tick_ms(self) -> float:
+        wakeup = self._flusher.next_wakeup_ms(self.durable_committed_index)
+        wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
+        return min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup
 
     def _turn_while_held(self) -> None:
         """Clients are sent on, and `status` is answered."""
@@ -438,19 +459,16 @@ class LedgerNode:
         if self._held is not None:
             # The end of the sync brings a turn. Meanwhile appends expire, and problems are looked at.
             return self._now_ms + (EXPIRY_INTERVAL_MS if self._pending.has_any else SPACE_INTERVAL_MS)
-        if self._former.is_gathering:
-            return self._now_ms
-        wakeup = min(
-            self.raft.next_wakeup_ms(),
-            self._flusher.next_wakeup_ms(self.durable_committed_index),
-            self._pushes.next_wakeup_ms(),
-            self.machines.next_wakeup_ms(),
-            self._housekeeping.next_wakeup_ms(),
-        )
-        wakeup = min(wakeup, self.readers.next_wakeup_ms()) if self.readers.queue else wakeup
-        wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
-        wakeup = min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup
-        return min(wakeup, self._former.next_wakeup_ms(self._now_ms))
+        wakeup = min(self.raft.next_wakeup_ms(), self._housekeeping.next_wakeup_ms())
+        if self._pushes.waiting:
+            wakeup = min(wakeup, self._pushes.next_wakeup_ms())
+        if self.machines.is_any_here:
+            wakeup = min(wakeup, self.machines.next_wakeup_ms())
+        if self.readers.queue:
+            wakeup = min(wakeup, self.readers.next_wakeup_ms())
+        if self._pending.queued:
+            wakeup = min(wakeup, self._former.next_wakeup_ms(self._now_ms))
+        return wakeup
 
     def status(self) -> MemberStatus:
         return self.raft.status()
@@ -605,7 +623,6 @@ class LedgerNode:
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
             self.confirmations.grant(grant.number)
-        self._note_durable_committed()
 
     def _lose_committed(self, index: int) -> None:
         lowest = self.lost_committed_from
@@ -643,14 +660,6 @@ class LedgerNode:
         index = min(self.committed_index, self.raft.durable_index)
         if index > self.durable_committed_index:
             self.durable_committed_index = index
-
-    def _run_timers(self) -> None:
-        if self._writer.disk_full and self._now_ms >= self._next_space_ms:
-            self._next_space_ms = self._now_ms + SPACE_INTERVAL_MS
-            self._writer.look_for_space()
-        if self._now_ms >= self._next_expiry_ms:
-            self._expire()
-        self._flusher.run_timers(self._now_ms, self.durable_committed_index)
 
     def _expire(self) -> None:
         self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS

@@ -306,7 +306,7 @@ class PushSender:
         self._on_damage = on_damage
         self._feedings = Feedings()
         self._now_ms = 0.0
-        self._waiting: list[PushOrder] = []
+        self.waiting: list[PushOrder] = []
         """For entries in files, until their followers' turn comes; at most one for each follower."""
 
     def push(self, order: PushOrder) -> None:
@@ -318,19 +318,21 @@ class PushSender:
         elif self._pace.is_open(order.to):
             self._read(order)
         else:
-            self._waiting.append(order)
+            self.waiting.append(order)
 
-    def tick(self, now_ms: float) -> bool:
-        """Once a turn, when everything that it brought is appended. True if orders had waited for it."""
+    def observe(self, now_ms: float) -> None:
+        """How much was appended since the last time."""
         self._now_ms = now_ms
         if self._raft.role is Role.LEADER:
             if self._raft.term != self._paced_term:
                 self._paced_term = self._raft.term
                 self._pace.begin(now_ms, self._store.end.position)
             self._pace.observe(now_ms, self._store.end.position)
-        if not self._waiting:
-            return False
-        waiting, self._waiting = self._waiting, []
+
+    def tick(self, now_ms: float) -> bool:
+        """In each turn in which orders wait, when everything that it brought is appended."""
+        self.observe(now_ms)
+        waiting, self.waiting = self.waiting, []
         for order in waiting:
             if self._is_of_this_term(order):
                 self.push(order)
@@ -345,9 +347,7 @@ class PushSender:
         return self._feedings.of(to, self._store.end.position, self._now_ms)
 
     def next_wakeup_ms(self) -> float:
-        if not self._waiting:
-            return NEVER
-        return min([self._pace.next_ms(order.to) for order in self._waiting])
+        return min([self._pace.next_ms(order.to) for order in self.waiting])
 
     def _is_of_this_term(self, order: PushOrder) -> bool:
         """What it names is still this log: a leader cuts nothing."""

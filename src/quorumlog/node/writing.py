@@ -221,8 +221,9 @@ class BatchFormer:
         self._sessions = sessions
         self._time_marks = time_marks
         self._wall_clock_ms = wall_clock_ms
-        self._is_gathering = False
-        """As decided last, see `_gathers`; meaningless while none is queued."""
+        self.is_gathering = False
+        """The next batch waits for one more turn, which comes at once: the last one brought appends. As
+        decided last; meaningless while none is queued."""
         self._gathered = 0
         """Appends queued when it was last decided to wait."""
         self._gathering_turns = 0
@@ -280,7 +281,7 @@ class BatchFormer:
         answers would otherwise drift apart into ever smaller batches.
         """
         pending = self._pending
-        self._is_gathering = False
+        self.is_gathering = False
         if self._transfers.holds_appends:
             return False
         if pending.queued_bytes >= self._config.consensus.push_limit_bytes:
@@ -291,8 +292,8 @@ class BatchFormer:
             return True  # a hung disk of the leader's own: the followers' may be well
         if self._flusher.holds_appends or 2 * len(pending.queued) < pending.proposed_count:
             return False
-        self._is_gathering = self._gathers()
-        return not self._is_gathering
+        self.is_gathering = self._gathers()
+        return not self.is_gathering
 
     def _gathers(self) -> bool:
         """Whether the batch waits for one more turn: the last one has brought appends. A single writer
@@ -305,15 +306,10 @@ class BatchFormer:
             return True
         return False
 
-    @property
-    def is_gathering(self) -> bool:
-        """The next batch waits for one more turn, which comes at once: the last one brought appends."""
-        return self._is_gathering and bool(self._pending.queued)
-
     def next_wakeup_ms(self, now_ms: float) -> float:
-        """When to ask `may_form` again, unless it gathers. A flush that ends brings a turn itself."""
-        if not self._pending.queued:
-            return NEVER
+        """Something is queued: when to ask `may_form` again. A flush that ends brings a turn itself."""
+        if self.is_gathering:
+            return now_ms
         lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms
         return lingers_until_ms if now_ms < lingers_until_ms else NEVER
 

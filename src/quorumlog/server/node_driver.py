@@ -197,23 +197,27 @@ class NodeDriver:
         if self.stopped:
             return
         self._has_sent = False
+        node = self.node
         self._loop_turn.begin()
         try:
             try:
+                node.advance(time.monotonic() * 1000)
                 self._take_inbox()
-                has_ticked_all = self.node.turn()
-                if has_ticked_all and self.node.raft.members.version != self._followed:
+                has_ticked_all = node.turn()
+                if has_ticked_all and node.raft.members.version != self._followed:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()
             if self._flushes and self._has_sent:
                 # Once it is on its way: the disks of the followers wait for it.
                 self._loop.call_soon(self._submit_flushes)
-            self.reads.expire()
             now_s = time.monotonic()
-            self._look_whether_deaf(now_s * 1000)
-            self._look_at_problems(now_s)
-            self._set_timer()
+            if self.reads.waiters:
+                self.reads.expire()
+            if has_ticked_all or node.is_held:
+                self._look_whether_deaf(now_s * 1000)
+                self._look_at_problems(now_s)
+            self._set_timer(now_s)
             if self._flushes and not self._has_sent:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
         except BeginsAnew as reason:
@@ -285,7 +289,6 @@ class NodeDriver:
         done(outcome)
 
     def _take_inbox(self) -> None:
-        self.node.advance(self._now_ms())
         inbox, self._inbox = self._inbox, []
         for number, (connection, said) in enumerate(inbox, 1):
             try:
@@ -329,22 +332,24 @@ class NodeDriver:
         if not isinstance(error, Exception):
             raise error
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now_s: float) -> None:
         wakeup_s = self.node.next_wakeup_ms() / 1000
-        if wakeup_s <= time.monotonic():
+        if self.reads.waiters:
+            wakeup_s = self.reads.wakeup_s(wakeup_s)
+        if wakeup_s <= now_s:
             self.schedule()  # behind one look at the sockets
             return
-        wakeup_s = self.reads.wakeup_s(wakeup_s)
         if self._timer is not None:
-            if self._timer_at <= wakeup_s and not self._timer.cancelled():
-                return  # fires early, finds nothing due and sets itself again
+            if self._timer_at <= wakeup_s:
+                return  # fires early, and is set again
             self._timer.cancel()
         self._timer_at = wakeup_s
-        self._timer = self._loop.call_later(max(0.0, wakeup_s - time.monotonic()), self._timer_fired)
+        self._timer = self._loop.call_later(max(0.0, wakeup_s - now_s), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
-        self.schedule()
+        if not self._turn_scheduled:
+            self._set_timer(time.monotonic())
 
     @staticmethod
     def _now_ms() -> float:

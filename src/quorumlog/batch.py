@@ -85,6 +85,7 @@ class EntryBatch:
         "_words",
         "buffer",
         "count",
+        "total_bytes",
     )
 
     def __init__(self, buffer: Buffer, sizes: npt.ArrayLike | None) -> None:
@@ -96,6 +97,7 @@ class EntryBatch:
         self._chain_before: int | None = None
         self._sizes: Int64Array | None = None
         self.buffer = memoryview(buffer).cast("B")
+        self.total_bytes = len(self.buffer)
         if sizes is None:
             self.count = 1
             total = least = len(self.buffer)
@@ -184,10 +186,6 @@ class EntryBatch:
         if self._sizes is None:
             self._sizes = np.array([len(self.buffer)], np.int64)
         return self._sizes
-
-    @property
-    def total_bytes(self) -> int:
-        return len(self.buffer)
 
     @property
     def starts(self) -> Int64Array:
@@ -402,8 +400,11 @@ class EntryBatch:
         crc = crc32(self.buffer[HEADER_BYTES:])
         header = EntryHeader(old.magic, old.size, index, term, pos, old.channel, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
-        self._forget()
         header.pack_into(self.buffer, chain)
+        self._words, self._chain_before = None, previous_chain
+        self._first_header = EntryHeader(
+            old.magic, old.size, index, term, pos, old.channel, chain, crc, old.body_len
+        )
         return chain
 
     def set_channel(self, channel: int) -> None:

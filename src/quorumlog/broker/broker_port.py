@@ -509,7 +509,7 @@ class PutQueue:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.
         self._is_drain_scheduled = False
         turn = LoopTurn.of(self._loop)
-        turn.begin()
+        turn.is_begun = True
         try:
             while self._answered:
                 answer, outcome, size_bytes = self._answered.popleft()

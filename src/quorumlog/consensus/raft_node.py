@@ -208,10 +208,10 @@ class RaftNode:
         """`refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
         under way when the connection was lost, or it was found older than it was."""
-        if not self._outbox.is_connected(message.sender):
+        if message.sender not in self._outbox.connected:
             return
         if refuse is None:
-            self._inbox.step(message)
+            self._inbox.steps[type(message)](message)
         else:
             assert isinstance(message, PushEntryRequest), message
             self._inbox.on_push_request(message, refuse)

@@ -367,6 +367,11 @@ class Replication:
     @property
     def too_many_full(self) -> tuple[Replica, ...]:
         """Followers that have no space, if they are so many that entries could not be committed."""
+        for each in self.dispatchers.values():
+            if each.lacks_space:
+                break
+        else:
+            return ()
         membership = self._state.membership
         full = [
             each.to
@@ -386,8 +391,8 @@ class Replication:
 
     def check_that_most_have_space(self) -> None:
         """Raises DiskFull where they have not."""
-        if problem := self.space_problem:
-            raise DiskFull(problem)
+        if self.too_many_full:
+            raise DiskFull(self.space_problem)
 
     def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:
         """The next `count` indices become entries of the current term; the id of the first."""
@@ -417,14 +422,20 @@ class Replication:
         """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
         if not self.push_due:
             return ()
-        orders = [dispatcher.next_order() for dispatcher in self.dispatchers.values()]
+        orders = []
+        self.commit_due_ms = NEVER
+        for dispatcher in self.dispatchers.values():
+            order = dispatcher.next_order()
+            if order is not None:
+                orders.append(order)
+            if dispatcher.commit_due_ms < self.commit_due_ms:
+                self.commit_due_ms = dispatcher.commit_due_ms
         self.push_due = False
-        self.commit_due_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
-        return tuple(order for order in orders if order is not None)
+        return tuple(orders)
 
     def on_pushed(self, to: Replica, last_index: int, size_bytes: int) -> None:
-        self.dispatchers[to].on_pushed(last_index, size_bytes)
-        self.push_due = True
+        if self.dispatchers[to].on_pushed(last_index, size_bytes):
+            self.push_due = True
 
     def on_push_failed(self, to: Replica) -> None:
         self.dispatchers[to].on_push_failed()
@@ -475,7 +486,7 @@ class Replication:
         self._elector.tell_set_back(replica)
 
     def _on_mark(self, replica: Replica, index: int) -> None:
-        if not self.acks.marks.raise_to(replica, index):
+        if not self.acks.marks.raise_to(replica, index) or index <= self._state.committed_index:
             return
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:

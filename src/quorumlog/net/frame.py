@@ -135,6 +135,7 @@ class FrameDecoder:
         "_receive",
         "_start",
         "_violation",
+        "unfinished_bytes",
     )
 
     def __init__(
@@ -164,6 +165,8 @@ class FrameDecoder:
         """The buffer of the one large frame on its way; while it is set, `_receive` is empty."""
         self._large_end = 0
         self._violation = ""
+        self.unfinished_bytes = 0
+        """Of the frame that has begun."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -180,11 +183,6 @@ class FrameDecoder:
             return FRAME_HEADER_BYTES - begun
         frame_bytes = int(_HEADER.unpack_from(self._receive, self._start)[3])
         return max(1, frame_bytes - begun)  # a greeting of other software has no such header
-
-    @property
-    def unfinished_bytes(self) -> int:
-        """Of the frame that has begun."""
-        return self._end - self._start if self._large is None else self._large_end
 
     def greets_again(self) -> None:
         """The next frame is still one of the greeting."""
@@ -208,10 +206,13 @@ class FrameDecoder:
             raise ProtocolViolation(self._violation)
         try:
             if self._large is not None:
-                return self._large_updated(count)
-            self._end += count
-            assert self._end <= len(self._receive), (self._end, len(self._receive))
-            return self._take_frames()
+                frames = self._large_updated(count)
+            else:
+                self._end += count
+                assert self._end <= len(self._receive), (self._end, len(self._receive))
+                frames = self._take_frames()
+            self.unfinished_bytes = self._end - self._start if self._large is None else self._large_end
+            return frames
         except ProtocolViolation as violation:
             self._violation = str(violation)
             raise

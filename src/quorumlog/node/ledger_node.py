@@ -10,11 +10,13 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
+    NODE_MESSAGES,
+    AnyMessage,
     AnyPeerMessage,
     HeartbeatRequest,
     InstallRequest,
@@ -221,11 +223,13 @@ class LedgerNode:
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
         BeginsAnew."""
-        changes_the_log = isinstance(message, PushEntryRequest) and message.push in (
-            PushType.APPEND,
-            PushType.TRUNCATE,
+        is_push, is_beside = isinstance(message, PushEntryRequest), type(message) in NODE_MESSAGES
+        changes_the_log = (
+            isinstance(message, PushEntryRequest)
+            and message.push is not PushType.COMMIT
+            and message.push is not PushType.COMPARE
         )
-        if changes_the_log or isinstance(message, NodeMessage):
+        if changes_the_log or is_beside:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self.carry_out_all()
         if self._held is not None:
@@ -236,8 +240,8 @@ class LedgerNode:
                 self.directory.set_back(message.set_back)
                 raise DirectorySetBack
             return
-        if isinstance(message, NodeMessage):
-            self._beside.receive(message, self._now_ms)
+        if is_beside:
+            self._beside.receive(cast(NodeMessage, message), self._now_ms)
             self._housekeeping.stir()
             return
         refuse = None
@@ -248,8 +252,8 @@ class LedgerNode:
                 if self._disk_hangs:
                     return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
-        self.raft.step(message, refuse=refuse)
-        if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
+        self.raft.step(cast(AnyMessage, message), refuse=refuse)
+        if is_push and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
 
     def _hold_back(self, message: AnyPeerMessage) -> None:

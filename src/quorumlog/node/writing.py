@@ -327,8 +327,11 @@ class BatchFormer:
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
         judged: list[Judged] = []
         unmet: list[Unmet] = []
-        plain = [each for each in appends if each.place is None and each.expected_last is None]
-        are_plain = len(plain) == len(appends)
+        are_plain = True
+        for append in appends:
+            if append.place is not None or append.expected_last is not None:
+                are_plain = False
+                break
         if not are_plain:
             appends, judged = self._sessions.judge(appends)
             appends, unmet = self._conditions.judge(appends, len(in_front))
@@ -336,8 +339,13 @@ class BatchFormer:
             self._conditions.refuse(unmet)
             self._sessions.answer(judged)
             return
-        batches = in_front + [b for a in appends for b in (a.lead, a.batch) if b is not None]
-        batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
+        only = appends[0].batch if len(appends) == 1 and are_plain and not in_front else None
+        if only is not None:
+            batch = only
+        else:
+            batch = EntryBatch.concatenate(
+                in_front + [b for a in appends for b in (a.lead, a.batch) if b is not None]
+            )
         try:
             positions = self._plan(batch)
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
@@ -348,15 +356,17 @@ class BatchFormer:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
-        self._fill(appends, batch, len(in_front), first, positions)
+        if only is None or appends[0].filler is not None:
+            self._fill(appends, batch, len(in_front), first, positions)
         has_leads = not are_plain and any(append.lead is not None for append in appends)
         has_controls = bool(in_front) or has_leads
         self._writer.promised.append(Promised(first.index, batch, positions, has_controls))
         first_data = EntryId(first.index + len(in_front), first.term)
         self._pending.propose(appends, first_data)
         self._conditions.proposed(first_data, batch.count - len(in_front))
-        self._conditions.refuse(unmet)
-        self._sessions.answer(judged)
+        if not are_plain:
+            self._conditions.refuse(unmet)
+            self._sessions.answer(judged)
 
     def _fill(
         self,
@@ -771,6 +781,11 @@ class LogWriter:
         """
         if message.push is PushType.APPEND:
             checked_entries(message)
+            end, previous = self._store.end, message.previous
+            continues = previous.index == end.index and previous.term == end.term
+            if continues and message.previous_chain == end.chain and self._look is None:
+                self._contradiction = None
+                return True
         shared_index = self._raft.pushes.last_shared_index(message)
         if shared_index is None:
             return True
@@ -843,8 +858,9 @@ class LogWriter:
 
         Raises ProtocolViolation where they lie elsewhere in the sender's log.
         """
-        batch = message.batch
-        if self._raft.pushes.last_shared_index(message) == message.last_index:
+        batch, end, previous = message.batch, self._store.end, message.previous
+        is_at_end = previous.index == end.index and previous.term == end.term
+        if not is_at_end and self._raft.pushes.last_shared_index(message) == message.last_index:
             return True  # it is all here; the answer to its first copy was lost
         waiting = [push.batch for push in self._raft.pushes.waiting_pushes]
         try:
@@ -861,7 +877,7 @@ class LogWriter:
         except DiskFull as error:
             self.refuse(batch.sizes, error)
             return False
-        if message.previous == self._store.end.entry_id:
+        if is_at_end:
             check_positions(batch, positions[: batch.count])
             if not waiting:
                 self._planned = batch
@@ -885,8 +901,11 @@ class LogWriter:
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
         """Raises DiskFull. What no election needs leaves the reserve of the no-ops alone. Data in front
         of an entry that lets segments go is let in with it: else a full disk would stay so."""
-        sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
+        first = batches[0]
+        sizes = first.sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
         try:
+            if not first.may_use_reserve:
+                return self._store.plan(sizes)
             return self._store.plan(
                 sizes,
                 control=all(batch.may_use_reserve for batch in batches),

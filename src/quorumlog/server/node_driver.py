@@ -198,7 +198,7 @@ class NodeDriver:
             return
         self._has_sent = False
         node = self.node
-        self._loop_turn.begin()
+        self._loop_turn.is_begun = True
         try:
             try:
                 node.advance(time.monotonic() * 1000)
@@ -489,8 +489,11 @@ class NodeDriver:
         return peer is not None and peer.durability == Durability.SYNC.value
 
     def weakest_durability(self, own: Durability) -> Durability:
-        known = [own.value, *(peer.durability for peer in self.peers.everybody())]
-        return next(d for d in _WEAKEST_FIRST if d.value in known)
+        known = [own, *[peer.durability for peer in self.peers.everybody()]]
+        for durability in _WEAKEST_FIRST[:-1]:
+            if durability in known:
+                return durability
+        return own
 
     # ---------------------------------------------------------------- peers
 

@@ -38,7 +38,7 @@ from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, Sto
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.installing import LogReplacement, SnapshotFetcher
 from quorumlog.node.machine_runner import MachineFactory
-from quorumlog.node.node_parts import NodeParts
+from quorumlog.node.node_parts import PAUSE_MS, NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import DirectorySetBack, Host
 from quorumlog.node.reading import Confirmed
@@ -185,7 +185,9 @@ class LedgerNode:
         self._messages_held_back = 0
         self._disk_hangs = self._told_disk_full = False
         """As the core and the store were told last."""
-        self._now_ms = now_ms
+        self._now_ms = self._next_clock_ms = now_ms
+        self._clock_ms = -1
+        """This machine's wall clock, of the last time that it was asked."""
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
@@ -208,12 +210,12 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        if self._held is None:
-            self._advance()
-
-    def _advance(self) -> None:
-        now_ms = self._now_ms
-        self.raft.advance(now_ms, self._host.wall_clock_ms())
+        if self._held is not None:
+            return
+        if now_ms >= self._next_clock_ms:
+            self._next_clock_ms = now_ms + PAUSE_MS
+            self._clock_ms = self._host.wall_clock_ms()
+        self.raft.advance(now_ms, self._clock_ms)
         self._time_marks.tick(now_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
@@ -391,7 +393,7 @@ class LedgerNode:
         self.carry_out_all()
         if self._held is not None:
             self._turn_while_held()
-            return False
+            return True
         now_ms = self._now_ms
         if self.machines.is_any_here:
             self.machines.bind(now_ms)
@@ -406,7 +408,8 @@ class LedgerNode:
             self.carry_out_all()
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
-        self._note_durable_committed()
+        if self.durable_committed_index < self.committed_index:
+            self._note_durable_committed()
         if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once
         has_pushed = self._pushes.waiting and self._pushes.tick(now_ms)
@@ -579,7 +582,7 @@ class LedgerNode:
         ready, self._held = self._held, None
         assert ready is not None, "nothing was held"
         self._carry_out(ready)
-        self._advance()
+        self.advance(self._now_ms)
         held_back, self._held_back, self._messages_held_back = self._held_back, [], 0
         for enter in held_back:
             enter()

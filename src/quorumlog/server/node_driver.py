@@ -98,8 +98,6 @@ class NodeDriver:
         self._flush = flush
         self._flushes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         """Work for the flush thread that this turn has brought."""
-        self._has_sent = False
-        """This turn sent something to another member."""
         self._promises = promises
         self._reader = reader
         self._applier = applier
@@ -196,7 +194,6 @@ class NodeDriver:
         self._turn_scheduled = False
         if self.stopped:
             return
-        self._has_sent = False
         node = self.node
         self._loop_turn.is_begun = True
         try:
@@ -208,17 +205,14 @@ class NodeDriver:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()
-            if self._flushes and self._has_sent:
-                # Once it is on its way: the disks of the followers wait for it.
-                self._loop.call_soon(self._submit_flushes)
             now_s = time.monotonic()
             if self.reads.waiters:
                 self.reads.expire()
-            if has_ticked_all or node.is_held:
+            if has_ticked_all:
                 self._look_whether_deaf(now_s * 1000)
                 self._look_at_problems(now_s)
             self._set_timer(now_s)
-            if self._flushes and not self._has_sent:
+            if self._flushes:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
         except BeginsAnew as reason:
             self._on_anew(self, str(reason))
@@ -399,7 +393,6 @@ class NodeDriver:
     # ---------------------------------------------------------------- Host
 
     def send(self, envelope: Envelope) -> bool:
-        self._has_sent = True
         peer = self.peers.leading_to(envelope.to)
         return peer is None or peer.send(envelope)
 

@@ -723,6 +723,12 @@ class EntryDispatcher:
         self.state = TRANSITIONS[self.state, event]
 
     @property
+    def has_sent_all(self) -> bool:
+        """What its log lacks is on its way."""
+        is_all = self._write_index > self._state.runs.end_index and not self._again
+        return is_all and self._order is None
+
+    @property
     def lacks_nothing(self) -> bool:
         """It holds what the leader holds."""
         return self.held_index >= self._state.runs.end_index

@@ -11,8 +11,8 @@ from quorumlog.consensus.dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.messages import InstallResult, PushEntryResponse
-from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
+from quorumlog.consensus.messages import InstallResult, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder, Role
 from quorumlog.entry import EntryId, EntryKind, Replica, SetBack
 from quorumlog.errors import DiskFull
 from quorumlog.figures import now
@@ -53,6 +53,9 @@ class PeerWaterMarks:
 
     def mark_of(self, replica: Replica) -> int:
         return self._marks.get(replica, -1)
+
+    def is_anybody_above(self, index: int, but: Replica) -> bool:
+        return any(mark > index and replica != but for replica, mark in self._marks.items())
 
     @property
     def quorum_index(self) -> int:
@@ -448,6 +451,18 @@ class Replication:
             self._on_mark(response.sender, acknowledged)
         self.push_due = True
 
+    def may_wait(self, response: PushEntryResponse) -> bool:
+        """It says of committed entries that they are held, and nothing else waits for that."""
+        state, dispatcher = self._state, self.dispatchers.get(response.sender)
+        return (
+            response.push is PushType.APPEND
+            and response.result is PushResult.SUCCESS
+            and response.term == state.term
+            and state.role is Role.LEADER
+            and dispatcher is not None
+            and dispatcher.has_sent_all
+        )
+
     def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
         dispatcher = self.dispatchers[replica]
         if dispatcher.active and result is InstallResult.MORE:
@@ -460,6 +475,15 @@ class Replication:
         unproven = self._state.first_unproven_index
         index = self._log.durable_index
         self._on_mark(self._state.member, index if unproven is None else min(index, unproven - 1))
+
+    @property
+    def waits_for_others(self) -> bool:
+        """This leader's own disk alone commits nothing more, however much it holds."""
+        state = self._state
+        old, new = state.membership.old, state.membership.new
+        if state.role is not Role.LEADER or len(old) < 2 or len(new) < 2:
+            return False
+        return not self.acks.marks.is_anybody_above(state.committed_index, state.member)
 
     def unmark_own_disk(self) -> None:
         """This disk turned out to hold less than it was counted for."""

@@ -23,8 +23,10 @@ from quorumlog.consensus.messages import (
     InstallResponse,
     MachinesRequest,
     MachinesResponse,
+    Message,
     NodeMessage,
     PushEntryRequest,
+    PushEntryResponse,
     PushResult,
     PushType,
     RangeRequest,
@@ -268,6 +270,27 @@ class LedgerNode:
     def _receive_late(self, message: AnyPeerMessage) -> None:
         with suppress(ProtocolViolation):  # its connection is refused when the sender repeats it
             self.receive(message)
+
+    def may_wait(self, message: Message) -> bool:
+        """It can be heard in a later turn: the answer of a follower to what is committed already."""
+        return (
+            isinstance(message, PushEntryResponse)
+            and message.index <= self.committed_index
+            and self.raft.replication.may_wait(message)
+            and not self.raft.is_transferring
+        )
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Of a leader: that its own disk has taken what was written changes nothing before a follower
+        answers."""
+        return (
+            self.raft.replication.waits_for_others
+            and not self._pending.queued
+            and not self._flusher.has_more
+            and self.durable_committed_index == self.committed_index
+            and self._held is None
+        )
 
     def finish(self, done: Callable[[Any], None], result: Any) -> None:
         """The host hands over what came of work beside the loop, for whoever asked for it."""

@@ -533,6 +533,8 @@ class Flusher:
         self._after_durable: deque[tuple[int, Envelope]] = deque()
         """Messages that wait for the sync of their Ready, in order."""
         self._task: SyncTask | None = None
+        self._task_number = -1
+        """Newest Ready of the flush that began last."""
         self.waits_since_ms: float | None = None
         """When the flush that is on its way was asked for; None: there is none."""
         self._next_flush_ms = now_ms
@@ -551,6 +553,11 @@ class Flusher:
     def holds_appends(self) -> bool:
         """A flush is on its way that the next acknowledgements wait for: let the next batch gather."""
         return self._sync_first and self._task is not None
+
+    @property
+    def has_more(self) -> bool:
+        """Something was written, or waits to be sent, behind what the flush on its way began with."""
+        return bool(self._after_durable) or self._task_number != self._carried_number
 
     @property
     def is_idle(self) -> bool:
@@ -589,7 +596,7 @@ class Flusher:
         if task is None:
             return False
         self._task, self.waits_since_ms = task, now_ms
-        number = self._carried_number
+        self._task_number = number = self._carried_number
         self._host.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
+from quorumlog.consensus.messages import Message
 from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
@@ -32,6 +33,7 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
@@ -50,6 +52,7 @@ log = logging.getLogger("quorumlog.server")
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
 DUPLICATE_TRIES = 6
 """Refused as often in a row, a process ends that another one is already."""
+SOON_S = PAUSE_MS / 1000
 LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which reads that wait are sent to another member."""
 
@@ -185,6 +188,24 @@ class NodeDriver:
             if not self._turn_scheduled:
                 self._turn()
 
+    def _hear(self, connection: Connection, message: Message) -> None:
+        """Like `enter`. What changes nothing yet waits for the next turn, if that comes soon."""
+        if not self.stopped:
+            self._inbox.append((connection, message))
+            if not (self._turn_scheduled or (self.node.may_wait(message) and self._turn_comes_soon)):
+                self.schedule()
+
+    def _flush_ended(self, done: Callable[[Any], None], result: Any) -> None:
+        if not self.stopped:
+            self._inbox.append((None, functools.partial(self.node.finish, done, result)))
+            is_late = isinstance(result, Exception) or not self.node.waits_for_others
+            if not self._turn_scheduled and (is_late or not self._turn_comes_soon):
+                self._turn()
+
+    @property
+    def _turn_comes_soon(self) -> bool:
+        return self._timer is not None and self._timer_at - time.monotonic() <= SOON_S
+
     def schedule(self) -> None:
         if not self._turn_scheduled and not self.stopped:
             self._turn_scheduled = True
@@ -303,7 +324,7 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(work, self._finisher(done))
+            self._flush.submit(work, functools.partial(self._flush_ended, done))
 
     def _look_at_problems(self, now_s: float) -> None:
         if self.problem_log.is_due(now_s):
@@ -342,7 +363,9 @@ class NodeDriver:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        if not self._turn_scheduled:
+        if self._inbox:
+            self.schedule()
+        elif not self._turn_scheduled:
             self._set_timer(time.monotonic())
 
     @staticmethod
@@ -419,10 +442,7 @@ class NodeDriver:
         self._promises.submit(work, functools.partial(self._enter_now, done))
 
     def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
-        return functools.partial(self._enter_now, self._finish, done)
-
-    def _finish(self, done: Callable[[Any], None], result: Any) -> None:
-        self.node.finish(done, result)
+        return functools.partial(self._enter_now, self.node.finish, done)
 
     def role_changed(self, change: RoleChange) -> None:
         leads = change.role is Role.LEADER
@@ -493,7 +513,7 @@ class NodeDriver:
     def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> None:
         peer = self.peers.admit(hello, connection, beside=beside)
         group, receive = self.config.group, self.node.receive
-        connection.session = PeerSession(connection, hello, group, peer, self.enter, receive)
+        connection.session = PeerSession(connection, hello, group, peer, self._hear, receive)
         peer.welcomed(hello, connection)
 
     def _peer_refused(self, link: PeerLink) -> None:

@@ -181,7 +181,7 @@ class NodeDriver:
         else:
             self.enter(connection, said)
 
-    def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
+    def enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
         if not self.stopped:
             self._inbox.append((None, functools.partial(method, *arguments)))
@@ -433,16 +433,16 @@ class NodeDriver:
     def _read_beside(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """As `read_later`, for answers, which wait for no promise of this member: `done` changes nothing
         of the node."""
-        self._reader.submit(work, functools.partial(self._enter_now, done))
+        self._reader.submit(work, functools.partial(self.enter_now, done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._applier.submit(work, self._finisher(done))
 
     def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._promises.submit(work, functools.partial(self._enter_now, done))
+        self._promises.submit(work, functools.partial(self.enter_now, done))
 
     def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
-        return functools.partial(self._enter_now, self.node.finish, done)
+        return functools.partial(self.enter_now, self.node.finish, done)
 
     def role_changed(self, change: RoleChange) -> None:
         leads = change.role is Role.LEADER

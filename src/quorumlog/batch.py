@@ -214,7 +214,7 @@ class EntryBatch:
     @property
     def chain_before(self) -> int:
         if self._chain_before is None:
-            self._chain_before = self.first_header.chain_before
+            self._chain_before = (self._first_header or self.first_header).chain_before
         return self._chain_before
 
     def words(self) -> UInt64Array:
@@ -298,7 +298,7 @@ class EntryBatch:
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """((first_index, term), ...) of the runs of equal terms, in order."""
         if self.count == 1:
-            one = self.first_header
+            one = self._first_header or self.first_header
             return ((one.index, one.term),)
         if not self.count:
             return ()
@@ -400,16 +400,13 @@ class EntryBatch:
         crc = crc32(self.buffer[HEADER_BYTES:])
         header = EntryHeader(old.magic, old.size, index, term, pos, old.channel, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
+        self._forget()
         header.pack_into(self.buffer, chain)
-        self._words, self._chain_before = None, previous_chain
-        self._first_header = EntryHeader(
-            old.magic, old.size, index, term, pos, old.channel, chain, crc, old.body_len
-        )
         return chain
 
     def set_channel(self, channel: int) -> None:
         """Of all entries, before they are stamped; whatever their producer has written there."""
-        if self.count == 1 and self.first_header.channel == channel:
+        if self.count == 1 and (self._first_header or self.first_header).channel == channel:
             return
         if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
             headers = self.headers()

@@ -308,7 +308,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             frames = self.decoder.buffer_updated(nbytes)
             session = self.session
-            if len(frames) == 1 and session is not None and not (self._held or self.is_deaf):
+            is_free = not (self._held or self._is_clogged or self._out_bytes or self.closed)
+            if is_free and len(frames) == 1 and session is not None:
                 session.frame(frames[0])
             else:
                 self._take(frames)
@@ -518,7 +519,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return 0 if self._transport is None else self._buffered_bytes + self._out_bytes
+        if self._transport is None:
+            return 0
+        buffered = self._transport.get_write_buffer_size() if self._tcp is None else self._buffered_bytes
+        return buffered + self._out_bytes
 
     @property
     def held_bytes(self) -> int:

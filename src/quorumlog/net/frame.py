@@ -20,7 +20,7 @@ closes then.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -242,7 +242,14 @@ class FrameDecoder:
             if header[0] != MAGIC:
                 self._check_other(bytes(receive[start:end]))
                 break
-            self._check_lengths(frame_bytes, control_bytes, count)
+            least = FRAME_HEADER_BYTES + control_bytes + count * (4 + HEADER_BYTES)
+            if (
+                frame_bytes < least
+                or frame_bytes > self._limit_bytes
+                or control_bytes > self._control_limit_bytes
+                or (count == 0 and frame_bytes != least)
+            ):
+                self._refuse_lengths(frame_bytes, control_bytes, count)
             if end - start < frame_bytes:
                 if frame_bytes > LARGE_FRAME_BYTES:
                     self._begin_large(frame_bytes)
@@ -281,7 +288,7 @@ class FrameDecoder:
         if not len(received) - _ANNOUNCEMENT_BYTES < announced_bytes <= self._other_greeting_bytes:
             raise OtherSoftware(received)
 
-    def _check_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> None:
+    def _refuse_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> NoReturn:
         if frame_bytes > self._limit_bytes:
             raise ProtocolViolation(
                 f"a frame of {frame_bytes} bytes is above the limit of {self._limit_bytes} bytes"
@@ -292,11 +299,10 @@ class FrameDecoder:
                 f"a frame of {frame_bytes} bytes cannot hold {control_bytes} bytes of control and"
                 f" {count} entries"
             )
-        if control_bytes > self._control_limit_bytes:
-            raise ProtocolViolation(
-                f"a control part of {control_bytes} bytes is above the limit of"
-                f" {self._control_limit_bytes} bytes"
-            )
+        raise ProtocolViolation(
+            f"a control part of {control_bytes} bytes is above the limit of"
+            f" {self._control_limit_bytes} bytes"
+        )
 
     def _begin_large(self, frame_bytes: int) -> None:
         # numpy because it leaves the memory as it is; a bytearray would be zeroed first.
@@ -355,4 +361,4 @@ def _decode(
                 raise ProtocolViolation("a message carries a batch inside its control part")
             if batch is not None:
                 message = msgspec.structs.replace(message, batch=batch)
-    return Frame(group, message, batch)
+    return tuple.__new__(Frame, (group, message, batch))

@@ -10,13 +10,12 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     NODE_MESSAGES,
-    AnyMessage,
     AnyPeerMessage,
     HeartbeatRequest,
     InstallRequest,
@@ -217,8 +216,8 @@ class LedgerNode:
         if now_ms >= self._next_clock_ms:
             self._next_clock_ms = now_ms + PAUSE_MS
             self._clock_ms = self._host.wall_clock_ms()
+            self._time_marks.tick(now_ms)
         self.raft.advance(now_ms, self._clock_ms)
-        self._time_marks.tick(now_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -245,7 +244,8 @@ class LedgerNode:
                 raise DirectorySetBack
             return
         if is_beside:
-            self._beside.receive(cast(NodeMessage, message), self._now_ms)
+            beside: Any = message
+            self._beside.receive(beside, self._now_ms)
             self._housekeeping.stir()
             return
         refuse = None
@@ -256,7 +256,8 @@ class LedgerNode:
                 if self._disk_hangs:
                     return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
-        self.raft.step(cast(AnyMessage, message), refuse=refuse)
+        said: Any = message
+        self.raft.step(said, refuse=refuse)
         if is_push and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
 
@@ -319,7 +320,7 @@ class LedgerNode:
         already once it is committed.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
-        deadline_ms = self.deadline_ms(timeout_ms)
+        deadline_ms = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
         try:
             self._former.check(batch)
             if not machine:

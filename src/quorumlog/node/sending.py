@@ -244,29 +244,29 @@ class _Span(NamedTuple):
 
 class Feedings:
     def __init__(self) -> None:
-        self._spans: dict[Replica, _Span] = {}
+        self.spans: dict[Replica, _Span] = {}
 
     def on_sent(self, replica: Replica, stop_position: int, now_ms: float) -> None:
         """Entries up to there, out of files."""
-        span = self._spans.get(replica)
+        span = self.spans.get(replica)
         if span is None or stop_position < span.position or now_ms - span.sent_ms > FORGOTTEN_MS:
-            self._spans[replica] = _Span(stop_position, now_ms, now_ms, stop_position, -1)
+            self.spans[replica] = _Span(stop_position, now_ms, now_ms, stop_position, -1)
             return
         begun_ms, begun_position, rate = span.begun_ms, span.begun_position, span.bytes_per_second
         elapsed_ms = now_ms - begun_ms
         if elapsed_ms >= LOOK_MS:
             rate = round((stop_position - begun_position) * 1000 / elapsed_ms)
             begun_ms, begun_position = now_ms, stop_position
-        self._spans[replica] = _Span(stop_position, now_ms, begun_ms, begun_position, rate)
+        self.spans[replica] = _Span(stop_position, now_ms, begun_ms, begun_position, rate)
 
     def on_caught_up(self, replica: Replica) -> None:
         """It gets what was just appended, out of memory."""
-        if self._spans:
-            self._spans.pop(replica, None)
+        if self.spans:
+            self.spans.pop(replica, None)
 
     def of(self, replica: Replica, end_position: int, now_ms: float) -> Feeding | None:
         """None: it is not being fed."""
-        span = self._spans.get(replica)
+        span = self.spans.get(replica)
         if span is None or span.position >= end_position or now_ms - span.sent_ms > FORGOTTEN_MS:
             return None
         rate = span.bytes_per_second
@@ -313,7 +313,8 @@ class PushSender:
         """Every order is reported exactly once, also one that time has overtaken."""
         recent = self._recent.take(order.first_index, order.stop_index, order.limit_bytes)
         if recent is not None:
-            self._feedings.on_caught_up(order.to)
+            if self._feedings.spans:
+                self._feedings.on_caught_up(order.to)
             self._send(order, recent.batch, recent.previous_chain, cold=False)
         elif self._pace.is_open(order.to):
             self._read(order)

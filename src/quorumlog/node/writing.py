@@ -575,7 +575,7 @@ class Flusher:
 
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
-        if not self._syncs_first:
+        if not (self._is_sync or self._syncs_first):
             if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
                 self._start(now_ms)

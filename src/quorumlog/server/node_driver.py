@@ -111,6 +111,8 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._weakest: Durability | None = None
+        """See `weakest_durability`; None: members came or went since it was looked for."""
         self._connected: set[Replica] = set()
         self._heard_ms = self._now_ms()
         """When this member knew last who leads."""
@@ -172,7 +174,9 @@ class NodeDriver:
         own, and `said` is called."""
         if not self.stopped:
             self._inbox.append((connection, said))
-            self.schedule()
+            if not self._turn_scheduled:
+                self._turn_scheduled = True
+                self._loop.call_soon(self._turn)
 
     def _enter_again(self, connection: Requester, said: Any) -> None:
         """There is room for its answer now."""
@@ -263,6 +267,7 @@ class NodeDriver:
         return "" if leader is None else leader.member_id
 
     def _follow_members(self) -> None:
+        self._weakest = None
         self._followed = self.node.raft.members.version
         self.peers.follow(self.node.members.addresses(), self._voters())
 
@@ -458,7 +463,8 @@ class NodeDriver:
             self._on_role_change(self.config.group, change)
 
     def committed(self, committed_index: int) -> None:
-        self.reads.committed(committed_index)
+        if self.reads.waiters:
+            self.reads.committed(committed_index)
 
     def lost_committed(self, first_index: int) -> None:
         self.reads.lost_committed()
@@ -502,11 +508,10 @@ class NodeDriver:
         return peer is not None and peer.durability == Durability.SYNC.value
 
     def weakest_durability(self, own: Durability) -> Durability:
-        known = [own, *[peer.durability for peer in self.peers.everybody()]]
-        for durability in _WEAKEST_FIRST[:-1]:
-            if durability in known:
-                return durability
-        return own
+        if self._weakest is None:
+            known = [own, *[peer.durability for peer in self.peers.everybody()]]
+            self._weakest = next(each for each in _WEAKEST_FIRST if each in known)
+        return self._weakest
 
     # ---------------------------------------------------------------- peers
 
@@ -523,11 +528,13 @@ class NodeDriver:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, replica: Replica) -> None:
+        self._weakest = None
         self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
         self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
+        self._weakest = None
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
             log.info("%s has lost %s", self.config.full_name, replica.member_id)

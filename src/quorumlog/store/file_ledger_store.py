@@ -61,7 +61,7 @@ class FileLedgerStore(LedgerStore):
         """Everything up to the end of `log` is on disk and recorded so."""
         data, index, damaged, end = log.data_files, log.index_files, log.damaged, log.end
         begin = LOG_ORIGIN if log.start is None else log.start.point
-        self._config = config
+        self._config, self._entry_limit_bytes = config, config.entry_limit_bytes
         self._durable_record = DurableRecord(durable)
         self._data = data
         self._ends = LogEnds(begin, end)
@@ -154,7 +154,7 @@ class FileLedgerStore(LedgerStore):
     # ---------------------------------------------------------------- append
 
     def plan(self, sizes: Int64Array, *, control: bool = False, sparing: bool = False) -> Int64Array:
-        end, limit_bytes = self._ends.end, self._config.entry_limit_bytes
+        end, limit_bytes = self._ends.end, self._entry_limit_bytes
         placement = place(sizes, end.position, self._data.segment_bytes, limit_bytes)
         first, stop = end.index + 1, end.index + 1 + len(sizes)
         self._space.reserve(placement.end_position, first, stop, control=control, sparing=sparing)
@@ -433,7 +433,7 @@ class FileLedgerStore(LedgerStore):
         self._limit_trust()
 
     def configure(self, config: StoreConfig) -> None:
-        self._config = config
+        self._config, self._entry_limit_bytes = config, config.entry_limit_bytes
         self._space.configure(config)
         self._page_cache.keep_bytes = config.page_cache_bytes
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven, pem_option
+from quorumlog.cli.options import DEFAULT_BROKER, Level, LogLevel, TlsGiven, pem_option
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
@@ -92,7 +92,7 @@ Group = Annotated[
 LeaseMs = Annotated[
     int,
     typer.Option(
-        "--lease-ms", help="How long a master may lead without reaching the coordinator.", metavar="MS"
+        "--lease-ms", help=("How long a master may lead without reaching the coordinator."), metavar="MS"
     ),
 ]
 InSyncTimeoutMs = Annotated[
@@ -374,9 +374,7 @@ def serve(
             help="Allow RocketMQ's dialect, which has no TLS, with other machines beside TLS.",
         ),
     ] = False,
-    log_level: Annotated[
-        LogLevel, typer.Option(help="Level of the log on standard error.")
-    ] = LogLevel.INFO,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
 
@@ -560,9 +558,7 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
 def dev(
     members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
     queues: Annotated[int, typer.Option(help="Of a topic created on first use.", min=1)] = 4,
-    log_level: Annotated[
-        LogLevel, typer.Option(help="Level of the log on standard error.")
-    ] = LogLevel.ERROR,
+    log_level: Level = LogLevel.ERROR,
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
 

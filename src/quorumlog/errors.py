@@ -1,19 +1,24 @@
 """Three kinds of failure, three roads (docs/architecture.md, "Three kinds of failure").
 
-    Exception +-- LedgerError expected by callers; travels the wire as its `code` | +-- Refused certainly
-not done: repeating it is safe | | +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull,
-OutOfSequence, | | Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable (WrongPort), |
-| UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, | | UpgradeNotFinished,
-WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders, | | TooManyProducers, SequenceGap,
-ProducerFenced, ProducerExpired, MembershipRefused, | | LevelNotTold, UnknownMachine, StepOverRefused,
-TooStale, NotCaughtUp | +-- AlreadyCommitted of a session: it is in the log, where is not remembered any
-more | +-- OutcomeUnknown any prefix may be in the log, or may still commit | | +-- ResultUnknown
-committed; what the state machine made of it is not known | +-- CommandError a state machine refuses a
-command, whose entry stays in the log | +-- IndexOutOfRange a read below the begin or above the
-committed index | +-- RangeDamaged a read of entries that this member's disk no longer holds as written
-+-- ConfigError an option, a file or a directory that a person must change +-- ProtocolViolation invalid
-bytes from a peer: the connection closes +-- StoreFailure ours: the disk refuses, or an invariant of the
-files is broken +-- DirectoryDamaged recognised damage at or below the durable point
+    Exception
+    +-- LedgerError            expected by callers; travels the wire as its `code`
+    |   +-- Refused            certainly not done: repeating it is safe
+    |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
+    |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable (WrongPort),
+    |   |       UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset,
+    |   |       UpgradeNotFinished, WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders,
+    |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
+    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
+    |   +-- AlreadyCommitted   of a session: in the log already, at forgotten indices
+    |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
+    |   |   +-- ResultUnknown  committed; the state machine's results are unknown
+    |   +-- CommandError       a state machine refuses a command, whose entry stays in the log
+    |   +-- IndexOutOfRange    a read below the begin or above the committed index
+    |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
+    +-- ConfigError            an option, a file or a directory has to be changed
+    +-- ProtocolViolation      invalid bytes from a peer: the connection closes
+    +-- StoreFailure           ours: the disk refuses, or an invariant of the files is broken
+        +-- DirectoryDamaged   recognised damage at or below the durable point
 
 The codes are DLedger's numbers (docs/formats.md, response codes).
 """

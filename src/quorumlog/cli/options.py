@@ -309,6 +309,16 @@ class ClientAuth(StrEnum):
     REQUIRED = "required"
 
 
+AdminAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        help="Answer here for health, metrics and a page, beside the member (extra `admin`).",
+        metavar="HOST:PORT",
+    ),
+]
+
+
 class TlsOfClients(dict[str, Path | None]):
     """Of a command that asks servers in a way of its own: for `speaking_tls`."""
 

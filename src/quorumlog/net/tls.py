@@ -325,9 +325,14 @@ class Tls:
             log.error("TLS: %s", self._problem)
 
     @property
+    def expires_s(self) -> float:
+        """When the own certificate ends, since 1970."""
+        return ssl.cert_time_to_seconds(self._own["notAfter"])
+
+    @property
     def problem(self) -> str:
         """For `status`; empty: none."""
-        left_s = ssl.cert_time_to_seconds(self._own["notAfter"]) - time.time()
+        left_s = self.expires_s - time.time()
         if self._problem or left_s > EXPIRES_SOON_S:
             return self._problem
         ends = f"{'has expired:' if left_s <= 0 else 'expires'} {self._own['notAfter']}"

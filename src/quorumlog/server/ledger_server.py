@@ -175,6 +175,8 @@ class LedgerServer:
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs; None: it has not started."""
         self._loop_turn: LoopTurn
         self._names: NameLookup
         self._dialler: Dialler
@@ -253,7 +255,7 @@ class LedgerServer:
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self.loop = asyncio.get_running_loop()
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
         self._ended = loop.create_future()
@@ -294,8 +296,9 @@ class LedgerServer:
 
     def _park_soon(self) -> None:
         """A file has got one of the descriptors that are kept back. Any thread."""
+        assert self.loop is not None
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._park_files)
+            self.loop.call_soon_threadsafe(self._park_files)
 
     def _park_files(self) -> None:
         for driver in self._drivers.values():

@@ -10,6 +10,7 @@ import functools
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.measures import Histogram
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
@@ -113,6 +115,12 @@ class NodeDriver:
         self._connected: set[Replica] = set()
         self._heard_ms = self._now_ms()
         """When this member knew last who leads."""
+        self.answered: defaultdict[tuple[type, int], int] = defaultdict(int)
+        """Requests of clients, by kind and the code of the answer; 0: it was no refusal."""
+        self.sync_us = Histogram()
+        """How long the flush thread took for each, in microseconds."""
+        self.leader_changes = {"election": 0, "handover": 0}
+        self._last_leader: tuple[int, str] = (0, "")
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -306,7 +314,15 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(work, self._finisher(done))
+            self._flush.submit(functools.partial(self._measured, work), self._finisher(done))
+
+    def _measured(self, work: Callable[[], Any]) -> Any:
+        """In the flush thread."""
+        began_s = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.sync_us.add(int(1e6 * (time.monotonic() - began_s)))
 
     def _look_at_problems(self, now_s: float) -> None:
         if self.problem_log.is_due(now_s):
@@ -428,6 +444,9 @@ class NodeDriver:
 
     def role_changed(self, change: RoleChange) -> None:
         leads = change.role is Role.LEADER
+        if change.leader_id and (change.term, change.leader_id) != self._last_leader:
+            self._last_leader = change.term, change.leader_id
+            self.leader_changes["handover" if change.because else "election"] += 1
         log.info(
             "%s is %s in term %d%s%s",
             self.config.full_name,

@@ -336,6 +336,8 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Of the log's format, up to which the member knows it; -1: an earlier release does not say."""
     log_level: Int = -1
     """Up to which the log may have entries by now, as this member knows; -1: not known."""
+    unready: tuple[Text, ...] = ()
+    """Why nothing should be sent to it just now, in sentences; empty: it is ready."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):

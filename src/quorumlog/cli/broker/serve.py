@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven, pem_option
+from quorumlog.cli.options import DEFAULT_BROKER, AdminAddress, LogLevel, TlsGiven, pem_option
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
@@ -176,8 +176,10 @@ def serve_dledger(
     path: str | None,
     log_level: LogLevel,
     tls_given: Mapping[str, str | None],
+    admin: str | None,
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
+    from quorumlog.admin.broker import look_at_member
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
@@ -195,6 +197,7 @@ def serve_dledger(
         "flush": flush if path is None else None,
         "log_level": log_level.value,
         "tls": tls_given,
+        "admin": admin,
     }
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
@@ -232,7 +235,8 @@ def serve_dledger(
     )
     tls = tls_of(server_config.tls)
     door = DLedgerDoor(broker, addresses[group.member_id], tls=tls)
-    run_member(ServingMember(server_config, path, given, doors=[door], tls=tls))
+    server = ServingMember(server_config, path, given, doors=[door], tls=tls)
+    run_member(server, [partial(look_at_member, broker, group.group)])
 
 
 def _addresses(text: str) -> dict[str, str]:
@@ -348,6 +352,7 @@ def serve(
             metavar="NAME=VALUE",
         ),
     ] = None,
+    admin: AdminAddress = None,
     *,
     tls_files: TlsGiven,
     tls_listen: Annotated[
@@ -410,11 +415,13 @@ def serve(
             None if log_config is None else str(log_config),
             log_level,
             {**tls_files, "broker_listen": tls_listen},
+            admin,
         )
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.admin.broker import BrokerProcess
     from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.epochs.epoch_history import Peer
     from quorumlog.broker.replication.replica import Replica
@@ -422,9 +429,9 @@ def serve(
     from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.store.log_files import Role
     from quorumlog.broker.store.message_store import MessageStore
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, tls_of
+    from quorumlog.cli.run.serve import answering, log_to_stderr, refuse_optimised_python, tls_of
     from quorumlog.cli.run.toml_config import tls_options
-    from quorumlog.config import parse_address
+    from quorumlog.config import AdminOptions, parse_address
     from quorumlog.stray_log import is_loopback
     from quorumlog.version import DESCRIPTION
 
@@ -520,7 +527,8 @@ def serve(
 
     raise_descriptor_limit()
     try:
-        server.run(ready)
+        with answering(None if admin is None else AdminOptions(admin), BrokerProcess(server), tls):
+            server.run(ready)
     finally:
         store.close()
     if server.failure is not None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, Store, TlsGiven
+from quorumlog.cli.options import AdminAddress, FlushMode, LogLevel, Store, TlsGiven
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.config import TlsOptions
+    from quorumlog.admin import Process
+    from quorumlog.admin.looks import TakeLook
+    from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.config import AdminOptions, TlsOptions
     from quorumlog.net.tls import Tls
-    from quorumlog.server import LedgerServer
+
+log = logging.getLogger("quorumlog.server")
 
 Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 HoldMachine = Annotated[
@@ -74,6 +80,7 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    admin: AdminAddress = None,
     *,
     tls: TlsGiven,
     log_level: Annotated[
@@ -107,6 +114,7 @@ def serve(
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls,
+        "admin": admin,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
@@ -121,12 +129,27 @@ def tls_of(options: TlsOptions | None) -> Tls | None:
     return None if options is None else Tls(options)
 
 
-def run_member(server: LedgerServer) -> None:
-    """Until it ends; its status is that of the command."""
+@contextmanager
+def answering(options: AdminOptions | None, process: Process, tls: Tls | None) -> Iterator[None]:
+    """For those who run it, meanwhile. Raises ConfigError."""
+    if options is None:
+        yield
+        return
+    from quorumlog.admin import AdminPort
+
+    with AdminPort(options.listen, process, tls=tls, insecure=options.insecure) as port:
+        log.info("health, metrics and a page are at %s", port.url)
+        yield
+
+
+def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
+    """Until it ends; its status is that of the command. `beside`: what the page shows beside the log."""
+    from quorumlog.admin.process import LogProcess
     from quorumlog.net.limits import raise_descriptor_limit
 
     raise_descriptor_limit()
-    status = server.run()
+    with answering(server.admin, LogProcess(server, beside), server.tls):
+        status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure
     if server.failure is not None:

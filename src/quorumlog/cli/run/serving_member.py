@@ -85,6 +85,7 @@ class ServingMember(LedgerServer):
             hold_machines=config.hold_machines,
             tls=tls,
         )
+        self.admin, self.tls = config.admin, tls
         self._tls_options = config.tls
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
@@ -112,6 +113,8 @@ class ServingMember(LedgerServer):
             log.warning("needs a restart to change: hold_machines")
         if config.tls != self._tls_options:
             log.warning("needs a restart to change: [tls]; what its files hold is read again without")
+        if config.admin != self.admin:
+            log.warning("needs a restart to change: [admin]")
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)

@@ -118,8 +118,10 @@ class ClientSession:
         batch: EntryBatch | None = None,
     ) -> None:
         """The one answer to a request, or its refusal."""
+        code = 0
         if isinstance(outcome, LedgerError):
-            outcome = error_response(request.request_id, outcome)
+            code, outcome = outcome.code, error_response(request.request_id, outcome)
+        driver.answered[type(request), code] += 1
         self._connection.send(driver.config.group, outcome, batch)
 
     def _serve(self, driver: NodeDriver, request: ClientMessage, serving: Serving, outcome: Any) -> None:

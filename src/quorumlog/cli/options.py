@@ -481,6 +481,11 @@ class Store(StrEnum):
     MEMORY = "memory"
 
 
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"

@@ -41,11 +41,12 @@ from quorumlog.server.peers.dialler import Dialler, Handshake
 from quorumlog.server.peers.peer import Peer, PeerSession
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
-from quorumlog.server.problem_log import ProblemLog
+from quorumlog.server.problem_log import EventRing, ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.wire.client_messages import ReloadResponse
 
 log = logging.getLogger("quorumlog.server")
 
@@ -121,7 +122,14 @@ class NodeDriver:
         """How long the flush thread took for each, in microseconds."""
         self.leader_changes = {"election": 0, "handover": 0}
         self._last_leader: tuple[int, str] = (0, "")
-        self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
+        self._is_handed_over = False
+        """By the last leader that it knew, as far as this member has heard."""
+        self.events = EventRing(self.wall_clock_ms)
+        self.problem_log = ProblemLog(
+            log, config.full_name, time.monotonic(), functools.partial(self.events.add, "problem")
+        )
+        self.reload: Callable[[], ReloadResponse] = lambda: ReloadResponse(member_id=config.member_id)
+        """Of its process."""
         self.stopped = False
         self.failure: BaseException | None = None
         self.node = LedgerNode(
@@ -444,9 +452,17 @@ class NodeDriver:
 
     def role_changed(self, change: RoleChange) -> None:
         leads = change.role is Role.LEADER
+        self._is_handed_over |= bool(change.because)
         if change.leader_id and (change.term, change.leader_id) != self._last_leader:
             self._last_leader = change.term, change.leader_id
-            self.leader_changes["handover" if change.because else "election"] += 1
+            self.leader_changes["handover" if self._is_handed_over else "election"] += 1
+            self._is_handed_over = False
+        leader = "leads" if leads else f"follows {change.leader_id}"
+        because = f": {change.because}" if change.because else ""
+        self.events.add(
+            "leader",
+            f"{leader if change.leader_id else 'knows no leader'} in term {change.term}{because}",
+        )
         log.info(
             "%s is %s in term %d%s%s",
             self.config.full_name,
@@ -523,10 +539,12 @@ class NodeDriver:
     def _peer_connected(self, replica: Replica) -> None:
         self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
+        self.events.add("peer", f"is connected with {replica.member_id}")
         self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
             log.info("%s has lost %s", self.config.full_name, replica.member_id)
+            self.events.add("peer", f"has lost {replica.member_id}")
         self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))

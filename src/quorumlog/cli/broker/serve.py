@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, AdminAddress, LogLevel, TlsGiven, pem_option
+from quorumlog.cli.options import DEFAULT_BROKER, AdminAddress, LogFormat, LogLevel, TlsGiven, pem_option
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
+from quorumlog.cli.run.serve import Format
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -177,6 +178,7 @@ def serve_dledger(
     log_level: LogLevel,
     tls_given: Mapping[str, str | None],
     admin: str | None,
+    log_format: LogFormat | None,
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.admin.broker import look_at_member
@@ -184,7 +186,7 @@ def serve_dledger(
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
+    from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.store.disk import OsDisk
@@ -198,6 +200,7 @@ def serve_dledger(
         "log_level": log_level.value,
         "tls": tls_given,
         "admin": admin,
+        "log_format": log_format,
     }
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
@@ -210,7 +213,7 @@ def serve_dledger(
     if lacking or group.member_id not in addresses:
         names = ", ".join(lacking or [group.member_id])
         raise ConfigError(f"--brokers names no address for {names}: every member has a broker")
-    log_to_stderr(log_level)
+    log_as(server_config)
     old = taken_over(OsDisk(), str(directory))
     if old is not None and group.storage.segment_bytes != old.file_bytes:
         raise ConfigError(
@@ -379,6 +382,7 @@ def serve(
         ),
     ] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_format: Format = None,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
 
@@ -416,6 +420,7 @@ def serve(
             log_level,
             {**tls_files, "broker_listen": tls_listen},
             admin,
+            log_format,
         )
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
@@ -429,14 +434,15 @@ def serve(
     from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.store.log_files import Role
     from quorumlog.broker.store.message_store import MessageStore
-    from quorumlog.cli.run.serve import answering, log_to_stderr, refuse_optimised_python, tls_of
+    from quorumlog.cli.run.log_lines import log_to_stderr
+    from quorumlog.cli.run.serve import answering, refuse_optimised_python, tls_of
     from quorumlog.cli.run.toml_config import tls_options
     from quorumlog.config import AdminOptions, parse_address
     from quorumlog.stray_log import is_loopback
     from quorumlog.version import DESCRIPTION
 
     refuse_optimised_python()
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format or LogFormat.TEXT)
     host, _ = parse_address(bind)
     tls = tls_of(tls_options({}, {**tls_files, "broker_listen": tls_listen}))
     if tls is not None and (role is not None or failover is not None):
@@ -579,7 +585,8 @@ def dev(
     """
     from quorumlog.broker.dledger.dledger_door import LocalBrokers
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
+    from quorumlog.cli.run.log_lines import log_to_stderr
+    from quorumlog.cli.run.serve import refuse_optimised_python
 
     refuse_optimised_python()
     log_to_stderr(log_level)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import AdminAddress, LogLevel, TlsGiven, split_servers
+from quorumlog.cli.run.serve import Format
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def serve(
     *,
     tls_files: TlsGiven,
     log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_format: Format = None,
 ) -> None:
     """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
 
@@ -106,7 +108,7 @@ def serve(
     For Patroni, add --etcd-gateway 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921
     """
     from quorumlog.admin.store import look_at_store
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
+    from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.kv.door.embedded import door_of, gateway_of
@@ -121,12 +123,13 @@ def serve(
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls_files,
         "admin": admin,
+        "log_format": log_format,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
-    log_to_stderr(log_level)
+    log_as(server_config)
     tls = tls_of(server_config.tls)
     options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
     group = server_config.groups[0]

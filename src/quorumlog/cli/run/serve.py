@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import AdminAddress, FlushMode, LogLevel, Store, TlsGiven
+from quorumlog.cli.options import AdminAddress, FlushMode, LogFormat, LogLevel, Store, TlsGiven
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
+from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.admin import Process
     from quorumlog.admin.looks import TakeLook
     from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.cli.run.toml_config import ServerConfig
     from quorumlog.config import AdminOptions, TlsOptions
     from quorumlog.net.tls import Tls
 
 log = logging.getLogger("quorumlog.server")
 
+Format = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
+]
 Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 HoldMachine = Annotated[
     list[str] | None,
@@ -86,6 +90,7 @@ def serve(
     log_level: Annotated[
         LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
     ] = None,
+    log_format: Format = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
 
@@ -115,10 +120,11 @@ def serve(
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls,
         "admin": admin,
+        "log_format": log_format,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
-    log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
+    log_as(server_config)
     run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
 
 
@@ -159,6 +165,12 @@ def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
     raise typer.Exit(status)
 
 
+def log_as(config: ServerConfig) -> None:
+    log_to_stderr(
+        LogLevel(config.log_level or LogLevel.INFO), LogFormat(config.log_format or LogFormat.TEXT)
+    )
+
+
 def refuse_optimised_python() -> None:
     """Assertions are part of the safety argument: a broken invariant must stop the member."""
     if not __debug__:
@@ -166,13 +178,3 @@ def refuse_optimised_python() -> None:
             "quorumlog refuses to serve under python -O, which removes its assertions:"
             " start python without -O and unset PYTHONOPTIMIZE"
         )
-
-
-def log_to_stderr(level: LogLevel) -> None:
-    """Times are UTC: logs of machines in several time zones are read side by side."""
-    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    formatter.converter = time.gmtime
-    formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level.value.upper(), handlers=[handler])

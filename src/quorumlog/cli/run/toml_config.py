@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
-from quorumlog.cli.options import LogLevel
+from quorumlog.cli.options import LogFormat, LogLevel
 from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
@@ -60,6 +60,7 @@ _TYPES: dict[str, Any] = {
 _OF_PROCESS: dict[str, Any] = {
     "bind": str,
     "log_level": LogLevel,
+    "log_format": LogFormat,
     "state_machines": dict[str, str],
     "hold_machines": tuple[str, ...],
     "groups": dict[str, dict[str, Any]],
@@ -67,6 +68,7 @@ _OF_PROCESS: dict[str, Any] = {
     "admin": AdminOptions,
 }
 _KINDS: dict[Any, str] = {
+    LogFormat: f"is none of {', '.join(LogFormat)}",
     LogLevel: f"is none of {', '.join(LogLevel)}",
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
@@ -94,6 +96,7 @@ class ServerConfig(NamedTuple):
     """Names of those that are not run."""
     tls: TlsOptions | None = None
     admin: AdminOptions | None = None
+    log_format: str | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:

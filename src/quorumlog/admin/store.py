@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from quorumlog.admin.looks import Look, Sample, Table
-from quorumlog.kv.door.kv_door import KeyValueDoor
-from quorumlog.kv.service.service import StoreFigures
+from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.service import StoreFigures
 
 
 def look_at_store(door: KeyValueDoor, group: str) -> Look:

@@ -1,4 +1,4 @@
-"""BlockingRun: a consumer whose handlers are called on threads."""
+"""What blocking clients have beside the verbs that are written from the asyncio ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,26 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from quorumlog.broker.client.groups.async_consumer import MOST_AT_ONCE, AsyncConsumer
+from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
+from quorumlog.broker.client.async_consumer import MOST_AT_ONCE, AsyncConsumer
 from quorumlog.broker.message import StoredMessage
 from quorumlog.net.loop_thread import ClientShell
+
+# ---------------------------------------------------------------- Connected
+# A client that connects when it is made, so that a slip in the address is told at once.
+
+
+class Connected(ClientShell[AsyncBrokerClient]):
+    def _connect(self) -> None:
+        try:
+            self._thread.run(self._it.__aenter__())
+        except BaseException:
+            self.close()
+            raise
+
+
+# ---------------------------------------------------------------- BlockingRun
+# A consumer whose handlers are called on threads.
 
 ONE_MEMBER = (
     "a consumer is a member of its group with the process that has forked: make another one in this one"

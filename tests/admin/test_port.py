@@ -16,8 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quorumlog import LocalCluster, connect
-from quorumlog.admin import AdminPort, LogProcess
+from quorumlog.admin import AdminPort, LogProcess, page
 from quorumlog.admin import port as port_module
+from quorumlog.admin.looks import Look, Sample, Seen, Table
 from quorumlog.admin.metrics import METRICS
 from quorumlog.cli import certificates
 from quorumlog.config import TlsOptions
@@ -187,6 +188,49 @@ def test_the_metrics_of_a_member(cluster: LocalCluster) -> None:
     assert expected - names == set()
     assert {each for each in names if each.startswith("quorumlog_")} <= set(METRICS)
     assert found["process_open_fds"]
+
+
+def test_the_page_is_one_document_that_moves_and_asks_nobody_else(cluster: LocalCluster) -> None:
+    with connect(cluster.servers) as log:
+        log.reader("billing").commit(0)
+    with (
+        looked_at(cluster, cluster.leader()) as port,
+        closing(http.client.HTTPConnection(port.address, timeout=10)) as connection,
+    ):
+        eventually(lambda: "billing" in get(port, "/")[1], what="a reader on the page")
+        status, text = get(port, "/")
+        assert status == 200
+        assert "://" not in text and "src=" not in text and "<link" not in text
+        for shown in ("Members", "Readers", "Leaders", "leads in term", "What keeps old segments"):
+            eventually(lambda shown=shown: shown in get(port, "/")[1], what=shown)
+        connection.request("GET", "/events")
+        answer = connection.getresponse()
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        for _ in range(2):
+            line = answer.fp.readline()
+            while not line.startswith(b"data: "):
+                line = answer.fp.readline()
+            assert b"<h1>quorumlog</h1>" in line and b"billing" in line
+
+
+def test_the_page_shows_what_names_say_as_text() -> None:
+    table = Table("t", ("<i>",), [("<script>alert(1)</script>\n\ndata: x",)])
+    look = Look("<g>", "log", unready=("<u>\n",), tables=lambda: [table])
+    shown = page.body(Seen(0.0, (look,)), ["<p>\n\n"], page.Throughput())
+    assert "\n" not in shown
+    assert not any(tag in shown for tag in ("<script", "<i>", "<g>", "<u>"))
+
+
+def test_the_throughput_of_the_last_hour() -> None:
+    throughput = page.Throughput()
+    for number in range(500):
+        sample = Sample("quorumlog_log_appended_records_total", 60.0 * number)
+        look = Look("g", "log", samples=(sample,))
+        throughput.add(Seen(30.0 * number, (look,)))
+    per_second = throughput.per_second(look)
+    assert len(per_second) == 120 and set(per_second) == {2.0}
+    assert "now 2, at most 2" in page.body(Seen(0.0, (look,)), [], throughput)
 
 
 def test_too_many_connections_are_closed(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

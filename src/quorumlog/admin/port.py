@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
+from quorumlog.admin import page
 from quorumlog.admin.looks import Look, Seen, TakeLook, unhealthy, unready
 from quorumlog.admin.metrics import Exposition, process_samples
 from quorumlog.admin.process import Process
@@ -28,6 +29,7 @@ log = logging.getLogger("quorumlog.server")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOK_EVERY_S = 0.5
+PAGE_EVERY_S = 1.0
 HANGS_AFTER_S = 2.0
 """A loop that has not turned for so long is not healthy."""
 MOST_CONNECTIONS = 64
@@ -59,6 +61,7 @@ class AdminPort:
         self._process = process
         self._tls = tls
         self._seen: Seen | None = None
+        self._throughput = page.Throughput()
         self.lag = Histogram()
         """Of the loop, in microseconds."""
         self._is_asked = False
@@ -118,13 +121,19 @@ class AdminPort:
     async def _serve(self) -> None:
         web = self._web
         runner = web.AppRunner(
-            self._app(), access_log=None, keepalive_timeout=SILENT_S, handler_cancellation=True
+            self._app(),
+            access_log=None,
+            keepalive_timeout=SILENT_S,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
         )
         await runner.setup()
         context, server = None, None
         try:
             while not self._stop.is_set():
                 self._ask()
+                if self._seen is not None:
+                    self._throughput.add(self._seen)
                 newest = None if self._tls is None else self._tls.server
                 if server is None or newest is not context:
                     if server is not None:
@@ -186,6 +195,8 @@ class AdminPort:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/events", self._events)
         return app
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -197,6 +208,25 @@ class AdminPort:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return self._web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _page(self, request: web.Request) -> web.Response:
+        shown = page.whole(self._seen, self._unready(), self._throughput)
+        return self._web.Response(text=shown, content_type="text/html", headers=page.HEADERS)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """The page anew, every second, until either side ends."""
+        response = self._web.StreamResponse(headers=page.HEADERS)
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        while not self._stop.is_set():
+            shown = page.body(self._seen, self._unready(), self._throughput)
+            await asyncio.wait_for(response.write(f"data: {shown}\n\n".encode()), SILENT_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), PAGE_EVERY_S)
+        return response
+
+    def _unready(self) -> list[str]:
+        return unready(self._seen, time.monotonic(), HANGS_AFTER_S)
 
     def _verdict(self, reasons: list[str]) -> web.Response:
         if reasons:

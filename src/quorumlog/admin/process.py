@@ -6,15 +6,21 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
 from quorumlog.admin.looks import Look, Sample, Table, TakeLook
 from quorumlog.errors import LedgerError
+from quorumlog.log_state.log_state import Reader
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.retention import WhyKept
 from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.wire.client_messages import MemberInfo, StatusResponse
+from quorumlog.wire.client_messages import EventInfo, MemberInfo, StatusResponse
+
+MOST_SHOWN = 20
+KEPT_EVERY_S = 10.0
 
 
 class Process(Protocol):
@@ -36,6 +42,8 @@ class LogProcess:
         self._beside = beside
         self._snapshots: dict[tuple[str, str], tuple[int, float]] = {}
         """The newest of a machine of a group, and when it was seen first."""
+        self._kept: dict[str, tuple[float, WhyKept | None]] = {}
+        """When it was asked last, and what came of it."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -49,15 +57,38 @@ class LogProcess:
         if driver.stopped:
             failure = "" if driver.failure is None else str(driver.failure)
             return Look(group, "log", unready=("it does not run",), failure=failure)
-        status = driver.status.response()
+        status, state = driver.status.response(), driver.node.log_state.committed
         return Look(
             group,
             "log",
             unready=status.unready,
             leads=status.role == "leader",
             samples=(*_samples(driver, status), *self._snapshot_samples(group, status)),
-            tables=partial(_tables, status),
+            tables=partial(
+                _tables,
+                status,
+                driver.events.all(),
+                () if state is None else state.readers,
+                self._why(driver),
+            ),
         )
+
+    def _why(self, driver: NodeDriver) -> WhyKept | None:
+        """What keeps segments, as it was a moment ago; of the leader."""
+        group, now_s = driver.config.group, time.monotonic()
+        if driver.node.refusal_unless_leading() is not None:
+            self._kept.pop(group, None)
+            return None
+        known = self._kept.setdefault(group, (-math.inf, None))
+        if now_s - known[0] >= KEPT_EVERY_S:
+            self._kept[group] = now_s, known[1]
+
+            def explained(why: WhyKept | LedgerError) -> None:
+                if not isinstance(why, LedgerError):
+                    self._kept[group] = now_s, why
+
+            driver.node.retention.explain(explained)
+        return self._kept[group][1]
 
     def _snapshot_samples(self, group: str, status: StatusResponse) -> Iterator[Sample]:
         now_s = time.monotonic()
@@ -159,5 +190,71 @@ def _name_of(code: int) -> str:
     return str(code) if known is None else known.__name__
 
 
-def _tables(status: StatusResponse) -> list[Table]:
-    return []
+def _tables(
+    status: StatusResponse, events: Sequence[EventInfo], readers: Sequence[Reader], kept: WhyKept | None
+) -> list[Table]:
+    own = (
+        status.role,
+        status.term,
+        status.ledger_begin_index,
+        status.ledger_end_index,
+        status.committed_index,
+        status.version,
+    )
+    members = [
+        (
+            each.id,
+            each.address,
+            "leads" if each.id == status.leader_id else each.part,
+            "yes" if each.reachable else "no",
+            each.water_mark if each.water_mark >= 0 else None,
+            _lag_of(each, status) if status.role == "leader" else None,
+            f"{each.answered_ms_ago / 1000:.1f} s ago" if each.answered_ms_ago >= 0 else None,
+        )
+        for each in status.members
+    ]
+    machines = [
+        (each.name, each.applied_index, each.snapshot_index, each.problem) for each in status.machines
+    ]
+    of_readers = [
+        (each.name, each.position, max(0, status.committed_index + 1 - each.position), each.hold)
+        for each in readers
+    ]
+    segments = () if kept is None else kept.segments
+    return [
+        Table(status.id, ("role", "term", "first", "last", "committed", "release"), [own]),
+        Table(
+            "Members",
+            ("id", "address", "part", "reachable", "stored", "behind", "answered"),
+            members,
+        ),
+        Table("Problems", ("problem",), [(each,) for each in (*status.unready, *status.problems)]),
+        Table("State machines", ("name", "applied", "snapshot", "problem"), machines),
+        Table("Readers", ("name", "position", "behind", "holds"), of_readers),
+        Table(
+            "Leaders",
+            ("time", "what", "times"),
+            [
+                (f"{_time(each.time_ms):%Y-%m-%d %H:%M:%SZ}", each.text, each.times)
+                for each in reversed(events)
+                if each.kind == "leader"
+            ][:MOST_SHOWN],
+        ),
+        Table(
+            "What keeps old segments",
+            ("first", "entries", "bytes", "kept by"),
+            [
+                (
+                    each.first_index,
+                    each.stop_index - each.first_index,
+                    each.size_bytes,
+                    "; ".join(each.reasons),
+                )
+                for each in segments[:MOST_SHOWN]
+            ],
+        ),
+    ]
+
+
+def _time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)

@@ -126,9 +126,9 @@ def _cell(value: object) -> str:
 
 
 def _chart(per_second: Sequence[float]) -> str:
-    if len(per_second) < 2:
+    if len(per_second) < 2 or not any(per_second):
         return ""
-    most = max(per_second) or 1.0
+    most = max(per_second)
     step = WIDTH / max(1, HOUR_SAMPLES - 1)
     first = WIDTH - step * (len(per_second) - 1)
     points = " ".join(

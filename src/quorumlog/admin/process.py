@@ -12,6 +12,7 @@ from typing import Protocol
 
 from quorumlog.admin.looks import Look, Sample, Table, TakeLook
 from quorumlog.errors import LedgerError
+from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.retention import WhyKept
@@ -19,6 +20,7 @@ from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import EventInfo, MemberInfo, StatusResponse
 
+HOLDS = {Hold.NONE: "", Hold.READER: "held", Hold.ARCHIVE: "archive"}
 MOST_SHOWN = 20
 KEPT_EVERY_S = 10.0
 
@@ -217,7 +219,7 @@ def _tables(
         (each.name, each.applied_index, each.snapshot_index, each.problem) for each in status.machines
     ]
     of_readers = [
-        (each.name, each.position, max(0, status.committed_index + 1 - each.position), each.hold)
+        (each.name, each.position, max(0, status.committed_index + 1 - each.position), HOLDS[each.hold])
         for each in readers
     ]
     segments = () if kept is None else kept.segments

@@ -1,4 +1,4 @@
-"""The page in a browser: `python -m harness.page chromium FOLDER` takes a picture of it on a desk and on a
+"""The page in a browser: `python -m harness.page chromium FOLDER` takes pictures of it on a desk and a
 phone, and fails unless it moves by itself."""
 
 from __future__ import annotations

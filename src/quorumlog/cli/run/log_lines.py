@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -83,8 +84,13 @@ class Folding(logging.Filter):
         self._said = said
         self._known: dict[tuple[int, str], tuple[float, int, logging.LogRecord]] = {}
         """Since when, how often, and the last of each."""
+        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        with self._lock:
+            return self._is_said(record)
+
+    def _is_said(self, record: logging.LogRecord) -> bool:
         for key, (since_s, times, last) in list(self._known.items()):
             if record.created - since_s >= MINUTE_S:
                 del self._known[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -140,6 +141,11 @@ METRICS = {
     "quorumlog_network_connections_refused_total": Metric(
         COUNTER, "that were one too many", of_process=True
     ),
+    "quorumlog_network_connections_stray_total": Metric(
+        COUNTER,
+        "that were closed for what came on them: nonsense, no TLS, no good certificate",
+        of_process=True,
+    ),
     "quorumlog_tls_certificate_expiry_timestamp_seconds": Metric(
         GAUGE, "when the own certificate ends, since 1970; with TLS", of_process=True
     ),
@@ -167,6 +173,7 @@ def families(looks: Iterable[Look], of_process: Iterable[Sample]) -> Iterator[Fa
             kind = HistogramMetricFamily
         if name not in found:
             continue
+        time.sleep(0)  # the loop may want the interpreter
         family = kind(name, metric.help, labels=names)
         for values, value in found[name]:
             if isinstance(value, Taken):
@@ -190,12 +197,13 @@ def _buckets(taken: Taken, kind: str) -> tuple[list[tuple[str, float]], float]:
     return buckets, total if kind == COUNTS else total / 1e6
 
 
-def process_samples(lag: Taken, certificate_ends_s: float | None) -> Iterator[Sample]:
+def process_samples(lag: Taken, strays: int, certificate_ends_s: float | None) -> Iterator[Sample]:
     limits = process_limits()
     yield Sample("quorumlog_loop_lag_seconds", lag)
     yield Sample("quorumlog_network_connections", limits.open_connections)
     yield Sample("quorumlog_network_connections_accepted_total", limits.accepted)
     yield Sample("quorumlog_network_connections_refused_total", limits.refused)
+    yield Sample("quorumlog_network_connections_stray_total", strays)
     if certificate_ends_s is not None:
         yield Sample("quorumlog_tls_certificate_expiry_timestamp_seconds", certificate_ends_s)
     yield Sample("quorumlog_build_info", 1, (VERSION, platform.python_version()))

@@ -8,16 +8,18 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from quorumlog.admin import page
-from quorumlog.admin.looks import Look, Seen, TakeLook, unhealthy, unready
+from quorumlog.admin.looks import Look, Sample, Seen, TakeLook, unhealthy, unready
 from quorumlog.admin.metrics import Exposition, process_samples
 from quorumlog.admin.process import Process
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, the_extra
 from quorumlog.measures import Histogram
+from quorumlog.net.connection import LoopTurn
 from quorumlog.net.tls import Tls
 from quorumlog.store.disk import refusal
 from quorumlog.stray_log import is_loopback
@@ -67,7 +69,7 @@ class AdminPort:
         self._is_asked = False
         self._exposition = Exposition(
             lambda: self._seen,
-            lambda: process_samples(self.lag.taken(), None if tls is None else tls.expires_s),
+            self._process_samples,
         )
         try:
             self._socket = socket.create_server((host, port), backlog=MOST_CONNECTIONS)
@@ -224,6 +226,12 @@ class AdminPort:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), PAGE_EVERY_S)
         return response
+
+    def _process_samples(self) -> Iterable[Sample]:
+        loop = self._process.loop
+        strays = 0 if loop is None else LoopTurn.of(loop).strays.closed
+        ends_s = None if self._tls is None else self._tls.expires_s
+        return process_samples(self.lag.taken(), strays, ends_s)
 
     def _unready(self) -> list[str]:
         return unready(self._seen, time.monotonic(), HANGS_AFTER_S)

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quorumlog import LocalCluster, connect
-from quorumlog.admin import AdminPort, LogProcess, page
+from quorumlog.admin import AdminPort, LogProcess, looks, page
 from quorumlog.admin import port as port_module
 from quorumlog.admin.looks import Look, Sample, Seen, Table
 from quorumlog.admin.metrics import METRICS
@@ -220,6 +220,14 @@ def test_the_page_shows_what_names_say_as_text() -> None:
     shown = page.body(Seen(0.0, (look,)), ["<p>\n\n"], page.Throughput())
     assert "\n" not in shown
     assert not any(tag in shown for tag in ("<script", "<i>", "<g>", "<u>"))
+
+
+def test_a_process_that_starts_is_healthy_and_one_that_has_stopped_is_not_ready() -> None:
+    assert looks.unhealthy(None, 0.0, 2.0) == []
+    assert looks.unready(None, 0.0, 2.0) == ["it starts"]
+    assert looks.unready(Seen(0.0, ()), 1.0, 2.0) == ["it has stopped"]
+    failed = Seen(0.0, (Look("g", "log", failure="the disk is gone"),))
+    assert looks.unhealthy(failed, 1.0, 2.0) == ["group g: the disk is gone"]
 
 
 def test_the_throughput_of_the_last_hour() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from quorumlog.broker import BrokerClient, Message
 from quorumlog.kv import connect as connect_store
 from quorumlog.server.free_ports import free_ports
 from tests.cli.conftest import Cli
+from tests.cli.test_serve import first_line
 from tests.docs.markdown import DOCS, section, tables
 from tests.waiting import eventually
 
@@ -82,6 +84,14 @@ def test_each_product_tells_its_metrics_and_all_of_them_are_documented(
     unseen = {name for name in METRICS if name not in told}
     beyond_one = ("follower", "network_peer", "slave", "consumergroup", "tls_certificate")
     assert {name for name in unseen if not any(each in name for each in beyond_one)} == set()
+
+
+def test_dev_has_a_page_of_each_member(start: Start) -> None:
+    (port,) = free_ports(1)
+    process = start("dev", "--members", "1", "--admin", f"127.0.0.1:{port}", "--json")
+    told = json.loads(first_line(process))
+    assert told["admin"] == [f"http://127.0.0.1:{port}"]
+    eventually(lambda: scraped(f"127.0.0.1:{port}").get("quorumlog_server_ready"), what="a member")
 
 
 def test_what_cannot_be_listened_on_is_named(cli: Cli, tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def unready(seen: Seen | None, now_s: float, limit_s: float, leads: str | None =
     if seen is None:
         return ["it starts"]
     found = unhealthy(seen, now_s, limit_s)
+    if not seen.looks:
+        found.append("it has stopped")
     for look in seen.looks:
         reasons = look.unready
         is_meant = not is_staging_name(look.group) if leads == "" else look.group == leads

@@ -173,7 +173,7 @@ bench-quick: $(STAMP)  ## what became dearer than the figures kept in the reposi
 bench-trace: $(STAMP)  ## one append's way through three members, drawn: make bench-trace OPTIONS="--writers 64"
 	$(BIN)/python -m benchmarks.trace $(OPTIONS)
 
-bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
+bench-peers: $(STAMP)  ## the same beside openraft, dragonboat, etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, cargo, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)
 
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)

@@ -1,5 +1,4 @@
-"""openraft and dragonboat, libraries: members of our own, of a few lines each, embed them and take records
-from one load client."""
+"""openraft and dragonboat, libraries: members of a few lines embed them and take records from one client."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class _Embedded(Peer):
         for number, (client, _) in enumerate(ports, start=1):
             data = folder / f"n{number}"
             data.mkdir()
-            command = [self._server, str(number), data, f"127.0.0.1:{client}", members]
+            command: list[str | Path] = [self._server, str(number), data, f"127.0.0.1:{client}", members]
             commands.append(ServerCommand(f"n{number}", command))
         return commands
 

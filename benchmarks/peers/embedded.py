@@ -1,4 +1,4 @@
-"""openraft and dragonboat, libraries: members of a few lines embed them and take records from one client."""
+"""openraft and dragonboat, libraries: members of a few lines embed them; one load client speaks to both."""
 
 from __future__ import annotations
 

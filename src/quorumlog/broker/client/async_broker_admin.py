@@ -8,17 +8,17 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Self, TypeVar
 
-from quorumlog.broker.client.broker_calls import BrokerCalls
-from quorumlog.broker.client.broker_results import QueueInfo
-from quorumlog.broker.client.broker_verbs import (
+from quorumlog.broker.client.async_consumer import revived
+from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    BrokerCalls,
+    QueueInfo,
     answer_of,
     milliseconds,
     pulled_of,
     queues_of,
     receipt_of,
 )
-from quorumlog.broker.client.groups.retries import revived
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
 from quorumlog.broker.group_commands import (
     Command,

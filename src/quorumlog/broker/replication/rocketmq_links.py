@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import struct
 
-from quorumlog.broker.epochs.epoch_history import Epoch, Peer
-from quorumlog.broker.replication.protocol.acknowledgements import Mark
-from quorumlog.broker.replication.protocol.ha_frames import State
-from quorumlog.broker.replication.protocol.master_link import MasterSide
-from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
-from quorumlog.broker.replication.protocol.slave_link import Work
+from quorumlog.broker.epochs import Epoch, Peer
+from quorumlog.broker.replication.acknowledgements import Mark
+from quorumlog.broker.replication.links import MasterSide, RecordAssembler, State, Work
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 

@@ -1,10 +1,5 @@
-"""AsyncConsumer: a member of a consumer group. The broker hands the queues of its topics out; each
-message comes to the group at least once, and those of a queue in their order.
-
-    async with AsyncConsumer(servers, "billing", {"orders": "*"}) as consumer:
-        await consumer.run(handle)          # pushed; what `handle` raises on comes again, later
-        await consumer.run(handle, threads=8)   # several messages at once, in no order
-        messages = await consumer.poll()    # or pulled: `commit` says that they are done
+"""What becomes of a message that could not be worked off: it comes to its group again, later, or lies in
+the group's dead letters, from where it can be sent to the group anew. No I/O.
 """
 
 from __future__ import annotations
@@ -15,29 +10,24 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import NamedTuple, Self
 
-from quorumlog.broker.client.broker_calls import BrokerCalls
-from quorumlog.broker.client.broker_results import SendReceipt
-from quorumlog.broker.client.broker_verbs import (
+from quorumlog.broker.client.async_producer import AsyncProducer
+from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    BrokerCalls,
+    Encoded,
+    SendReceipt,
     answer_of,
     milliseconds,
     pulled_of,
     queues_of,
 )
-from quorumlog.broker.client.groups.async_producer import AsyncProducer
-from quorumlog.broker.client.groups.consumer_queue import (
-    ConsumerQueue,
-    as_first_sent,
-    take_next,
-    wanted_tags,
-)
-from quorumlog.broker.client.groups.retries import SuspendQueue, again_of, cause_of
 from quorumlog.broker.errors import (
     QueueOffsetOutOfRange,
     StaleGeneration,
@@ -45,8 +35,29 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.group_commands import MOST_RETRIES, QueueRow, retry_topic
-from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.group_commands import (
+    DLQ_ATTEMPT,
+    DLQ_CAUSE,
+    FIRST_RETRY_LEVEL,
+    LEVELS,
+    MOST_RETRIES,
+    ORIGIN_MESSAGE_ID,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    RETRY_TOPIC,
+    QueueRow,
+    dlq_topic,
+    retry_topic,
+)
+from quorumlog.broker.message import (
+    DELAY,
+    SCHEDULE_TOPIC,
+    StoredMessage,
+    encode_again,
+    encode_properties,
+    properties_that_fit,
+)
 from quorumlog.broker.wire import (
     AssignmentResponse,
     CommitRequest,
@@ -59,6 +70,201 @@ from quorumlog.broker.wire import (
 )
 from quorumlog.errors import BadRequest, ClusterChanged, LedgerError
 from quorumlog.net.tls import ClientTls
+
+MOST_CAUSE_BYTES = 256
+
+
+class SuspendQueue(Exception):
+    """Raised by the handler of an orderly consumer: nothing of this message's queue is worked on for a
+    while, then this message again; it counts as no attempt."""
+
+    def __init__(self, pause_ms: int = 1_000) -> None:
+        super().__init__(f"the queue is suspended for {pause_ms} ms")
+        self.pause_ms = pause_ms
+
+
+class Again(NamedTuple):
+    encoded: Encoded
+    problem: str
+    """In a sentence, why it goes to the dead letters before its time; empty: it does not."""
+
+
+def again_of(
+    message: StoredMessage, group: str, *, most_retries: int, delay_level: int = 0, cause: str = ""
+) -> Again:
+    """As it is to be sent: to come again after a delay that grows with each time, or that of
+    `delay_level` (1 to 18); after `most_retries` times, and where its properties leave no room for what
+    a retry adds, to the group's dead letters. Raises BadRequest."""
+    if not 0 <= delay_level <= LEVELS:
+        raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
+    properties = dict(message.properties)
+    properties.setdefault(RETRY_TOPIC, message.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
+    attempt = message.reconsume_times + 1
+    is_dead = message.reconsume_times >= most_retries
+    level = delay_level or min(FIRST_RETRY_LEVEL + message.reconsume_times, LEVELS)
+    problem = ""
+    if is_dead:
+        topic, queue_id = dlq_topic(group), 0
+        added = {DLQ_CAUSE: told_cause(cause), DLQ_ATTEMPT: str(attempt)}
+    else:
+        topic, queue_id = SCHEDULE_TOPIC, level - 1
+        added = {DELAY: str(level), REAL_TOPIC: retry_topic(group), REAL_QUEUE: "0"}
+    try:
+        data = encode_properties(properties | added)
+    except BadRequest as error:
+        problem = str(error)
+        topic, queue_id = dlq_topic(group), 0
+        data = properties_that_fit(message.properties)
+    record = encode_again(message, topic, queue_id, data, attempt)
+    return Again(Encoded(record, [len(record)], queue_id, topic, True), problem)
+
+
+def told_cause(cause: str) -> str:
+    """As much of it as a property takes."""
+    printable = "".join(c if c.isprintable() else " " for c in cause)
+    return printable.encode(errors="replace")[:MOST_CAUSE_BYTES].decode(errors="ignore")
+
+
+def cause_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def revived(message: StoredMessage, group: str) -> Encoded:
+    """A dead letter of the group as it is to be sent to the group again, as if for the first time."""
+    gone = (DLQ_CAUSE, DLQ_ATTEMPT)
+    properties = {name: value for name, value in message.properties.items() if name not in gone}
+    topic = retry_topic(group)
+    record = encode_again(message, topic, 0, encode_properties(properties), 0)
+    return Encoded(record, [len(record)], 0, topic, True)
+
+
+# ---------------------------------------------------------------- ConsumerQueue
+# One queue that a consumer reads: what is fetched, handed out, done and committed. No I/O.
+
+BUFFER_BYTES = 8 << 20
+"""A queue is not read further ahead than that."""
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerQueue:
+    topic: str
+    queue_id: int
+    wanted: frozenset[str]
+    """Tags; empty: all."""
+    next_offset: int
+    """To fetch from."""
+    done_offset: int
+    """All below is done: what a commit says."""
+    committed_offset: int
+    fetched: deque[StoredMessage] = field(default_factory=deque)
+    fetched_bytes: int = 0
+    """With what is taken and not finished yet."""
+    in_hand: dict[int, StoredMessage] = field(default_factory=dict)
+    """Taken, and not finished yet, by offset in their order."""
+    is_revoked: bool = False
+    """Somebody else reads it by now."""
+    is_asked_for: bool = False
+    """Somebody else is to have it once nothing of it is in hand: nothing more is taken."""
+    waits_for: ConsumerQueue | None = None
+    """The same queue as it was read before: nothing is taken as long as something of that is in hand."""
+
+    @property
+    def key(self) -> QueueRow:
+        return self.topic, self.queue_id
+
+    @property
+    def has_room(self) -> bool:
+        return self.fetched_bytes < BUFFER_BYTES
+
+    @property
+    def can_take(self) -> bool:
+        is_free = self.waits_for is None or not self.waits_for.in_hand
+        return bool(self.fetched) and not self.is_asked_for and is_free
+
+    def came(self, messages: list[StoredMessage], next_offset: int) -> None:
+        for message in messages:
+            if not self.wanted or message.tags in self.wanted:
+                self.fetched.append(message)
+                self.fetched_bytes += message.size_bytes
+        self.next_offset = next_offset
+        self._advance()
+
+    def take(self) -> StoredMessage:
+        """The oldest that was fetched; `finish` or `give_back` follows."""
+        message = self.fetched.popleft()
+        self.in_hand[message.queue_offset] = message
+        return message
+
+    def finish(self, message: StoredMessage) -> bool:
+        """In any order. False: it was finished before, and nothing follows from it any more."""
+        if self.in_hand.pop(message.queue_offset, None) is None:
+            return False
+        self.fetched_bytes -= message.size_bytes
+        self._advance()
+        return True
+
+    def give_back(self, message: StoredMessage) -> None:
+        """The one that was taken last: it is the next one again."""
+        del self.in_hand[message.queue_offset]
+        self.fetched.appendleft(message)
+
+    def drop_fetched(self) -> None:
+        """What is not in hand is as if it had not come."""
+        if self.fetched:
+            self.next_offset = self.fetched[0].queue_offset
+            self.fetched_bytes -= sum(each.size_bytes for each in self.fetched)
+            self.fetched.clear()
+
+    def _advance(self) -> None:
+        """Up to the lowest that is not finished all is done, or not wanted."""
+        if self.in_hand:
+            following = next(iter(self.in_hand))
+        elif self.fetched:
+            following = self.fetched[0].queue_offset
+        else:
+            following = self.next_offset
+        self.done_offset = max(self.done_offset, following)
+
+
+def take_next(
+    queues: dict[QueueRow, ConsumerQueue], *, in_order: bool
+) -> tuple[ConsumerQueue, StoredMessage] | None:
+    """The oldest fetched message of some queue; the queues take turns. `in_order`: of none of which one
+    is in hand."""
+    for key in list(queues):
+        queue = queues[key]
+        if queue.can_take and not (in_order and queue.in_hand):
+            queues[key] = queues.pop(key)
+            return queue, queue.take()
+    return None
+
+
+def wanted_tags(expression: str) -> frozenset[str]:
+    """`a || b`; `*` or nothing: all of them. Raises BadRequest where no tag is named."""
+    if expression.strip() in ("", "*"):
+        return frozenset()
+    words = frozenset(word.strip() for word in expression.split("||") if word.strip())
+    if not words:
+        raise BadRequest(f"a subscription of {expression!r} names no tag: write a || b, or * for all")
+    return words
+
+
+def as_first_sent(message: StoredMessage) -> StoredMessage:
+    """A message that comes again has its first topic, as in RocketMQ."""
+    if not message.topic.startswith(RETRY_PREFIX):
+        return message
+    return message._replace(topic=message.properties.get(RETRY_TOPIC, message.topic))
+
+
+# ---------------------------------------------------------------- AsyncConsumer
+# A member of a consumer group. The broker hands the queues of its topics out; each message comes to the
+# group at least once, and those of a queue in their order.
+#
+#     async with AsyncConsumer(servers, "billing", {"orders": "*"}) as consumer:
+#         await consumer.run(handle)          # pushed; what `handle` raises on comes again, later
+#         await consumer.run(handle, threads=8)   # several messages at once, in no order
+#         messages = await consumer.poll()    # or pulled: `commit` says that they are done
 
 log = logging.getLogger("quorumlog.broker")
 

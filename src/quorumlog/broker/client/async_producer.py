@@ -15,11 +15,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from quorumlog.broker.client.broker_calls import BrokerCalls
-from quorumlog.broker.client.broker_results import SendReceipt
-from quorumlog.broker.client.broker_verbs import (
+from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    BrokerCalls,
     Encoded,
+    SendReceipt,
     UniqKeys,
     answer_of,
     encode_messages,

@@ -1,24 +1,75 @@
-"""Acknowledgements: what slaves have acknowledged, and what follows: up to where the log is confirmed,
-and whether there are enough of them to take a message at all.
-
-Three rules, of which one holds while a run lasts:
-
-- *by a register*: every member of `in_sync_set` must have it. Somebody outside decides who is a member.
-- *by hand*: the rule of epochs: enough of each list in force, with the begin of the run.
-- *without epochs* (RocketMQ's dialect): any `in_sync_replicas` that have ever come.
-
-A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
-"""
+"""Who must have what a master acknowledges, and who has it."""
 
 from __future__ import annotations
 
+import heapq
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from quorumlog.broker.epochs.epoch_history import CopyList
-from quorumlog.broker.epochs.epoch_rule import held_offset
-from quorumlog.broker.replication.roles import InSyncSet, Member
+from quorumlog.broker.epochs import CopyList, held_offset
+from quorumlog.broker.message import PutStatus
+from quorumlog.broker.store.flush import FlushDone, GroupCommitRequest
+
+# ----------------------------------------------------------------
+# Who counts where somebody outside says it (`failover`), and what is known of a slave.
+#
+# An acknowledgement then needs every member of an in-sync set. Somebody who wants a slave out of it
+# first stores the smaller set, then calls `Replica.wait_for`; somebody who wants one in first calls
+# that, and stores the larger set once the slave `holds_confirmed`.
+
+
+class Member(NamedTuple):
+    """A store that was wiped comes back under its id and is another one: what it acknowledges says
+    nothing of the directory that is in the set, and may come back, too."""
+
+    id: str
+    directory_id: str
+
+
+InSyncSet = frozenset[Member]
+"""The master included."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveState:
+    """A slave as its master knows it."""
+
+    id: str
+    directory_id: str
+    is_connected: bool
+    written_offset: int
+    flushed_offset: int
+    lag_bytes: int
+    lag_ms: int
+    """Since when it lacks something."""
+    is_caught_up: bool
+    """Connected, and lacks less than `ha_max_gap_not_in_sync` bytes and `ha_max_lag_not_in_sync` ms."""
+    holds_confirmed: bool
+    """It has acknowledged everything below `confirm_offset`. True of a slave that is waited for stays
+    true."""
+    release: str = ""
+    """Empty: it did not say it."""
+
+    @property
+    def member(self) -> Member:
+        return Member(self.id, self.directory_id)
+
+
+# ---------------------------------------------------------------- Acknowledgements
+# What slaves have acknowledged, and what follows: up to where the log is confirmed, and whether there
+# are enough of them to take a message at all.
+#
+# Three rules, of which one holds while a run lasts:
+#
+# - *by a register*: every member of `in_sync_set` must have it. Somebody outside decides who is a
+# member. - *by hand*: the rule of epochs: enough of each list in force, with the begin of the run. -
+# *without epochs* (RocketMQ's dialect): any `in_sync_replicas` that have ever come.
+#
+# A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
 
 
 @dataclass(slots=True)
@@ -153,3 +204,67 @@ class Acknowledgements:
         """Everything that was acknowledged, as far as that can be known: a loss of power may have taken
         `confirmed_offset` back, and what was acknowledged before lies below the begin of the run."""
         return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
+
+
+# ---------------------------------------------------------------- GroupTransferService
+# Who put something waits here until enough slaves have it, or too long.
+
+
+class GroupTransferService:
+    """Any thread. A request that waits delays no other: each is answered by its own offset."""
+
+    def __init__(self, slave_timeout_ms: float, clock: Callable[[], float]) -> None:
+        self._timeout_ms = slave_timeout_ms
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, GroupCommitRequest]] = []
+        self._number = 0
+        self._replicated_offset = 0
+        self._is_open = True
+
+    def submit(self, next_offset: int, done: FlushDone) -> None:
+        request = GroupCommitRequest(next_offset, self._clock() + self._timeout_ms, done)
+        with self._lock:
+            is_open, is_there = self._is_open, next_offset <= self._replicated_offset
+            if is_open and not is_there:
+                self._number += 1
+                heapq.heappush(self._waiting, (next_offset, self._number, request))
+        if not is_open:
+            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        elif is_there:
+            request.complete(PutStatus.PUT_OK)
+
+    def notify_transfer_some(self, replicated_offset: int) -> None:
+        """Enough slaves have everything below."""
+        done = []
+        with self._lock:
+            if not self._is_open:
+                return
+            self._replicated_offset = max(self._replicated_offset, replicated_offset)
+            while self._waiting and self._waiting[0][0] <= self._replicated_offset:
+                done.append(heapq.heappop(self._waiting)[2])
+        for request in done:
+            request.complete(PutStatus.PUT_OK)
+
+    def expire(self, now_ms: float) -> None:
+        with self._lock:
+            late = [each for each in self._waiting if each[2].deadline_ms <= now_ms]
+            if late:
+                self._waiting = [each for each in self._waiting if each[2].deadline_ms > now_ms]
+                heapq.heapify(self._waiting)
+        for _, _, request in late:
+            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+    def open(self, replicated_offset: int) -> None:
+        """A master leads from here on."""
+        with self._lock:
+            self._is_open = True
+            self._replicated_offset = replicated_offset
+
+    def close(self) -> None:
+        """Nothing is acknowledged from here on: what waits is an unknown outcome."""
+        with self._lock:
+            self._is_open = False
+            waiting, self._waiting = self._waiting, []
+        for _, _, request in waiting:
+            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)

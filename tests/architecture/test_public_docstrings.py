@@ -51,10 +51,6 @@ def verbs_of(kind: type) -> dict[str, Verb]:
 
 def given_by(verb: Verb) -> Iterator[type]:
     """Classes of ours that its annotation names."""
-    given = inspect.signature(verb).return_annotation
-    if is_ours(given):  # a blocking client's, made of another verb
-        yield given
-        return
     function: Any = inspect.unwrap(getattr(verb, "__func__", verb))
     named = str(function.__annotations__.get("return", ""))
     for name in re.findall(r"\w+", named):

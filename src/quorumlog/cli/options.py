@@ -478,6 +478,20 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
+MemberId = Annotated[
+    str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
+]
+Members = Annotated[
+    str | None,
+    typer.Option(
+        help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
+        metavar="LIST",
+    ),
+]
+DataDir = Annotated[Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")]
+
+
 class Consistency(StrEnum):
     READ_INDEX = "read_index"
     COMMITTED = "committed"

@@ -41,8 +41,10 @@ class MembershipChange:
         self._transfer = transfer
         self._check_may_propose = check_may_propose
         self._retry_ms = config.heartbeat_interval_ms
-        self._judged: tuple[object, ...] = ()
-        """What the role was settled by last."""
+        self._judged_index: int | None = None
+        self.settled_changes = -1
+        self.settled_told: tuple[int, Membership] | None = None
+        """What the role was settled by last, with `MembershipHistory.changes`."""
 
     # ---------------------------------------------------------------- every member
 
@@ -68,10 +70,14 @@ class MembershipChange:
         index, told = state.committed_index, state.told
         is_settled = self._history.newest_index <= index and (told is None or told[0] <= index)
         # With nothing above the committed index it may rise, with every append, and say nothing new.
-        judged = (None if is_settled else index, self._history.changes, told)
-        if judged == self._judged or state.role is Role.UNFORMED:
+        judged_index, changes = None if is_settled else index, self._history.changes
+        if state.role is Role.UNFORMED or (
+            changes == self.settled_changes
+            and judged_index == self._judged_index
+            and told == self.settled_told
+        ):
             return
-        self._judged = judged
+        self._judged_index, self.settled_changes, self.settled_told = judged_index, changes, told
         if state.may_campaign == (state.role is Role.OBSERVER):
             if state.role is Role.LEADER:
                 self._transfer.hand_over_and_leave()

@@ -76,7 +76,7 @@ def list_members(at: LogServers) -> None:
     shown = [
         {key: value for key, value in row.items() if key not in ("spoken", "answered")} for row in rows
     ]
-    tell_rows(shown, {"id": False, "address": False, "part": False, "behind": True, "": False}, table)
+    tell_rows(shown, "id, address, part, behind #, ", table)
 
 
 def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
@@ -345,17 +345,15 @@ def upgrade_status(at: LogServers) -> None:
     ]
 
     def show() -> None:
-        print_table(
-            {"id": False, "release": False, "level": True},
-            [
-                (
-                    row["id"],
-                    row["release"] or "no answer",
-                    "not told" if row["level"] is None else row["level"],
-                )
-                for row in told
-            ],
-        )
+        cells = [
+            (
+                row["id"],
+                row["release"] or "no answer",
+                "not told" if row["level"] is None else row["level"],
+            )
+            for row in told
+        ]
+        print_table("id, release, level #", cells)
         say(_what_to_do(log_level, levels))
 
     tell({"level": log_level if log_level >= 0 else None, "members": told}, show)

@@ -36,7 +36,7 @@ def why_kept(at: LogPlace) -> None:
 
 def _print(segments: tuple[SegmentInfo, ...], facts: str) -> None:
     print_table(
-        {"first index": True, "entries": True, "size": True, "until": False, "kept by": False},
+        "first index #, entries #, size #, until, kept by",
         [
             (
                 each.first_index,

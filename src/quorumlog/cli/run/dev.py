@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel
+from quorumlog.cli.options import FlushMode, Level, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
-from quorumlog.cli.run.serve import Level, log_to_stderr, refuse_optimised_python
+from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, Store, TlsGiven
+from quorumlog.cli.options import DataDir, FlushMode, LogLevel, MemberId, Members, Store, TlsGiven
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.errors import ConfigError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import Tls
     from quorumlog.server import LedgerServer
 
-Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
@@ -31,19 +30,9 @@ HoldMachine = Annotated[
 
 
 def serve(
-    member_id: Annotated[
-        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
-    ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            help="Every member and where it is reached: ID=HOST:PORT,... The same on all members.",
-            metavar="LIST",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
-    ] = None,
+    member_id: MemberId = None,
+    members: Members = None,
+    data_dir: DataDir = None,
     group: Annotated[
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
     ] = None,

@@ -163,8 +163,8 @@ class MemberChanges:
         names = ", ".join(voter.member_id for voter in lost)
         return (
             f"{names} runs on another directory than the one that votes, and without that one nobody"
-            " can be elected: start it with the one that votes, or, if that is lost, stop all members and"
-            " run quorumlog recover --unsafe on the directory of one that has lost nothing"
+            " can be elected: start it with the one that votes, or, if that is lost, stop all members"
+            " and run quorumlog recover --unsafe on the directory of one that has lost nothing"
         )
 
     # ---------------------------------------------------------------- what is asked for

@@ -21,7 +21,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes rocketmq-golden lock clean
+    broker-crashes rocketmq-golden check-alerts check-page lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -210,10 +210,19 @@ broker-crashes: $(STAMP)  ## the message store, crashed at every step of its lif
 rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew (needs Java, Maven)
 	$(BIN)/python -m harness.rocketmq.store_tool tests/fixtures/rocketmq-store
 
+CHROMIUM ?= chromium
+check-page: $(STAMP)  ## the page in a browser, with pictures in page-out (needs Debian's chromium)
+	$(BIN)/python -m harness.page $(CHROMIUM) page-out
+
+PROMTOOL ?= promtool
+check-alerts:  ## promtool on the alert rules, each tried once (Debian's package prometheus has it)
+	$(PROMTOOL) check rules ops/prometheus/alerts.yml
+	cd ops/prometheus && $(PROMTOOL) test rules alerts_test.yml
+
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(COMPILED) $(PATRONI) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(COMPILED) $(PATRONI) .uv build dist demo-out bench-out nemesis-out page-out .mypy_cache .ruff_cache .pytest_cache \
 	    .hypothesis .import_linter_cache spark-warehouse
 	find src -name '*.so' -delete

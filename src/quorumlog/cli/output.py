@@ -219,6 +219,7 @@ def note(text: str) -> None:
 _as_json = False
 _OLD_SPELLINGS = {"broker": {"--server": "--servers"}}
 """Options of earlier releases, by the command that has them, and what they are called now."""
+_OLD_COMMANDS = {"why-kept": ["why", "kept"]}
 
 
 def error_line(text: str, status: int = EXIT_REFUSED) -> None:
@@ -357,7 +358,18 @@ class ReportingGroup(CommandGroup):
             raise typer.Exit(interrupted_status()) from None
 
 
+def named_now(given: list[str]) -> list[str]:
+    """A command of an earlier release, as it is called now."""
+    name = given[0] if given else ""
+    if name not in _OLD_COMMANDS:
+        return given
+    words = _OLD_COMMANDS[name]
+    note(f"warning: {name} is now {' '.join(words)}; the next release knows {' '.join(words)} only")
+    return [*words, *given[1:]]
+
+
 def _spelt_now(given: list[str]) -> list[str]:
+    given = named_now(given)
     spellings = _OLD_SPELLINGS.get(given[0], {}) if given else {}
     stop = given.index("--") if "--" in given else len(given)
     words = list(given)

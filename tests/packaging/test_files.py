@@ -122,6 +122,31 @@ def config_of(command: list[str], content: str, folder: Path) -> ServerConfig:
     return load_server_config(str(path), {"member_id": given["id"], **named})
 
 
+BARE = """
+import importlib, sys
+for extra in sys.argv[1:]:
+    sys.modules[extra] = None
+for name in ("testing", "bench", "broker.broker_server", "broker.dledger", "kv.door", "cli.main"):
+    importlib.import_module(f"quorumlog.{name}")
+from quorumlog import kv
+from quorumlog.kv.testing import LocalStores
+with LocalStores() as stores, kv.connect(stores.servers) as store:
+    store.put("k", "v")
+"""
+EXTRAS = (
+    *("aiohttp", "cryptography", "deltalake", "grpc", "h11", "httpx", "kazoo", "obstore", "pandas"),
+    *("prometheus_client", "pyarrow", "pyiceberg", "pyspark", "rocksdict"),
+)
+
+
+@pytest.mark.processes
+def test_servers_start_where_no_extra_is_installed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, *EXTRAS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_wheels_are_built_for_the_pythons_that_the_project_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [

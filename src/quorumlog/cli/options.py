@@ -309,6 +309,16 @@ class ClientAuth(StrEnum):
     REQUIRED = "required"
 
 
+AdminAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        help="Answer here for health, metrics and a page, beside the member (extra `admin`).",
+        metavar="HOST:PORT",
+    ),
+]
+
+
 class TlsOfClients(dict[str, Path | None]):
     """Of a command that asks servers in a way of its own: for `speaking_tls`."""
 
@@ -471,6 +481,11 @@ class Store(StrEnum):
     MEMORY = "memory"
 
 
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
@@ -478,6 +493,10 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+Format = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
+]
 Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 MemberId = Annotated[
     str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")

@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -153,6 +154,20 @@ def announce(text: str) -> None:
         log.warning("standard output takes nothing (%s): the member serves all the same", error)
 
 
+def say_ready() -> None:
+    """To systemd, which waits for it before it starts what comes behind a unit of `Type=notify`."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            try:
+                # One that begins with @ is in the abstract namespace.
+                manager.sendto(
+                    b"READY=1", address.replace("@", "\0", 1) if address[0] == "@" else address
+                )
+            except OSError as error:
+                log.warning("%s, of NOTIFY_SOCKET, takes nothing: %s", address, error)
+
+
 _UNITS = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -204,6 +219,7 @@ def note(text: str) -> None:
 _as_json = False
 _OLD_SPELLINGS = {"broker": {"--server": "--servers"}}
 """Options of earlier releases, by the command that has them, and what they are called now."""
+_OLD_COMMANDS = {"why-kept": ["why", "kept"]}
 
 
 def error_line(text: str, status: int = EXIT_REFUSED) -> None:
@@ -342,7 +358,18 @@ class ReportingGroup(CommandGroup):
             raise typer.Exit(interrupted_status()) from None
 
 
+def named_now(given: list[str]) -> list[str]:
+    """A command of an earlier release, as it is called now."""
+    name = given[0] if given else ""
+    if name not in _OLD_COMMANDS:
+        return given
+    words = _OLD_COMMANDS[name]
+    note(f"warning: {name} is now {' '.join(words)}; the next release knows {' '.join(words)} only")
+    return [*words, *given[1:]]
+
+
 def _spelt_now(given: list[str]) -> list[str]:
+    given = named_now(given)
     spellings = _OLD_SPELLINGS.get(given[0], {}) if given else {}
     stop = given.index("--") if "--" in given else len(given)
     words = list(given)

@@ -6,11 +6,12 @@ import asyncio
 import fcntl
 import logging
 import socket
+import struct
 import sys
 import termios
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import contain
@@ -47,6 +48,16 @@ SMALL_BYTES = 4 * 1024
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: TCP's own
 back-off would stay silent for up to two minutes."""
+
+
+_TCP_INFO = struct.Struct("@68xI48xQQ")
+"""Of the kernel's struct tcp_info: tcpi_rtt, tcpi_bytes_acked, tcpi_bytes_received."""
+
+
+class Traffic(NamedTuple):
+    sent_bytes: int
+    received_bytes: int
+    round_trip_us: int
 
 
 class LoopTurn:
@@ -544,6 +555,18 @@ class Connection(asyncio.BufferedProtocol):
         sock = self._transport.get_extra_info("socket")
         queued = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         return max(0, self._written_bytes - queued - self._buffered_bytes)
+
+    @property
+    def traffic(self) -> Traffic:
+        """As the kernel counts it."""
+        if self._transport is None or self._transport.is_closing():
+            return Traffic(0, 0, 0)
+        sock = self._transport.get_extra_info("socket")
+        found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        if len(found) < _TCP_INFO.size:  # an old kernel
+            return Traffic(0, 0, 0)
+        round_trip_us, acknowledged_bytes, received_bytes = _TCP_INFO.unpack(found)
+        return Traffic(acknowledged_bytes, received_bytes, round_trip_us)
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""

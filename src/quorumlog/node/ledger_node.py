@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
@@ -37,6 +37,7 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.measures import Taken
 from quorumlog.node.installing import LogReplacement, SnapshotFetcher
 from quorumlog.node.machine_runner import MachineFactory
 from quorumlog.node.node_parts import PAUSE_MS, NodeParts
@@ -114,6 +115,17 @@ HANGS_AFTER_MS = 5_000
 """A sync that has not returned for so long will not soon: who has such a disk should not lead."""
 MOST_HELD_BACK = 64
 """Messages kept while a promise is on its way to the disk; more of them count as lost on the way."""
+
+
+class Measures(NamedTuple):
+    committed: Taken
+    """How long appends of clients took, in microseconds."""
+    batch_records: Taken
+    """Of what this member has appended, as leader and as follower."""
+    batch_bytes: Taken
+    pending: int
+    """Appends that are not committed yet."""
+    pending_bytes: int
 
 
 class LedgerNode:
@@ -531,6 +543,17 @@ class LedgerNode:
         """Why what a client has appended was refused, and would be now; empty: it would not be."""
         return self._writer.disk_full or self.raft.replication.space_problem
 
+    @property
+    def measures(self) -> Measures:
+        pending, writer = self._pending, self._writer
+        return Measures(
+            pending.committed.taken(),
+            writer.batch_records.taken(),
+            writer.batch_bytes.taken(),
+            len(pending.queued) + pending.proposed_count,
+            pending.queued_bytes + pending.proposed_bytes,
+        )
+
     def problems(self) -> tuple[str, ...]:
         problems = [*self.raft.status().problems, *self.directory.problems()]
         if self.directory.renewed and self.raft.role is Role.OBSERVER:
@@ -544,6 +567,7 @@ class LedgerNode:
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
+            self.members.lost_majority,
             self._time_marks.problem,
         )
         problems += [*filter(None, own), *self._installs.problems(), *self._fetcher.problems()]
@@ -646,7 +670,9 @@ class LedgerNode:
             self.log_state.commit(ready.committed_index)
             if self.raft.role is Role.LEADER:
                 self._pending.complete(
-                    ready.committed_index, self._host.weakest_durability(self.directory.durability)
+                    ready.committed_index,
+                    self._host.weakest_durability(self.directory.durability),
+                    self._now_ms,
                 )
                 self.readers.commit(ready.committed_index)
                 self.orders.commit(ready.committed_index)

@@ -17,6 +17,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import Epoch
+from quorumlog.measures import Histogram
 from quorumlog.node.ports import EntryFiller
 
 AppendOutcome = AppendReceipt | LedgerError
@@ -116,6 +117,10 @@ class PendingAppends:
         """When the oldest queued append came; meaningless while none is queued."""
         self._proposed: deque[PendingAppend] = deque()
         """By `last_index`, ascending; all of one term."""
+        self._formed: deque[tuple[int, float, int]] = deque()
+        """(last index, since when its oldest append waits, how many) of each batch of appends in it."""
+        self.committed = Histogram()
+        """How long appends took, in microseconds."""
         self.proposed_bytes = 0
         """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
         self._judged: dict[PendingAppend, tuple[float, AppendOutcome]] = {}
@@ -156,6 +161,7 @@ class PendingAppends:
     def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
         """One without a batch is of a control entry."""
         index, term = first.index, first.term
+        are_of_clients = appends[0].batch is not None
         for append in appends:
             append.term = term
             append.first_index = index
@@ -166,6 +172,8 @@ class PendingAppends:
             append.batch = append.lead = None
             self.proposed_bytes += append.size_bytes
             self._proposed.append(append)
+        if are_of_clients:
+            self._formed.append((index - 1, self.queued_since_ms, len(appends)))
 
     def answer_once_confirmed(self, append: PendingAppend, outcome: AppendOutcome) -> None:
         """Not before a majority has confirmed the leader; then `answer_once_committed`, or `settle`."""
@@ -183,8 +191,11 @@ class PendingAppends:
         if self._judged.pop(append, None) is not None:
             append.answer(outcome)
 
-    def complete(self, committed_index: int, durability: Durability) -> None:
+    def complete(self, committed_index: int, durability: Durability, now_ms: float) -> None:
         """Answer everything up to `committed_index`; the caller still leads in the term of them all."""
+        while self._formed and self._formed[0][0] <= committed_index:
+            _, since_ms, count = self._formed.popleft()
+            self.committed.add(int(1000 * (now_ms - since_ms)), count)
         proposed = self._proposed
         while proposed and proposed[0].last_index <= committed_index:
             append = proposed.popleft()
@@ -212,6 +223,7 @@ class PendingAppends:
 
     def lose(self, reason: str, refusal: LedgerError) -> None:
         proposed, self._proposed = self._proposed, deque()
+        self._formed.clear()
         self.proposed_bytes = 0
         for append in proposed:
             append.answer(OutcomeUnknown(reason))

@@ -34,6 +34,7 @@ from quorumlog.errors import (
 )
 from quorumlog.header_array import Int64Array
 from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
+from quorumlog.measures import Histogram
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper, membership_of
 from quorumlog.node.pending_appends import PendingAppend, PendingAppends
@@ -788,6 +789,8 @@ class LogWriter:
         """Why data was refused for lack of space; empty again once the very same would be taken. Were it
         so once less is taken, leaders with full disks would hand over to each other without end."""
         self._refused_sizes: Int64Array | None = None
+        self.batch_records, self.batch_bytes = Histogram(), Histogram()
+        """Of what was appended."""
 
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
         """Look at the last entry that this log shares with a push, while the one behind still proves its
@@ -965,6 +968,8 @@ class LogWriter:
             assert batch.count == order.count, (batch.count, order.count)
             batch.stamp(order.first_index, order.term, positions, previous.chain)
         self._store.append(batch)
+        self.batch_records.add(batch.count)
+        self.batch_bytes.add(batch.total_bytes)
         self._planned = None
         self._recent.add(batch, previous.chain)
         borders = self._store.borders.crossed(previous, batch)

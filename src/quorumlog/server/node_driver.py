@@ -10,6 +10,7 @@ import functools
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.measures import Histogram
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
@@ -41,11 +43,12 @@ from quorumlog.server.peers.dialler import Dialler, Handshake
 from quorumlog.server.peers.peer import Peer, PeerSession
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
-from quorumlog.server.problem_log import ProblemLog
+from quorumlog.server.problem_log import EventRing, ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.wire.client_messages import ReloadResponse
 
 log = logging.getLogger("quorumlog.server")
 
@@ -116,7 +119,20 @@ class NodeDriver:
         self._connected: set[Replica] = set()
         self._heard_ms = self._now_ms()
         """When this member knew last who leads."""
-        self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
+        self.answered: defaultdict[tuple[type, int], int] = defaultdict(int)
+        """Requests of clients, by kind and the code of the answer; 0: it was no refusal."""
+        self.sync_us = Histogram()
+        """How long the flush thread took for each, in microseconds."""
+        self.leader_changes = {"election": 0, "handover": 0}
+        self._last_leader: tuple[int, str] = (0, "")
+        self._is_handed_over = False
+        """By the last leader that it knew, as far as this member has heard."""
+        self.events = EventRing(self.wall_clock_ms)
+        self.problem_log = ProblemLog(
+            log, config.full_name, time.monotonic(), functools.partial(self.events.add, "problem")
+        )
+        self.reload: Callable[[], ReloadResponse] = lambda: ReloadResponse(member_id=config.member_id)
+        """Of its process."""
         self.stopped = False
         self.failure: BaseException | None = None
         self.node = LedgerNode(
@@ -329,7 +345,16 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
+            work = functools.partial(self._measured, work)
             self._flush.submit(work, functools.partial(self._flush_ended, done))
+
+    def _measured(self, work: Callable[[], Any]) -> Any:
+        """In the flush thread."""
+        began_s = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.sync_us.add(int(1e6 * (time.monotonic() - began_s)))
 
     def _look_at_problems(self, now_s: float) -> None:
         if self.problem_log.is_due(now_s):
@@ -451,6 +476,17 @@ class NodeDriver:
 
     def role_changed(self, change: RoleChange) -> None:
         leads = change.role is Role.LEADER
+        self._is_handed_over |= bool(change.because)
+        if change.leader_id and (change.term, change.leader_id) != self._last_leader:
+            self._last_leader = change.term, change.leader_id
+            self.leader_changes["handover" if self._is_handed_over else "election"] += 1
+            self._is_handed_over = False
+        leader = "leads" if leads else f"follows {change.leader_id}"
+        because = f": {change.because}" if change.because else ""
+        self.events.add(
+            "leader",
+            f"{leader if change.leader_id else 'knows no leader'} in term {change.term}{because}",
+        )
         log.info(
             "%s is %s in term %d%s%s",
             self.config.full_name,
@@ -531,6 +567,7 @@ class NodeDriver:
         self._weakest = None
         self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
+        self.events.add("peer", f"is connected with {replica.member_id}")
         self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
@@ -538,4 +575,5 @@ class NodeDriver:
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
             log.info("%s has lost %s", self.config.full_name, replica.member_id)
+            self.events.add("peer", f"has lost {replica.member_id}")
         self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))

@@ -245,7 +245,20 @@ class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
-    pass
+    events: bool = False
+    """Also what has happened lately."""
+
+
+class EventInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Something that a member remembers, as long as its process lives."""
+
+    kind: Text
+    """`leader`, `peer`, `problem` or `refused`."""
+    time_ms: Int
+    """On the member's clock; milliseconds since 1970."""
+    text: Text
+    times: Int = 1
+    """So often since then; it is told as it was the last time."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -267,6 +280,8 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """And how fast that goes; -1: not known yet."""
     answered_ms_ago: float = -1.0
     """Leader only: since the member's last answer; -1: none since it leads, or an earlier release."""
+    release: Text = ""
+    """Of its software, as it told this member; empty: it is not connected, or an earlier release."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -336,6 +351,22 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Of the log's format, up to which the member knows it; -1: an earlier release does not say."""
     log_level: Int = -1
     """Up to which the log may have entries by now, as this member knows; -1: not known."""
+    unready: tuple[Text, ...] = ()
+    """Why nothing should be sent to it just now, in sentences; empty: it is ready."""
+    events: tuple[EventInfo, ...] = ()
+    """If they were asked for."""
+
+
+class ReloadRequest(ClientMessage, frozen=True, kw_only=True, tag=96):
+    """As SIGHUP: what its configuration and its certificates say by now."""
+
+
+class ReloadResponse(ClientMessage, frozen=True, kw_only=True, tag=97):
+    """In sentences."""
+
+    member_id: Text
+    changed: tuple[Text, ...] = ()
+    needs_restart: tuple[Text, ...] = ()
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
@@ -524,6 +555,8 @@ AnyClientMessage = (
     | StepOverResponse
     | WhyKeptRequest
     | WhyKeptResponse
+    | ReloadRequest
+    | ReloadResponse
 )
 
 AnyClientRequest = (
@@ -545,6 +578,7 @@ AnyClientRequest = (
     | MachineReadRequest
     | StepOverRequest
     | WhyKeptRequest
+    | ReloadRequest
 )
 """What a client says, behind the greeting."""
 
@@ -567,5 +601,6 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     MachineReadRequest: MachineReadResponse,
     StepOverRequest: StepOverResponse,
     WhyKeptRequest: WhyKeptResponse,
+    ReloadRequest: ReloadResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorumlog.cli.options import App, LogServers, timeout_ms_of
-from quorumlog.cli.output import err, print_table, say, tell, tell_rows
+from quorumlog.cli.output import EXIT_REFUSED, err, print_table, say, tell, tell_rows
 from quorumlog.errors import (
     ConfigError,
     LedgerError,
@@ -21,6 +21,7 @@ from quorumlog.errors import (
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, MemberStatusRow
+    from quorumlog.wire.client_messages import ReloadResponse
 
 
 ASK_AGAIN_S = 0.5
@@ -276,6 +277,38 @@ def _as_wanted(
         return None
     voters = tuple(i for i, each in members.items() if each.part == "voter")
     return voters, tuple(i for i, each in members.items() if each.part == "learner")
+
+
+def reload(at: LogServers) -> None:
+    """Have servers read configuration and certificates again, as SIGHUP does, and show what came of it.
+
+    Each server that --servers names is asked, and no other. What differs and needs a restart is told.
+
+    Example: quorumlog reload --servers 10.0.0.1:20911
+    """
+    with at.connected() as log:
+        answers = log.reload()
+    rows = [
+        (address if isinstance(each, LedgerError) else each.member_id, outcome, sentence)
+        for address, each in answers.items()
+        for outcome, sentence in _sentences_of(each)
+    ]
+    tell_rows(
+        [dict(zip(("member", "outcome", "text"), row, strict=True)) for row in rows],
+        "member, outcome, ",
+        rows,
+        if_none="nobody was asked",
+    )
+    if any(isinstance(each, LedgerError) for each in answers.values()):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _sentences_of(answer: ReloadResponse | LedgerError) -> list[tuple[str, str]]:
+    if isinstance(answer, LedgerError):
+        return [("failed", str(answer))]
+    told = [("changed", each) for each in answer.changed]
+    told += [("needs a restart", each) for each in answer.needs_restart]
+    return told or [("unchanged", "nothing has changed")]
 
 
 def transfer(

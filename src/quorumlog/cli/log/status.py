@@ -46,6 +46,7 @@ KEYS = (
     "waits_for",
     "problem",
     "problems",
+    "unready",
 )
 
 

@@ -92,7 +92,9 @@ class ClientSession:
             self._reads.ask(driver, request)
         elif isinstance(request, StatusRequest):
             status = driver.status.response(request.request_id)
-            self._reply(driver, request, msgspec.structs.replace(status, groups=tuple(self._drivers)))
+            events = driver.events.all() if request.events else ()
+            told = msgspec.structs.replace(status, groups=tuple(self._drivers), events=events)
+            self._reply(driver, request, told)
         elif self._waiting >= WAITING_LIMIT:
             full = f"{WAITING_LIMIT} requests wait on this connection"
             self._reply(driver, request, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
@@ -118,8 +120,12 @@ class ClientSession:
         batch: EntryBatch | None = None,
     ) -> None:
         """The one answer to a request, or its refusal."""
+        code = 0
         if isinstance(outcome, LedgerError):
-            outcome = error_response(request.request_id, outcome)
+            if isinstance(request, AppendRequest):
+                driver.events.refused(outcome)
+            code, outcome = outcome.code, error_response(request.request_id, outcome)
+        driver.answered[type(request), code] += 1
         self._connection.send(driver.config.group, outcome, batch)
 
     def _serve(self, driver: NodeDriver, request: ClientMessage, serving: Serving, outcome: Any) -> None:

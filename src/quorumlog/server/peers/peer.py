@@ -18,7 +18,7 @@ from quorumlog.consensus.messages import Message, carries_push, goes_with_data
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, Traffic
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello
 from quorumlog.net.peer_hello import Identity, identity_of
@@ -145,6 +145,12 @@ class Peer:
     def member_list(self) -> str:
         """What the process that is connected lists; empty if none is."""
         return next((hello.members for hello, _ in self._inbound.values()), "")
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        """Of each connection between the two."""
+        inbound = [connection.traffic for _, connection in self._inbound.values()]
+        return [*self.control.traffic, *self.data.traffic, *inbound]
 
     def inbound_lost(self, role: str, connection: Connection) -> None:
         current = self._inbound.get(role)

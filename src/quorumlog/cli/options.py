@@ -493,6 +493,24 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
+Format = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
+]
+MemberId = Annotated[
+    str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
+]
+Members = Annotated[
+    str | None,
+    typer.Option(
+        help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
+        metavar="LIST",
+    ),
+]
+DataDir = Annotated[Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")]
+
+
 class Consistency(StrEnum):
     READ_INDEX = "read_index"
     COMMITTED = "committed"

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
@@ -96,7 +96,7 @@ def tell(row: Any, spoken: str | Callable[[], object]) -> None:
 
 
 def tell_rows(
-    rows: Iterable[Any], headings: dict[str, bool], cells: Iterable[Sequence[object]], if_none: str = ""
+    rows: Iterable[Any], headings: str, cells: Iterable[Sequence[object]], if_none: str = ""
 ) -> None:
     """With --json an object a line; else a table of `cells`, as of `print_table`, or the note."""
 
@@ -178,14 +178,16 @@ def spoken_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def print_table(headings: dict[str, bool], rows: Iterable[Sequence[object]]) -> None:
-    """`headings`: each with whether it is of numbers, which stand at the right. None is a `-`."""
+def print_table(headings: str, rows: Iterable[Sequence[object]]) -> None:
+    """`headings`: with commas between them, and `#` behind those of numbers, which stand at the right.
+    None is a `-`."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading, is_number in headings.items():
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+    for heading in headings.split(", "):
+        justify: Literal["left", "right"] = "right" if heading.endswith(" #") else "left"
+        table.add_column(heading.removesuffix(" #"), justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*(escape("-" if each is None else str(each)) for each in row))
     console = out()

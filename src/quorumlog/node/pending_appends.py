@@ -135,14 +135,17 @@ class PendingAppends:
 
     def take_queued(self, limit_bytes: int | None = None) -> list[PendingAppend]:
         """The oldest queued appends, all or until they hold `limit_bytes`; at least one if any."""
-        taken, kept = self.queued, []
-        if limit_bytes is not None and self.queued_bytes > limit_bytes:
-            size_bytes = 0
-            for count, append in enumerate(taken, 1):
-                size_bytes += append.size_bytes
-                if size_bytes >= limit_bytes:
-                    taken, kept = taken[:count], taken[count:]
-                    break
+        taken: list[PendingAppend] = self.queued
+        if limit_bytes is None or self.queued_bytes <= limit_bytes:
+            self.queued, self.queued_bytes = [], 0
+            return taken
+        kept: list[PendingAppend] = []
+        size_bytes = 0
+        for count, append in enumerate(taken, 1):
+            size_bytes += append.size_bytes
+            if size_bytes >= limit_bytes:
+                taken, kept = taken[:count], taken[count:]
+                break
         self._keep(kept)
         return taken
 
@@ -157,12 +160,14 @@ class PendingAppends:
 
     def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
         """One without a batch is of a control entry."""
-        index = first.index
+        index, term = first.index, first.term
         are_of_clients = appends[0].batch is not None
         for append in appends:
-            append.term = first.term
-            append.first_index = index + (append.lead is not None)
-            index += 1 if append.batch is None else append.entry_count
+            append.term = term
+            append.first_index = index
+            if append.lead is not None:
+                append.first_index = index = index + 1
+            index += 1 if append.batch is None else append.batch.count
             append.last_index = index - 1
             append.batch = append.lead = None
             self.proposed_bytes += append.size_bytes

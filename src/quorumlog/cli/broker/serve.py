@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, AdminAddress, LogFormat, LogLevel, TlsGiven, pem_option
+from quorumlog.cli.options import (
+    DEFAULT_BROKER,
+    AdminAddress,
+    Format,
+    Level,
+    LogFormat,
+    LogLevel,
+    TlsGiven,
+    pem_option,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
-from quorumlog.cli.run.serve import Format
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -379,7 +387,7 @@ def serve(
             help="Let RocketMQ's dialect, which has no TLS, be spoken with other machines beside TLS.",
         ),
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_level: Level = LogLevel.INFO,
     log_format: Format = None,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
@@ -573,7 +581,7 @@ def dev(
     queues: Annotated[
         int, typer.Option(help="Of a topic that is made because somebody asks for it.", min=1)
     ] = 4,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.ERROR,
+    log_level: Level = LogLevel.ERROR,
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
 

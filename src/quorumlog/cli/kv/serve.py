@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import AdminAddress, LogLevel, TlsGiven, split_servers
-from quorumlog.cli.run.serve import Format
+from quorumlog.cli.options import (
+    AdminAddress,
+    DataDir,
+    Format,
+    Level,
+    LogLevel,
+    MemberId,
+    Members,
+    TlsGiven,
+    split_servers,
+)
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,19 +53,9 @@ def serve(
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:20921",
-    member_id: Annotated[
-        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
-    ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
-            metavar="LIST",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
-    ] = None,
+    member_id: MemberId = None,
+    members: Members = None,
+    data_dir: DataDir = None,
     config: Annotated[
         Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
     ] = None,
@@ -93,7 +92,7 @@ def serve(
     admin: AdminAddress = None,
     *,
     tls_files: TlsGiven,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_level: Level = LogLevel.INFO,
     log_format: Format = None,
 ) -> None:
     """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.

@@ -42,7 +42,7 @@ def _tell(rows: Iterable[MemberStatusRow], kinds: tuple[str, ...], words: str = 
     names = ("time_ms", "member", "kind", "text", "times")
     tell_rows(
         [dict(zip(names, event, strict=True)) for event in events],
-        {"time": False, "member": False, "times": True, "what": False},
+        "time, member, times #, what",
         [(f"{_time(ms):%Y-%m-%d %H:%M:%SZ}", who, times, text) for ms, who, _, text, times in events],
         if_none="the members that answer remember nothing of the kind since they were started",
     )
@@ -113,7 +113,7 @@ def kept(at: LogPlace) -> None:
 
 def _print(segments: tuple[SegmentInfo, ...], facts: str) -> None:
     print_table(
-        {"first index": True, "entries": True, "size": True, "until": False, "kept by": False},
+        "first index #, entries #, size #, until, kept by",
         [
             (
                 each.first_index,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel
+from quorumlog.cli.options import FlushMode, Level, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.log_lines import log_to_stderr
-from quorumlog.cli.run.serve import Level, refuse_optimised_python
+from quorumlog.cli.run.serve import refuse_optimised_python
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import AdminAddress, FlushMode, LogFormat, LogLevel, Store, TlsGiven
+from quorumlog.cli.options import (
+    AdminAddress,
+    DataDir,
+    FlushMode,
+    Format,
+    LogFormat,
+    LogLevel,
+    MemberId,
+    Members,
+    Store,
+    TlsGiven,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.errors import ConfigError
@@ -25,11 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quorumlog.server")
 
-Format = Annotated[
-    LogFormat | None,
-    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
-]
-Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,19 +47,9 @@ HoldMachine = Annotated[
 
 
 def serve(
-    member_id: Annotated[
-        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
-    ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            help="Every member and where it is reached: ID=HOST:PORT,... The same on all members.",
-            metavar="LIST",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
-    ] = None,
+    member_id: MemberId = None,
+    members: Members = None,
+    data_dir: DataDir = None,
     group: Annotated[
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
     ] = None,

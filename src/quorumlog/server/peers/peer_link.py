@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
-from quorumlog.consensus.messages import AnyPeerMessage, carries_push
+from quorumlog.consensus.messages import AnyPeerMessage, PushEntryRequest
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.connection import Connection, Traffic
 from quorumlog.net.encryption import Refused
@@ -115,7 +115,7 @@ class PeerLink:
         if connection.unsent_bytes > UNSENT_LIMIT_BYTES:
             return False
         connection.send(self.group, message)
-        if carries_push(message):
+        if isinstance(message, PushEntryRequest) and message.batch is not None:
             self._pushed_bytes = connection.sent_bytes
         return True
 

@@ -493,11 +493,11 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 Format = Annotated[
     LogFormat | None,
     typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
 ]
+Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 MemberId = Annotated[
     str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
 ]

@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -151,6 +152,20 @@ def announce(text: str) -> None:
     except OSError as error:
         let_go_of(sys.stdout)
         log.warning("standard output takes nothing (%s): the member serves all the same", error)
+
+
+def say_ready() -> None:
+    """To systemd, which waits for it before it starts what comes behind a unit of `Type=notify`."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            try:
+                # One that begins with @ is in the abstract namespace.
+                manager.sendto(
+                    b"READY=1", address.replace("@", "\0", 1) if address[0] == "@" else address
+                )
+            except OSError as error:
+                log.warning("%s, of NOTIFY_SOCKET, takes nothing: %s", address, error)
 
 
 _UNITS = (("days", 86_400), ("h", 3_600), ("min", 60))

@@ -345,9 +345,8 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(
-                functools.partial(self._measured, work), functools.partial(self._flush_ended, done)
-            )
+            work = functools.partial(self._measured, work)
+            self._flush.submit(work, functools.partial(self._flush_ended, done))
 
     def _measured(self, work: Callable[[], Any]) -> Any:
         """In the flush thread."""

@@ -135,6 +135,7 @@ class StatusReport:
                     behind_bytes=feeding.behind_bytes if feeding is not None else -1,
                     bytes_per_second=feeding.bytes_per_second if feeding is not None else -1,
                     answered_ms_ago=_age_of(member_id, replica, status),
+                    release=VERSION if own else up.release if up else "",
                 )
             )
         scrub = self._node.scrub_status()

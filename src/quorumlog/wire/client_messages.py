@@ -280,6 +280,8 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """And how fast that goes; -1: not known yet."""
     answered_ms_ago: float = -1.0
     """Leader only: since the member's last answer; -1: none since it leads, or an earlier release."""
+    release: Text = ""
+    """Of its software, as it told this member; empty: it is not connected, or an earlier release."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -22,7 +22,7 @@ from quorumlog.cli.options import (
     TlsGiven,
     pem_option,
 )
-from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
+from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, say_ready, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -534,6 +534,7 @@ def serve(
             f" {config.flush_disk_type}, store in {directory}."
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
+        say_ready()
 
     from quorumlog.net.limits import raise_descriptor_limit
 

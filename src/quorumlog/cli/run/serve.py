@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import Tls
 
 log = logging.getLogger("quorumlog.server")
-
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,7 @@ from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
-from quorumlog.cli.output import announce
+from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
@@ -130,6 +130,7 @@ class ServingMember(LedgerServer):
         await super().start()
         for config in self.groups:
             announce(_announcement(config, self._listens_on + self._listener.speaks))
+        say_ready()
         if hung_up_before():
             self.hung_up()
 

@@ -112,3 +112,30 @@ def test_a_leader_that_is_to_be_removed_is_asked_again_while_nobody_can_take_ove
     outcome = ask(scene, leader, MemberChange(MemberVerb.REMOVE, leader.member_id))
     assert isinstance(outcome, MembershipRefused), outcome
     assert outcome.retry_after_ms
+
+
+def test_who_is_left_of_a_lost_majority_says_so_and_what_is_left_to_do() -> None:
+    """One of two was wiped: no change can be asked for any more, and none is waited for."""
+    scene = Scenario(size=2)
+    scene.append(5)
+    left, wiped = scene.members
+    wiped.wipe()
+    wiped.start()
+    scene.until(lambda: left.node.members.lost_majority != "", "a problem")
+    (problem,) = [each for each in left.node.problems() if "nobody can be elected" in each]
+    assert problem.startswith("n1 runs on another directory than the one that votes")
+    assert "quorumlog recover --unsafe" in problem
+
+
+def test_one_of_three_that_has_lost_its_directory_is_no_lost_majority() -> None:
+    scene = Scenario()
+    scene.append(5)
+    wiped, leader = scene.followers()[0], scene.await_leader()
+    wiped.wipe()
+    wiped.start()
+    scene.run_for(ELECTION_MS / 2)
+    leader.stop()
+    (other,) = [each for each in scene.members if each not in (wiped, leader)]
+    scene.run_for(4 * ELECTION_MS)
+    assert wiped.replica in other.node.raft.connected
+    assert other.node.members.lost_majority == "", "the third is only away"

@@ -18,16 +18,16 @@ WIDTH, HEIGHT = 600, 80
 COUNTED = ("quorumlog_log_appended_records_total", "quorumlog_broker_messages_put_total")
 
 STYLE = """
-:root{color-scheme:light dark;--line:#8884;--bad:#c33;--good:#283}
+:root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:0 1rem 2rem}
 h1{font-size:1.25rem;margin:1rem 0 .2rem}h2{font-size:1.05rem;margin:1.6rem 0 .2rem}
 h3{font-size:.95rem;margin:1rem 0 .2rem}
 div.table{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:.25rem .9rem .25rem 0;border-bottom:1px solid var(--line)}
+th,td{text-align:left;padding:.25rem .9rem .25rem 0;border-bottom:1px solid #8884}
 td{white-space:nowrap}
 td.text{white-space:normal;min-width:14rem}
-.bad{color:var(--bad)}.good{color:var(--good)}
-svg{width:100%;max-width:38rem;height:5rem;border-bottom:1px solid var(--line)}
+.bad{color:#c33}.good{color:#283}
+svg{width:100%;max-width:38rem;height:5rem;border-bottom:1px solid #8884}
 polyline{fill:none;stroke:currentColor;stroke-width:1.5;vector-effect:non-scaling-stroke}
 """
 SCRIPT = """

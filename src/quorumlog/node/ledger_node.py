@@ -567,6 +567,7 @@ class LedgerNode:
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
+            self.members.lost_majority,
             self._time_marks.problem,
         )
         problems += [*filter(None, own), *self._installs.problems(), *self._fetcher.problems()]

@@ -149,6 +149,24 @@ class MemberChanges:
             " `quorumlog member` changes it"
         )
 
+    @property
+    def lost_majority(self) -> str:
+        """In a sentence; empty if those that vote could elect a leader, as far as this member knows."""
+        status, connected = self._raft.status(), self._raft.connected
+        if status.leader is not None or status.role not in (Role.FOLLOWER, Role.CANDIDATE):
+            return ""
+        voters = status.membership.voters()
+        renewed = {other.member_id for other in connected if other not in status.membership.members()}
+        lost = [v for v in voters if v.member_id in renewed and v not in (*connected, status.replica)]
+        if status.membership.has_quorum([voter for voter in voters if voter not in lost]):
+            return ""
+        names = ", ".join(voter.member_id for voter in lost)
+        return (
+            f"{names} runs on another directory than the one that votes, and without that one nobody"
+            " can be elected: start it with the one that votes, or, if that is lost, stop all members"
+            " and run quorumlog recover --unsafe on the directory of one that has lost nothing"
+        )
+
     # ---------------------------------------------------------------- what is asked for
 
     def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:

@@ -292,7 +292,7 @@ def test_without_the_extra_the_error_names_it(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ConfigError, match="--admin needs .*the extra `admin`: pip install"):
+    with pytest.raises(ConfigError, match=r"--admin needs .*the extra `admin`: pip install"):
         AdminPort(free("127.0.0.1"), LogProcess(cluster.server("n0")))
 
 

@@ -8,7 +8,8 @@
     |   |       UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset,
     |   |       UpgradeNotFinished, WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders,
     |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
-    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
+    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
+    |   |       NotAuthenticated
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -188,6 +189,18 @@ class UpgradeNotFinished(Refused):
     """It takes entries that earlier releases do not know: `quorumlog upgrade finish` comes first."""
 
     code = 427
+
+
+class Forbidden(Refused):
+    """The user has no right to it; the message says which."""
+
+    code = 430
+
+
+class NotAuthenticated(Refused):
+    """The servers have users, and this client has named none, or its password is wrong."""
+
+    code = 431
 
 
 class WrongLastIndex(Refused):

@@ -51,6 +51,7 @@ from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.log_state import Reset
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.system import now_ms
@@ -154,6 +155,7 @@ class AsyncLedgerClient:
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         given_ms = milliseconds(timeout_ms)
@@ -173,7 +175,7 @@ class AsyncLedgerClient:
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
         self._verbs = Verbs(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
-        self._io = IoLoop(self._protocol, events.told, tls)
+        self._io = IoLoop(self._protocol, events.told, tls, user)
         self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:
@@ -691,6 +693,7 @@ def connect_async(
     max_staleness_ms: float | None = None,
     read_from: str | None = None,
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> AsyncLedgerClient:
     """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`.
 
@@ -709,4 +712,5 @@ def connect_async(
         max_staleness_ms=max_staleness_ms,
         read_from=read_from,
         tls=tls,
+        user=user,
     )

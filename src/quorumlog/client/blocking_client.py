@@ -35,6 +35,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
@@ -197,6 +198,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
 
@@ -215,6 +217,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
                 max_staleness_ms=max_staleness_ms,
                 read_from=read_from,
                 tls=tls,
+                user=user,
             )
 
         super().__init__(

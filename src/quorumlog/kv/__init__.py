@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Txn,
     )
     from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
 _PLACES = {
@@ -112,6 +113,7 @@ def connect(
     cluster_id: str = "",
     errors: Unreadable = "raise",
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
     `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
@@ -127,6 +129,7 @@ def connect(
         cluster_id=cluster_id,
         errors=errors,
         tls=tls,
+        user=user,
     )
 
 
@@ -163,6 +166,7 @@ def connect_async(
     cluster_id: str = "",
     errors: Unreadable = "raise",
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
@@ -175,6 +179,7 @@ def connect_async(
         cluster_id=cluster_id,
         errors=errors,
         tls=tls,
+        user=user,
     )
 
 

@@ -54,6 +54,9 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Of a client that only asks how a member is: it is let in for a moment where others are refused."""
     tls_port: Int = 0
     """Of a peer: where it speaks TLS beside the plain port of `listens_on`; 0: it has one port."""
+    user: Text = ""
+    """Of a client: who it is, as it will prove where the server has users. Empty: its certificate says
+    it, or nothing does."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):

@@ -57,6 +57,7 @@ from quorumlog.store.state_files import (
     VERSION_WITH_CONTROL_ENTRIES,
     VERSION_WITH_RECOVERY,
     VERSION_WITH_START,
+    VERSION_WITH_USERS,
     WITHOUT_START,
     Checkpoint,
     HardStateFile,
@@ -538,6 +539,20 @@ class MemberDirectory:
         """On disk when this returns, and only then may one of a kind of this level be written. Raises
         DiskFull, StoreFailure; nothing has changed then."""
         self._refuse_releases_before(version_of(level, has_start=False))
+
+    @property
+    def has_users(self) -> bool:
+        """The log says who the users are, or has said it."""
+        return self._record.users
+
+    def note_users(self) -> None:
+        """As `allow_control_entries`, of entries that say so."""
+        if not self._record.users:
+            version = max(self._record.version, VERSION_WITH_USERS)
+            record = msgspec.structs.replace(self._record, users=True, version=version)
+            with _lack_of_space_named():
+                save_member(self._disk, self.path, record)
+            self._record = record
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""

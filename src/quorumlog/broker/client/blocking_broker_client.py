@@ -21,6 +21,7 @@ from quorumlog.broker.wire import (
     StatusResponse,
 )
 from quorumlog.errors import BadRequest
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 
@@ -40,11 +41,14 @@ class BrokerClient(Connected):
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
         only_looks: bool = False,
     ) -> None:
         """`only_looks`: at how a broker is, for a few seconds: also where it refuses connections."""
         super().__init__(
-            lambda: AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls, only_looks=only_looks),
+            lambda: AsyncBrokerClient(
+                server, timeout_ms=timeout_ms, tls=tls, user=user, only_looks=only_looks
+            ),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncBrokerClient._end,
         )

@@ -7,6 +7,7 @@ from typing import TypedDict
 from quorumlog.kv.client.codecs import Unreadable
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.requests.operations import Target
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 
@@ -17,6 +18,7 @@ class ClientOptions(TypedDict, total=False):
     cluster_id: str
     errors: Unreadable
     tls: ClientTls | None
+    user: ClientUser | None
 
 
 class PutOptions(TypedDict, total=False):

@@ -18,6 +18,7 @@ from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, To
 from quorumlog.broker.message import Message, StoredMessage
 from quorumlog.broker.wire import RoleResponse
 from quorumlog.errors import BadRequest
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
 from quorumlog.net.tls import ClientTls
 
@@ -40,11 +41,17 @@ class Producer(ClientShell[AsyncProducer]):
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Raises ConfigError."""
         super().__init__(
             lambda: AsyncProducer(
-                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms, tls=tls
+                servers,
+                idempotent=idempotent,
+                producer_id=producer_id,
+                timeout_ms=timeout_ms,
+                tls=tls,
+                user=user,
             ),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncProducer._end,
@@ -130,6 +137,7 @@ class Consumer(BlockingRun):
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
         ConfigError, BadRequest."""
@@ -144,6 +152,7 @@ class Consumer(BlockingRun):
                 orderly=orderly,
                 timeout_ms=timeout_ms,
                 tls=tls,
+                user=user,
             ),
             lambda: BadRequest("the client is closed: make another one"),
             stays_with_parent=ONE_MEMBER,
@@ -169,11 +178,16 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
     changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
 
     def __init__(
-        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+        self,
+        servers: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Raises ConfigError."""
         super().__init__(
-            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls),
+            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls, user=user),
             lambda: BadRequest("the client is closed: make another one"),
         )
 

@@ -51,12 +51,13 @@ from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.log_state import Reset
+from quorumlog.log_state.users import UserOrder
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, UsersResponse, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -592,6 +593,18 @@ class AsyncLedgerClient:
         Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
         leadership was lost meanwhile, and asking again does no harm."""
         return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
+
+    async def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
+        """Add, change or remove a user, a role or what is granted to a role (docs/security.md). Returns
+        the index of the entry that says so.
+
+        Raises BadRequest where it makes no sense, Forbidden, UpgradeNotFinished, LevelNotTold;
+        OutcomeUnknown if leadership was lost meanwhile."""
+        return await self._run(self._verbs.change_users(order, timeout_ms))
+
+    async def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
+        """Who the users are, and what is granted to which role."""
+        return await self._run(self._verbs.users(timeout_ms))
 
     async def change_members(
         self,

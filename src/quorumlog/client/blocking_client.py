@@ -35,11 +35,12 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
+from quorumlog.log_state.users import UserOrder
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, UsersResponse, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -679,6 +680,18 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
         leadership was lost meanwhile, and asking again does no harm."""
         return self._thread.run(self._it.finish_upgrade(timeout_ms=timeout_ms))
+
+    def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
+        """Add, change or remove a user, a role or what is granted to a role (docs/security.md). Returns
+        the index of the entry that says so.
+
+        Raises BadRequest where it makes no sense, Forbidden, UpgradeNotFinished, LevelNotTold;
+        OutcomeUnknown if leadership was lost meanwhile."""
+        return self._thread.run(self._it.change_users(order, timeout_ms=timeout_ms))
+
+    def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
+        """Who the users are, and what is granted to which role."""
+        return self._thread.run(self._it.users(timeout_ms=timeout_ms))
 
     def change_members(
         self,

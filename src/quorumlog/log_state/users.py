@@ -71,8 +71,8 @@ class Grant(_Value, frozen=True, order=True):
     """Of the one name that is `prefix`."""
 
     def __str__(self) -> str:
-        name = self.prefix.decode(errors="backslashreplace")
-        return f"{self.right} {self.kind} {name}{'' if self.is_exact else '*'}"
+        name = self.prefix.decode(errors="backslashreplace") + "*" * (not self.is_exact)
+        return f"{self.right} {self.kind}" + f" {name}" * (self.kind is not Kind.CLUSTER)
 
     @property
     def bounds(self) -> tuple[bytes, bytes | None]:
@@ -96,7 +96,7 @@ class Verifier(_Value, frozen=True):
     """What SCRAM-SHA-256 checks a password by. It does not tell the password."""
 
     salt: Annotated[bytes, Meta(min_length=16, max_length=64)]
-    iterations: Annotated[int, Meta(ge=ITERATIONS, le=MOST_ITERATIONS)]
+    iterations: Annotated[int, Meta(ge=1, le=MOST_ITERATIONS)]
     stored_key: Key
     server_key: Key
 
@@ -276,8 +276,18 @@ class UserOrder(_Value, frozen=True):
     verifier: Verifier | None = None
 
 
+def checked_order(order: UserOrder) -> UserOrder:
+    """As a log can say it. Raises BadRequest."""
+    try:
+        return msgspec.msgpack.decode(_encode(order), type=UserOrder)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise BadRequest(f"{USER_NAMES.format(order.name)} ({error})") from None
+
+
 def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
     """`secret`: drawn for this. Raises BadRequest."""
+    if order.verifier is not None and order.verifier.iterations < ITERATIONS:
+        raise BadRequest(f"a password is hashed {ITERATIONS} times at least")
     change = msgspec.structs.replace(_change_of(users, order), secret=b"" if users.secret else secret)
     after = users.changed(change)
     if not after.has_administrator:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import NO_USERS, Kind, Right, Rights, Users
+from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, Users
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM
 from quorumlog.net.hello import Challenge, Hello
@@ -31,6 +31,10 @@ audit = logging.getLogger("quorumlog.audit")
 RETRY_UNKNOWN_MS = 200
 WRONG = "the user or the password is wrong"
 """Of both alike: nobody learns who is a user."""
+NAMELESS = (
+    "there are users here, and this connection has said none: name one (--user and --password-file,"
+    " user= in Python, or a certificate)"
+)
 MOST_KEPT = 1000
 """Names of one connection that it is known for whether it may."""
 
@@ -49,8 +53,12 @@ class Need(NamedTuple):
     """Of a range of names: where it ends; None: nowhere. Empty: `name` alone."""
     is_any: bool = False
     """On any name at all."""
+    instead: Right | None = None
+    """Does as well."""
 
     def is_met(self, rights: Rights) -> bool:
+        if self.instead is not None and self._replace(right=self.instead, instead=None).is_met(rights):
+            return True
         if self.is_any:
             return rights.may_some(self.right, self.kind)
         if self.stop == b"":
@@ -162,7 +170,7 @@ class Caller:
         self._connection = connection
         self._kept: tuple[int, set[Any]] = (0, set())
         """The generation, and what was met in it."""
-        self._rights = Rights(())
+        self._rights = NO_RIGHTS
         self.open_in = 0
         """The generation in which everybody may do everything. For a hot path: if it is that of the
         access, there is nothing to check."""
@@ -175,7 +183,9 @@ class Caller:
             self._kept = access.generation, set()
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
-            elif access.users is not None:
+            elif access.users is None:
+                self._rights = NO_RIGHTS
+            else:
                 self._rights = access.users.rights_of(self._connection.user)
         return self.open_in != access.generation
 
@@ -184,6 +194,15 @@ class Caller:
         """It is a user, as far as is known by now."""
         users = self._access.users
         return users is not None and users.user(self._connection.user) is not None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.is_checked and self._rights.is_admin
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """User and address, for the audit."""
+        return self._connection.user, self._connection.peer_name
 
     def passes(self, key: object) -> bool:
         """Whether `refusal(key, ...)` was None, in this generation."""
@@ -196,21 +215,23 @@ class Caller:
         access, user = self._access, self._connection.user
         if access.users is None:
             return access.unknown
-        if not user:
-            return NotAuthenticated(
-                "there are users here, and this connection has said none: name one (--user and"
-                " --password-file, user= in Python, or a certificate)"
-            )
+        if not self.has_name:
+            self._note(f"user {user}" if user else "nobody", "refused, as no user")
+            return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
+        kept = self._kept[1]
         missing = [Need(Right.ADMIN, Kind.CLUSTER)] if needs is None else []
         missing += [need for need in needs or () if not need.is_met(self._rights)]
-        kept = self._kept[1]
         if len(kept) >= MOST_KEPT:
             kept.clear()
         if not missing and needs is not None:
             kept.add(key)
             return None
         refused = f"user {user} may not {missing[0]}"
-        if refused not in kept:
-            kept.add(refused)
-            audit.warning("%s at %s: refused", refused, self._connection.peer_name)
+        self._note(refused, "refused")
         return Forbidden(f"{refused}: an administrator may grant it (quorumlog grant)")
+
+    def _note(self, who: str, what: str) -> None:
+        """Once in a generation."""
+        if who not in self._kept[1]:
+            self._kept[1].add(who)
+            audit.warning("%s at %s: %s", who, self._connection.peer_name, what)

@@ -24,6 +24,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.figures import now
+from quorumlog.log_state.users import UserOrder
 from quorumlog.store.directory_kind import (
     LOCK_NAME,
     OWN_FOLDERS,
@@ -63,8 +64,10 @@ from quorumlog.store.state_files import (
     HardStateFile,
     MemberRecord,
     Recovery,
+    delete_first_admin,
     encode_checkpoint,
     load_checkpoint,
+    load_first_admin,
     load_member,
     load_start,
     read_readable,
@@ -553,6 +556,14 @@ class MemberDirectory:
             with _lack_of_space_named():
                 save_member(self._disk, self.path, record)
             self._record = record
+
+    def first_admin(self) -> UserOrder | None:
+        """That was left here while the member was stopped. Raises DirectoryDamaged."""
+        return load_first_admin(self._disk, self.path)
+
+    def forget_first_admin(self) -> None:
+        """Raises StoreFailure."""
+        delete_first_admin(self._disk, self.path)
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""

@@ -16,6 +16,7 @@ from quorumlog.entry import EntryKind, Formation, HardState, Replica, SetBack
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.users import UserOrder
 from quorumlog.store.disk import (
     Disk,
     is_lack_of_space,
@@ -241,6 +242,53 @@ def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
         replace_file(disk, path, encode_member(record), synced=True)
     except OSError as error:
         raise StoreFailure(refusal(path, "written", error)) from error
+
+
+# ---------------------------------------------------------------- The file `admin-bootstrap`
+# Who is to become an administrator, left in the directory of a stopped member: two lines as of `member`,
+# the first a JSON array of a UserOrder, whose bytes are base64.
+
+FIRST_ADMIN_NAME = "admin-bootstrap"
+
+
+def save_first_admin(disk: Disk, directory: str, order: UserOrder) -> None:
+    """On disk when this returns. Raises OSError."""
+    line = msgspec.json.encode(order)
+    data = line + f"\ncrc32={crc32(line):08x}\n".encode()
+    replace_file(disk, f"{directory}/{FIRST_ADMIN_NAME}", data, synced=True)
+
+
+def load_first_admin(disk: Disk, directory: str) -> UserOrder | None:
+    """None if there is no such file. Raises DirectoryDamaged."""
+    path = f"{directory}/{FIRST_ADMIN_NAME}"
+    try:
+        data = read_file(disk, path)
+        if data is None:
+            return None
+        line, _, rest = data.partition(b"\n")
+        if rest != f"crc32={crc32(line):08x}\n".encode():
+            raise ValueError("its CRC does not match")
+        return msgspec.json.decode(line, type=UserOrder)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_no_damage(error):
+            raise
+        raise DirectoryDamaged(
+            f"{path} cannot be used: {reason_of(error)} (position 0). Stop the member and write it again"
+            " (quorumlog init-admin)",
+            path=path,
+            position=0,
+        ) from error
+
+
+def delete_first_admin(disk: Disk, directory: str) -> None:
+    """Raises StoreFailure."""
+    path = f"{directory}/{FIRST_ADMIN_NAME}"
+    try:
+        if disk.exists(path):
+            disk.unlink(path)
+            disk.sync_directory(directory)
+    except OSError as error:
+        raise StoreFailure(refusal(path, "deleted", error)) from error
 
 
 # ---------------------------------------------------------------- HardStateFile

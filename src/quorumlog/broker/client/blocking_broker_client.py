@@ -147,7 +147,11 @@ class BrokerClient(Connected):
 
 
 def connect(
-    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    server: str,
+    *,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> BrokerClient:
     """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""
-    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls)
+    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)

@@ -84,6 +84,7 @@ class ServingMember(LedgerServer):
             doors=doors,
             hold_machines=config.hold_machines,
             tls=tls,
+            users_group=config.users_group,
         )
         self._tls_options = config.tls
         self._places = dict(config.state_machines)
@@ -110,6 +111,8 @@ class ServingMember(LedgerServer):
             log.warning("needs a restart to change: state_machines")
         if frozenset(config.hold_machines) != self._held_machines:
             log.warning("needs a restart to change: hold_machines")
+        if (config.users_group or self.groups[0].group) != self._users.group:
+            log.warning("needs a restart to change: [users]")
         if config.tls != self._tls_options:
             log.warning("needs a restart to change: [tls]; what its files hold is read again without")
         root = logging.getLogger()

@@ -10,7 +10,8 @@ from functools import partial
 from typing import cast
 
 from quorumlog.config import parse_address
-from quorumlog.errors import ConnectionFull, ProtocolViolation
+from quorumlog.errors import ConnectionFull, LedgerError, ProtocolViolation
+from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.messages import (
     GROUP,
     CancelRequest,
@@ -22,11 +23,14 @@ from quorumlog.kv.requests.messages import (
     size_bytes_of,
     words_to_old_client,
 )
+from quorumlog.kv.service.needs import lease_of, needs_of
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.service.sessions import refuse
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine, MemoryEngine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
+from quorumlog.log_state.users import Kind, Right
+from quorumlog.net.access import Caller, Need
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import (
@@ -67,6 +71,8 @@ class _Client:
         """How large the requests are that are not answered, by their ids."""
         self._asked_bytes = 0
         self._waits = False
+        self._access = door.access
+        self._caller = Caller(door.access, connection)
 
     def frame(self, frame: Frame) -> None:
         message = frame.message
@@ -90,7 +96,42 @@ class _Client:
                 return
             self._asked[number] = size_bytes
             self._asked_bytes += size_bytes
-        self._door.service.request(self, request)
+        if self._caller.open_in != self._access.generation and self._caller.is_checked:
+            self._checked(request)
+        else:
+            self._door.service.request(self, request)
+
+    def _checked(self, request: Request) -> None:
+        """Its rights first."""
+        number, service = request.request_id, self._door.service
+        refusal = self.refusal_of(request)
+        lease = None if refusal is not None else lease_of(request)
+        if isinstance(request, CancelRequest):
+            service.request(self, request)
+        elif refusal is not None:
+            refuse(self, number, refusal)
+        elif lease is None:
+            service.request(self, request)
+        else:
+            service.ask_lease_keys(self, lease[0], partial(self._lease_keys, request, lease[1]))
+
+    def _lease_keys(self, request: Request, right: Right, keys: list[bytes] | LedgerError) -> None:
+        refusal = keys if isinstance(keys, LedgerError) else None
+        if not isinstance(keys, LedgerError):
+            needs = tuple(Need(right, Kind.KEY, key) for key in keys)
+            refusal = self._caller.refusal(needs, needs)
+        if refusal is not None:
+            refuse(self, request.request_id, refusal)
+        else:
+            self._door.service.request(self, request)
+
+    def refusal_of(self, request: Request) -> LedgerError | None:
+        """As its rights are by now."""
+        try:
+            needs = needs_of(request)
+        except InvalidRequest as refusal:
+            return refusal
+        return self._caller.refusal(needs, needs)
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
@@ -196,12 +237,17 @@ class KeyValueDoor(Door):
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(loop.call_soon_threadsafe, self._service.drain)
+        self._listener.access = self.access
+        self.access.moved.append(self._rights_moved)
         host, port = self._listen
         await self._listener.open(host, port)
         member.ports[STORE] = self.address
         self.ports = member.ports
         log.info("the key-value store listens on %s%s", self.address, self._listener.speaks)
         self._tick()
+
+    def _rights_moved(self) -> None:
+        self.service.watches.end_refused(lambda client, asked: cast(_Client, client).refusal_of(asked))
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)
@@ -233,3 +279,5 @@ class KeyValueDoor(Door):
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
+        if self._rights_moved in self.access.moved:
+            self.access.moved.remove(self._rights_moved)

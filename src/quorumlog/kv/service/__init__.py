@@ -2,6 +2,6 @@
 an input, so that the simulator runs the same.
 
 Read in this order: `sessions` (who asks), `lease_clock` (commands of many clients as one append; when
-leases end, on the leader), `watch_hub` (who hears of which changes), `service` (one request after the
-other).
+leases end, on the leader), `watch_hub` (who hears of which changes), `needs` (which right each
+request takes), `service` (one request after the other).
 """

@@ -265,6 +265,22 @@ class KeyValueService:
 
         member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
 
+    def ask_lease_keys(
+        self, session: Session, lease: int, done: Callable[[list[bytes] | LedgerError], None]
+    ) -> None:
+        """Of who is not known to have a right to them yet."""
+
+        def answered(outcome: Answer) -> None:
+            try:
+                if isinstance(outcome, LedgerError):
+                    raise outcome
+                done(read_answer(outcome[0], LeaseKeysAnswer)[1].keys)
+            except LedgerError as refusal:
+                done(refusal)
+
+        question = encode(LeaseKeys(lease))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
+
     def _time_to_live(self, session: Session, request: TimeToLiveRequest) -> None:
         number, lease = request.request_id, request.lease
 

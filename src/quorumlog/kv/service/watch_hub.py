@@ -196,6 +196,13 @@ class WatchHub:
         """That have watches."""
         return [session for session, watches in self._watches.items() if watches]
 
+    def end_refused(self, refusal_of: Callable[[Session, WatchRequest], LedgerError | None]) -> None:
+        """Rights have moved."""
+        for watch in [each for of in self._watches.values() for each in of.values()]:
+            refusal = refusal_of(watch.session, watch.asked)
+            if refusal is not None:
+                self._end(watch, refusal)
+
     def _step_in(self, watch: OneWatch) -> None:
         watch.in_step = True
         if watch.asked.end:

@@ -106,7 +106,7 @@ def _serve(product: str) -> None:
 
         served = LocalStores(1)
     else:
-        from quorumlog.broker.dledger.dledger_door import LocalBrokers
+        from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 
         served = LocalBrokers(1, topics={"t": 1})
     with served:

@@ -145,8 +145,8 @@ OUTPUTS = [
         "from quorumlog.kv.client.blocking_recipes import BlockingRecipes\n",
     ),
     Output(
-        "broker/client/blocking_broker_client.py",
-        "BrokerClient: blocks until the answer is there.",
+        "broker/client/blocking.py",
+        "Clients of a broker for programs without asyncio. Any thread may call.",
         (
             Class(
                 "broker/client/async_broker_client.py",
@@ -158,21 +158,8 @@ OUTPUTS = [
                 after="self._connect()",
                 attributes={"server": "str"},
             ),
-        ),
-        imports="from quorumlog.broker.client.connected import Connected\n",
-        more="def connect(\n"
-        "    server: str,\n    *,\n    timeout_ms: int = DEFAULT_TIMEOUT_MS,\n"
-        "    tls: ClientTls | None = None,\n    user: ClientUser | None = None,\n"
-        ") -> BrokerClient:\n"
-        '    """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""\n'
-        "    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)\n",
-    ),
-    Output(
-        "broker/client/groups/blocking_groups.py",
-        "Producer, Consumer and BrokerAdmin for programs without asyncio. Any thread may call.",
-        (
             Class(
-                "broker/client/groups/async_producer.py",
+                "broker/client/async_producer.py",
                 "AsyncProducer",
                 "Producer",
                 closed=CLOSED,
@@ -182,7 +169,7 @@ OUTPUTS = [
                 without=("send_encoded",),
             ),
             Class(
-                "broker/client/groups/async_consumer.py",
+                "broker/client/async_consumer.py",
                 "AsyncConsumer",
                 "Consumer",
                 bases="BlockingRun",
@@ -192,14 +179,21 @@ OUTPUTS = [
                 without=("poll", "run"),
             ),
             Class(
-                "broker/client/groups/async_broker_admin.py",
+                "broker/client/async_broker_admin.py",
                 "AsyncBrokerAdmin",
                 "BrokerAdmin",
                 closed=CLOSED,
             ),
         ),
-        imports="from quorumlog.broker.client.groups.blocking_run import ONE_MEMBER, BlockingRun\n"
+        imports="from quorumlog.broker.client.blocking_shells import BlockingRun, Connected\n"
+        "from quorumlog.broker.client.blocking_shells import ONE_MEMBER\n"
         "from quorumlog.net.loop_thread import ONE_SESSION\n",
+        more="def connect(\n"
+        "    server: str,\n    *,\n    timeout_ms: int = DEFAULT_TIMEOUT_MS,\n"
+        "    tls: ClientTls | None = None,\n    user: ClientUser | None = None,\n"
+        ") -> BrokerClient:\n"
+        '    """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""\n'
+        "    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)\n",
     ),
 ]
 
@@ -215,7 +209,9 @@ class Writer:
     def text(self) -> str:
         body = "\n\n".join("\n".join(self._class(each)) for each in self._output.classes)
         body = f"{body}\n\n{self._output.more}"
-        names = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
+        nodes = list(ast.walk(ast.parse(body)))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names -= {node.arg for node in nodes if isinstance(node, ast.arg)}
         imports = self._imports(names)
         head = f'"""{self._output.says}\n\nWritten by harness/blocking_clients.py: do not edit.\n"""\n\n'
         text = f"{head}from __future__ import annotations\n\n{imports}\n\n{body}"

@@ -29,7 +29,7 @@ from harness.proxy import CUT, Network, both_ways
 from nemesis.failover.group import SLAVES
 from quorumlog.broker import Message, connect
 from quorumlog.broker.client.switching import Lost, Survey, Switch, SwitchReport, change_list
-from quorumlog.broker.epochs.epoch_rule import named_by
+from quorumlog.broker.epochs import named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest
 from quorumlog.errors import LedgerError

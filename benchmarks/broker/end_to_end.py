@@ -18,8 +18,8 @@ import numpy as np
 from harness.broker_cluster import BrokerCluster
 from harness.rocketmq.java_broker import JavaBroker
 from quorumlog.broker import Message
-from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
-from quorumlog.broker.client.groups.async_producer import AsyncProducer
+from quorumlog.broker.client.async_consumer import AsyncConsumer
+from quorumlog.broker.client.async_producer import AsyncProducer
 from quorumlog.broker.message import StoredMessage
 
 RATES = (100, 1000)

@@ -7,8 +7,8 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 
-from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
-from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
+from quorumlog.broker.client.async_broker_admin import AsyncBrokerAdmin
+from quorumlog.broker.client.async_consumer import AsyncConsumer
 from quorumlog.broker.message import StoredMessage
 from quorumlog.errors import LedgerError
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.client.broker_calls import BrokerProduct, call_of
-from quorumlog.broker.client.broker_verbs import pulled_of
+from quorumlog.broker.client.broker_calls import BrokerProduct, call_of, pulled_of
 from quorumlog.broker.message import Message, encode_records
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.wire import GROUP, AnyBrokerMessage, PullRequest, SendRequest, SendResponse

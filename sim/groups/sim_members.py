@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.client.broker_verbs import pulled_of
+from quorumlog.broker.client.broker_calls import pulled_of
 from quorumlog.broker.group_commands import (
     REAL_QUEUE,
     REAL_TOPIC,

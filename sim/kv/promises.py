@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from quorumlog.kv.requests.operations import decode_key_value
+from quorumlog.kv.requests import decode_key_value
 from quorumlog.kv.store.engine import CHANGE, CHANGES
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.testing.promises import Violation

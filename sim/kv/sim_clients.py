@@ -8,34 +8,30 @@ from typing import Any
 from quorumlog.errors import LedgerError
 from quorumlog.kv.client.asking import StoreProduct
 from quorumlog.kv.errors import KeyValueError
-from quorumlog.kv.requests.answers import (
-    DeleteAnswer,
-    Event,
-    GrantAnswer,
-    RangeAnswer,
-    TxnAnswer,
-    read_answer,
-)
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     AnswerResponse,
     CommandRequest,
+    Compare,
+    DeleteAnswer,
+    DeleteRange,
+    Event,
     EventsResponse,
+    Grant,
+    GrantAnswer,
     KeepAliveRequest,
+    Put,
     QuestionRequest,
+    Range,
+    RangeAnswer,
+    Relation,
     Request,
     Response,
-    WatchRequest,
-)
-from quorumlog.kv.requests.operations import (
-    Compare,
-    DeleteRange,
-    Grant,
-    Put,
-    Range,
-    Relation,
     Target,
     Txn,
+    TxnAnswer,
+    WatchRequest,
     encode,
+    read_answer,
 )
 from quorumlog.net.rpc.calls import (
     ANY_MEMBER,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     GROUP,
     Request,
     Response,
     request_decoder,
 )
-from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
-from quorumlog.kv.store.changes import Change, Ended, Feed
+from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions
+from quorumlog.kv.store.keyspace import Change, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse

@@ -10,7 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from quorumlog.consensus.ready import Role
-from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.service import StoreOptions
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import SimulationProfile

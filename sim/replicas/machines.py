@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.epochs.epoch_history import Peer, Run
-from quorumlog.broker.failover.failover_rules import Answer, FailoverRules
-from quorumlog.broker.failover.failover_steps import OnDisk, Request
+from quorumlog.broker.epochs import Peer, Run
+from quorumlog.broker.failover import Answer, FailoverRules, OnDisk, Request
 from quorumlog.broker.replication import replica as replicas
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink, Work
-from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.replica_core import ReplicaObserver
+from quorumlog.broker.replication.links import SlaveLink, Work
+from quorumlog.broker.replication.replica import Replica, ReplicaObserver
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError

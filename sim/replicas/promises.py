@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from quorumlog.broker.epochs.epoch_history import Epoch, Run, RunKey
-from quorumlog.broker.failover.coordinator import NO_HOLDER, ElectionRecord
+from quorumlog.broker.epochs import Epoch, Run, RunKey
+from quorumlog.broker.failover import NO_HOLDER, ElectionRecord
 from quorumlog.broker.message import BLANK_MAGIC, PutResult
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.replica import Replica

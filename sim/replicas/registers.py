@@ -11,9 +11,17 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from quorumlog.broker.failover.coordinator import NO_HOLDER, ElectionRecord, Granted, Standing
-from quorumlog.broker.failover.failover_rules import RELAYS_PER_LEASE, Answer
-from quorumlog.broker.failover.failover_steps import Put, Renew, Request
+from quorumlog.broker.failover import (
+    NO_HOLDER,
+    RELAYS_PER_LEASE,
+    Answer,
+    ElectionRecord,
+    Granted,
+    Put,
+    Renew,
+    Request,
+    Standing,
+)
 from sim.replicas.machines import Clock
 
 if TYPE_CHECKING:

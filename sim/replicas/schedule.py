@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.failover.failover_rules import FailoverOptions
+from quorumlog.broker.failover import FailoverOptions
 from quorumlog.broker.offline.offline_store import OfflineStore
 from sim.replicas.machines import SMALL, TICK_MS, Broker
 from sim.replicas.promises import KEY, ROOT, places_in

@@ -17,17 +17,14 @@ from msgspec.structs import replace as replace_record
 
 from quorumlog.broker.client.switching import Switch, SwitchReport, shown_by
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.epochs.epoch_history import Epoch, Run, RunKey
-from quorumlog.broker.epochs.epoch_rule import named_by
+from quorumlog.broker.epochs import Epoch, Run, RunKey, named_by
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.failover.failover_rules import FailoverOptions
+from quorumlog.broker.failover import FailoverOptions
 from quorumlog.broker.message import Message, PutResult, PutStatus, encode_records
 from quorumlog.broker.record_batch import RecordBatch
-from quorumlog.broker.replication.protocol import old_dialect
-from quorumlog.broker.replication.protocol.master_link import MasterLink
-from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink
-from quorumlog.broker.replication.replica_master import DRAIN_MS
+from quorumlog.broker.replication import links as old_dialect
+from quorumlog.broker.replication.links import MasterLink, OldMasterLink, SlaveLink
+from quorumlog.broker.replication.replica import DRAIN_MS
 from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.testing.disk import Crashed, SimDisk

@@ -209,7 +209,7 @@ def test_every_module_is_reached_from_an_entry_point() -> None:
         }
     reached: set[str] = set()
     waiting = ["quorumlog", "quorumlog.cli.main", "quorumlog.testing", "pyspark_quorumlog"]
-    waiting += ["quorumlog.kv.testing", "quorumlog.broker.dledger.dledger_door"]
+    waiting += ["quorumlog.kv.testing", "quorumlog.broker.dledger.dledger_broker"]
     waiting += [module for module in MODULES if module.endswith(".__main__")]
     while waiting:
         module = waiting.pop()

@@ -14,7 +14,7 @@ import pytest
 
 from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.blocking_broker_client import BrokerClient
+from quorumlog.broker.client.blocking import BrokerClient
 from quorumlog.broker.errors import QueueOffsetOutOfRange, UnknownTopic
 from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, OutcomeUnknown, Unreachable
 from tests.cli.conftest import Cli

@@ -15,7 +15,7 @@ import pytest
 
 from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, SendReceipt, connect, connect_async
-from quorumlog.broker.client.groups.blocking_groups import Producer
+from quorumlog.broker.client.blocking import Producer
 from quorumlog.broker.errors import (
     InSyncReplicasNotEnough,
     NeedsReplicatedRole,

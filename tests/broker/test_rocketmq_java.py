@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from harness.maven import Unavailable
 from harness.rocketmq.store_tool import StoreTool, class_path
 from quorumlog.broker.message import Message, PutResult, crc_of, encode_records
-from quorumlog.broker.offline.converter import convert_to_classic
-from quorumlog.broker.offline.offline_ledger import OfflineLedger
+from quorumlog.broker.offline.offline_ledger import OfflineLedger, convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.message_store import MessageStore

@@ -12,7 +12,7 @@ import pytest
 
 from quorumlog.broker import Consumer, Message
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.message import PutResult, encode_records
 from quorumlog.broker.record_batch import RecordBatch

@@ -11,7 +11,7 @@ from subprocess import Popen
 import pytest
 
 from quorumlog.broker import BrokerAdmin, Message, connect
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.testing import LocalStores

@@ -15,20 +15,21 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.epochs.epoch_history import Epoch, Peer
+from quorumlog.broker.epochs import Epoch, Peer
 from quorumlog.broker.group_commands import Command as GroupCommand
 from quorumlog.broker.group_commands import Question as GroupQuestion
-from quorumlog.broker.replication.protocol.ha_frames import HaCodec, HaMessage, SlaveLog
-from quorumlog.broker.replication.protocol.old_dialect import (
+from quorumlog.broker.replication.links import (
+    HaCodec,
+    HaMessage,
     Hello1,
     Refuse1,
+    SlaveLog,
     Start1,
     State1,
     Welcome1,
 )
 from quorumlog.broker.wire import GROUP, AnyBrokerMessage, GroupCommandRequest, GroupQuestionRequest
-from quorumlog.kv.requests import messages as store_messages
-from quorumlog.kv.requests import operations
+from quorumlog.kv import requests as store_messages
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import BROKER, STORE, Hello, client_hello
@@ -85,8 +86,8 @@ def said_to_store(random: Random, count: int) -> Iterator[bytes]:
         for fields in mutated(kind, random, count):
             yield control_frame(group, fields, random.choice([b"", b"", b"\0" * 48]))
     for outer, union in (
-        (store_messages.CommandRequest, operations.Command),
-        (store_messages.QuestionRequest, operations.Question),
+        (store_messages.CommandRequest, store_messages.Command),
+        (store_messages.QuestionRequest, store_messages.Question),
     ):
         for message in messages_of(union):
             for number, fields in enumerate(mutated(message, random, count), 1):

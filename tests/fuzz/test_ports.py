@@ -17,7 +17,7 @@ from harness.broker_process import BrokerProcess
 from quorumlog import LocalCluster, connect
 from quorumlog.broker import BrokerAdmin, Message
 from quorumlog.broker import connect as connect_broker
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.config import TlsOptions
 from quorumlog.kv import connect as connect_store

@@ -5,31 +5,29 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from quorumlog.batch import EntryBatch
-from quorumlog.kv.requests.answers import (
-    CompactAnswer,
-    DeleteAnswer,
-    GrantAnswer,
-    HistoryAnswer,
-    PutAnswer,
-    RangeAnswer,
-    RevokeAnswer,
-    StandAnswer,
-    TxnAnswer,
-    read_answer,
-)
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     Command,
     Compact,
+    CompactAnswer,
+    DeleteAnswer,
     DeleteRange,
     Grant,
+    GrantAnswer,
     History,
+    HistoryAnswer,
     Put,
+    PutAnswer,
     Question,
     Range,
+    RangeAnswer,
     Revoke,
+    RevokeAnswer,
     Stand,
+    StandAnswer,
     Txn,
+    TxnAnswer,
     encode,
+    read_answer,
 )
 from quorumlog.kv.store.machine import KeyValueMachine
 

@@ -24,28 +24,26 @@ from quorumlog.kv.errors import (
     LeaseExists,
     LeaseNotFound,
 )
-from quorumlog.kv.requests.answers import (
-    CompactAnswer,
-    DeleteAnswer,
-    GrantAnswer,
-    PutAnswer,
-    RangeAnswer,
-    RevokeAnswer,
-    TxnAnswer,
-)
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     Compact,
+    CompactAnswer,
     Compare,
+    DeleteAnswer,
     DeleteRange,
     Grant,
+    GrantAnswer,
     KeyValue,
     Operation,
     Put,
+    PutAnswer,
     Range,
+    RangeAnswer,
     Relation,
     Revoke,
+    RevokeAnswer,
     Target,
     Txn,
+    TxnAnswer,
 )
 from quorumlog.server.free_ports import free_ports
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     FROM_KEY,
     Command,
     Compare,

@@ -10,8 +10,7 @@ import msgspec
 from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.kv.client.asking import StoreProduct
 from quorumlog.kv.errors import Compacted
-from quorumlog.kv.requests.answers import done
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     AnswerResponse,
     CancelRequest,
     CommandRequest,
@@ -20,6 +19,7 @@ from quorumlog.kv.requests.messages import (
     StatusAnswer,
     StoreStatusRequest,
     WatchRequest,
+    done,
     request_decoder,
 )
 from quorumlog.net.errors import error_response

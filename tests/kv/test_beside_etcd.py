@@ -13,14 +13,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.errors import KeyValueError
-from quorumlog.kv.requests.answers import GrantAnswer, RevokeAnswer
-from quorumlog.kv.requests.limits import check
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     FROM_KEY,
     Compact,
     Compare,
     DeleteRange,
     Grant,
+    GrantAnswer,
     History,
     KeyValue,
     Operation,
@@ -28,8 +27,10 @@ from quorumlog.kv.requests.operations import (
     Range,
     Relation,
     Revoke,
+    RevokeAnswer,
     Target,
     Txn,
+    check,
     encode,
 )
 from tests.kv.applied import AppliedStore

@@ -18,23 +18,31 @@ from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, OutcomeUnkn
 from quorumlog.kv.client import leasing
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.gateway.routes import GatewayMembers, Routes
-from quorumlog.kv.requests.answers import Event, GrantAnswer, PutAnswer, RevokeAnswer, done
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     GROUP,
     AnswerResponse,
     CancelRequest,
     CommandRequest,
+    Event,
     EventsResponse,
+    Grant,
+    GrantAnswer,
     KeepAliveRequest,
+    KeyValue,
+    Put,
+    PutAnswer,
     Request,
     Response,
+    Revoke,
+    RevokeAnswer,
     StatusAnswer,
     StoreStatusRequest,
     WatchRequest,
+    decode_command_of_client,
+    done,
     request_decoder,
 )
-from quorumlog.kv.requests.operations import Grant, KeyValue, Put, Revoke, decode_command_of_client
-from quorumlog.kv.service.service import LEADERLESS_TIMEOUTS
+from quorumlog.kv.service import LEADERLESS_TIMEOUTS
 from quorumlog.net import system
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import encode_frame

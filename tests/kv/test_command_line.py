@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from quorumlog.cli.main import app
 from quorumlog.kv import connect
-from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.ledger_space import LedgerSpace

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv.door import KeyValueDoor
 from quorumlog.kv.gateway.gateway import EtcdGateway, _Client
-from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.frame import Frame
 from quorumlog.node import LedgerNode

@@ -16,50 +16,45 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import ResultUnknown
+from quorumlog.kv import requests, service
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests import answers, limits
-from quorumlog.kv.requests.answers import (
-    Event,
-    LeaseKeysAnswer,
-    LeasesAnswer,
-    RangeAnswer,
-    TxnAnswer,
-    read_answer,
-)
-from quorumlog.kv.requests.messages import (
-    AnswerResponse,
-    EventsResponse,
-    Response,
-    WatchRequest,
-)
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     FROM_KEY,
+    AnswerResponse,
     Command,
     Compact,
     Compare,
     DeleteRange,
+    Event,
+    EventsResponse,
     Grant,
     History,
     LeaseKeys,
+    LeaseKeysAnswer,
     Leases,
+    LeasesAnswer,
     Put,
     Range,
+    RangeAnswer,
     Relation,
+    Response,
     Revoke,
     Stand,
     Target,
     Txn,
+    TxnAnswer,
+    WatchRequest,
     decode_command,
     encode,
+    read_answer,
 )
-from quorumlog.kv.service import service
-from quorumlog.kv.service.lease_clock import CommandBatches
-from quorumlog.kv.service.watch_hub import WatchHub
-from quorumlog.kv.store import keyspace, machine, ranges, rocks_engine
-from quorumlog.kv.store.changes import Changed, Feed
+from quorumlog.kv.service import CommandBatches, WatchHub
+from quorumlog.kv.store import engine as rocks_engine
+from quorumlog.kv.store import keyspace, machine
+from quorumlog.kv.store import keyspace as ranges
+from quorumlog.kv.store.engine import RocksEngine
+from quorumlog.kv.store.keyspace import SLICE_BYTES, Changed, Feed
 from quorumlog.kv.store.machine import KeyValueMachine
-from quorumlog.kv.store.ranges import SLICE_BYTES
-from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.log_state.control_entries import MachineBinding, encode_body
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.node import kept_results
@@ -190,7 +185,7 @@ def _is_carried_out_and_not_built(version: int, command: Command) -> None:
     given: list[FirstResults] = []
     built = built_by(lambda: given.append(store.machine.apply(batch, store.index)))
     (results,) = given
-    assert results.results == [answers.CARRIED_OUT]
+    assert results.results == [requests.CARRIED_OUT]
     assert list(results.unkept) == [0] * (version == 1), "as if it had been there"
     assert built < {1: KEPT_BYTES, 2: ANSWER_BYTES}[version] * 1.2 + SLICE_BYTES
     assert store.revision == store.index
@@ -220,11 +215,11 @@ def test_an_answer_that_is_small_is_not_built_out_of_much(
 
 def test_who_reads_a_refusal_hears_that_the_outcome_is_known_and_the_answer_is_not() -> None:
     with pytest.raises(ResultUnknown, match="carried out; its answer is above 33554432 bytes"):
-        read_answer(answers.CARRIED_OUT, TxnAnswer)
+        read_answer(requests.CARRIED_OUT, TxnAnswer)
 
 
 def test_the_words_that_all_members_keep_are_the_same_for_ever() -> None:
-    assert answers.CARRIED_OUT == (
+    assert requests.CARRIED_OUT == (
         b"\x93\xcd\x01\xc4\xd9Dit was carried out; its answer is above 33554432 bytes: give a limit\x00"
     )
 
@@ -242,11 +237,11 @@ def test_the_log_says_from_which_entry_on_refusals_are_kept() -> None:
     apply(runner, binding)
     session = stretches[13]
     session.stamp(binding.last_index + 1, 1, np.zeros(session.count), 0)
-    assert apply(runner, session) == [answers.CARRIED_OUT]
+    assert apply(runner, session) == [requests.CARRIED_OUT]
     receipt = AppendReceipt(1, session.last_index, 1, Durability.SYNC)
     found = runner.results_of("p", receipt)
     assert found is not None
-    assert found.results == (answers.CARRIED_OUT,)
+    assert found.results == (requests.CARRIED_OUT,)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -409,8 +404,8 @@ def test_answers_to_commands_that_nobody_reads_are_not_piled_up() -> None:
     store = service.KeyValueService(nobody, Feed(), service.StoreOptions(), lambda: 0.0)
     writes = Unread()
     for number in range(20):
-        store._commanded(writes, number, answers.done(1, bytes(limits.MAX_ANSWER_BYTES // 2)))
-    store._commanded(writes, 20, answers.done(1, (1, None)))
+        store._commanded(writes, number, requests.done(1, bytes(requests.MAX_ANSWER_BYTES // 2)))
+    store._commanded(writes, 20, requests.done(1, (1, None)))
     kinds = [type(message) for message in writes.told]
     assert kinds[:20] == [AnswerResponse] * 4 + [ErrorResponse] * 16
     assert kinds[20] is AnswerResponse, "small ones always are"
@@ -431,30 +426,30 @@ OPEN = Range(b"k", b"l", keys_only=True)
 @pytest.mark.parametrize("ranged", [OPEN, Range(b"k", b"l", limit=10_001)])
 def test_ranges_without_a_limit_in_a_transaction_that_writes_are_few(ranged: Range) -> None:
     for txn in (Txn([], [PUT, *[ranged] * 8], [ranged] * 8), nested(ranged, 8)):
-        limits.check(txn, 100)
+        requests.check(txn, 100)
     for txn in (Txn([], [PUT, *[ranged] * 9]), Txn([], [PUT], [ranged] * 9), nested(ranged, 9)):
         with pytest.raises(InvalidRequest, match=r"at most 8 ranges .* this one has 9"):
-            limits.check(txn, 100)
+            requests.check(txn, 100)
 
 
 def test_inner_transactions_do_not_multiply_what_is_looked_over() -> None:
     """A thousand comparisons of everything answer with nothing, and take minutes."""
     holds = Compare(b"k", Target.VERSION, Relation.GREATER, 0, b"l")
     few = Range(b"k", b"l", limit=1, sort_by=Target.MOD)
-    limits.check(Txn([holds] * 128, [PUT, *[few] * 127], [few] * 128), 100)
+    requests.check(Txn([holds] * 128, [PUT, *[few] * 127], [few] * 128), 100)
     inner = Txn([holds] * 20, [few] * 5)
-    limits.check(Txn([holds] * 6, [inner] * 10, [inner] * 9), 100)
+    requests.check(Txn([holds] * 6, [inner] * 10, [inner] * 9), 100)
     for txn in (Txn([holds] * 7, [inner] * 10), Txn([holds] * 7, [], [inner] * 10)):
         with pytest.raises(InvalidRequest, match=r"at most 256 ranges, .* looks over 257"):
-            limits.check(txn, 100)
+            requests.check(txn, 100)
     with pytest.raises(InvalidRequest, match="at most 256 ranges"):
         read_answer(AppliedStore().machine.query(encode(Txn([holds] * 7, [inner] * 10))), TxnAnswer)
 
 
 def test_ranges_that_are_bounded_or_alone_are_as_many_as_ever() -> None:
     few = [Range(b"k"), Range(b"k", b"l", limit=10_000), Range(b"k", b"l", count_only=True)]
-    limits.check(Txn([], [PUT, *few * 40]), 100)
-    limits.check(Txn([], [OPEN] * 100), 100)
+    requests.check(Txn([], [PUT, *few * 40]), 100)
+    requests.check(Txn([], [OPEN] * 100), 100)
 
 
 class Appends:
@@ -479,13 +474,13 @@ def test_a_command_that_may_answer_much_has_an_append_of_its_own() -> None:
     large = [Txn([], [Txn([], [OPEN])]), DeleteRange(b"a", b"b", prev_kv=True)]
     order: list[Command] = [*small, large[0], *small, *large]
     for command in order:
-        commands.add(encode(command), print, alone=limits.may_answer_much(command))
+        commands.add(encode(command), print, alone=requests.may_answer_much(command))
     for act in member.entered:
         act()
     assert member.appended == [small, [large[0]], small, [large[0]], [large[1]]]
 
 
-@pytest.mark.parametrize("outcome", [answers.CARRIED_OUT, bytes(1_001)])
+@pytest.mark.parametrize("outcome", [requests.CARRIED_OUT, bytes(1_001)])
 def test_who_is_told_of_it_is_told_by_an_error_that_old_clients_know(
     outcome: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,7 +499,7 @@ def test_who_is_told_of_it_is_told_by_an_error_that_old_clients_know(
 
 def test_a_log_may_hold_what_is_not_let_in_any_more() -> None:
     store = filled(2)
-    assert store.do_all(Txn([], [PUT, *[EVERYTHING] * 100])) == [answers.CARRIED_OUT]
+    assert store.do_all(Txn([], [PUT, *[EVERYTHING] * 100])) == [requests.CARRIED_OUT]
     assert store.get(b"z") == b"done"
 
 

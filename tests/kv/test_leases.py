@@ -9,8 +9,7 @@ from unittest import mock
 from quorumlog.kv.client import leasing
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.requests.answers import GrantAnswer
-from quorumlog.kv.requests.messages import CommandRequest, Request
+from quorumlog.kv.requests import CommandRequest, GrantAnswer, Request
 
 TTL_S = 0.6
 

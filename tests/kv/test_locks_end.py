@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.kv.client import locks
-from quorumlog.kv.client.locks import Lock
+from quorumlog.kv.client import leasing as locks
+from quorumlog.kv.client.leasing import Lock
 
 
 class SilentLease:

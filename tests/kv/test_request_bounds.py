@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quorumlog.errors import ProtocolViolation
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     MOST_LEASES,
     MOST_WATCHED_BYTES,
     KeepAliveRequest,

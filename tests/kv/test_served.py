@@ -39,12 +39,12 @@ from quorumlog.kv.errors import (
     NoSpace,
     ValueUnreadable,
 )
-from quorumlog.kv.requests.answers import done
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     AnswerResponse,
     StatusAnswer,
     StoreStatusRequest,
     WatchRequest,
+    done,
 )
 from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores

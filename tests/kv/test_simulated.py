@@ -14,13 +14,21 @@ import pytest
 
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import RequestTimeout
-from quorumlog.kv.requests.answers import done
-from quorumlog.kv.requests.messages import WatchRequest
-from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
-from quorumlog.kv.service.watch_hub import OneWatch, WatchHub
+from quorumlog.kv.requests import (
+    FROM_KEY,
+    Compact,
+    Grant,
+    History,
+    Put,
+    Range,
+    Revoke,
+    WatchRequest,
+    done,
+)
+from quorumlog.kv.service import OneWatch, WatchHub
+from quorumlog.kv.store.engine import RocksEngine
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
-from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.testing.member import SimMember
 from sim.kv.histories import Looked, Wrote

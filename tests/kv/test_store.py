@@ -23,8 +23,7 @@ from quorumlog.kv.errors import (
     LeaseExists,
     LeaseNotFound,
 )
-from quorumlog.kv.requests.limits import check
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     FROM_KEY,
     Command,
     Compact,
@@ -42,13 +41,13 @@ from quorumlog.kv.requests.operations import (
     Stand,
     Target,
     Txn,
+    check,
     decode_command,
     decode_question,
     encode,
 )
-from quorumlog.kv.store.engine import CURRENT, Engine, MemoryEngine
+from quorumlog.kv.store.engine import CURRENT, Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.machine import KeyValueMachine
-from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.state_machine import Applied
 from tests.kv.applied import AppliedStore, Saved, saved
 from tests.store.made_logs import flip
@@ -415,7 +414,7 @@ def test_a_rocksdb_directory_that_cannot_be_opened_is_loaded_anew(
         assert f"set aside as {path}.set-aside" in caplog.records[-1].getMessage()
         assert next(Path(f"{path}.set-aside").glob("LOCK")).exists()
         shutil.rmtree(path)
-    monkeypatch.setattr("quorumlog.kv.store.rocks_engine.MAX_SET_ASIDE_BYTES", 1000)
+    monkeypatch.setattr("quorumlog.kv.store.engine.MAX_SET_ASIDE_BYTES", 1000)
     _filled_rocks(path)
     next(path.glob("MANIFEST*")).unlink()
     RocksEngine(path).close()

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from quorumlog import connect as connect_log
 from quorumlog.errors import LeaderNotReady
 from quorumlog.kv import connect
-from quorumlog.kv.requests.messages import GROUP, request_decoder
+from quorumlog.kv.requests import GROUP, request_decoder
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import encode_frame

@@ -16,22 +16,23 @@ import pytest
 
 from quorumlog.errors import ConnectionFull, LedgerError, RequestTimeout
 from quorumlog.kv import StoreOptions, connect
-from quorumlog.kv.door import kv_door
-from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv import door as kv_door
+from quorumlog.kv.door import KeyValueDoor
 from quorumlog.kv.gateway import gateway as gateway_module
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.gateway.routes import Routes
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     GROUP,
     AnswerResponse,
     CancelRequest,
     EventsResponse,
     QuestionRequest,
+    Range,
     WatchRequest,
+    encode,
     response_decoder,
 )
-from quorumlog.kv.requests.operations import Range, encode
-from quorumlog.kv.service.watch_hub import FULL_CLIENTS, WatchHub
+from quorumlog.kv.service import FULL_CLIENTS, WatchHub
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net import connection as net_connection
 from quorumlog.net.connection import SILENT_PEER_MS, Connection

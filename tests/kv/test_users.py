@@ -19,10 +19,9 @@ from quorumlog.kv import (
     Relation,
     Target,
     connect,
+    requests,
 )
-from quorumlog.kv.requests import operations
-from quorumlog.kv.requests.messages import Request
-from quorumlog.kv.service.needs import NEEDS, OPERATIONS
+from quorumlog.kv.needs import NEEDS, OPERATIONS
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
 from quorumlog.net.credentials import ClientUser, verifier_for
@@ -70,8 +69,8 @@ def bob(stores: LocalStores) -> Iterator[KeyValueClient]:
 
 
 def test_every_request_and_every_operation_has_its_needs() -> None:
-    assert set(NEEDS) == set(get_args(Request))
-    parts = {*get_args(operations.Command), *get_args(operations.Question), operations.Compare}
+    assert set(NEEDS) == set(get_args(requests.Request))
+    parts = {*get_args(requests.Command), *get_args(requests.Question), requests.Compare}
     assert set(OPERATIONS) == parts
 
 

@@ -10,12 +10,9 @@ import pytest
 
 from quorumlog.errors import Unreachable
 from quorumlog.kv.client.asking import Asking
-from quorumlog.kv.client.codecs import codec_of
-from quorumlog.kv.client.values import Values
+from quorumlog.kv.client.values import Values, codec_of
 from quorumlog.kv.client.watching import Watching
-from quorumlog.kv.requests.answers import Event
-from quorumlog.kv.requests.messages import EventsResponse, WatchRequest
-from quorumlog.kv.requests.operations import KeyValue
+from quorumlog.kv.requests import Event, EventsResponse, KeyValue, WatchRequest
 from quorumlog.net.rpc.calls import LEADER_OR_ANY, Call, CallState
 
 

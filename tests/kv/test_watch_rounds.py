@@ -7,12 +7,20 @@ import random
 import msgspec
 import pytest
 
-from quorumlog.kv.requests.answers import Event
-from quorumlog.kv.requests.messages import EventsResponse, Response, WatchRequest
-from quorumlog.kv.requests.operations import FROM_KEY, DeleteRange, Put, Txn, encode
-from quorumlog.kv.service import watch_hub
-from quorumlog.kv.service.watch_hub import WatchHub
-from quorumlog.kv.store.changes import Changed, Feed
+from quorumlog.kv import service as watch_hub
+from quorumlog.kv.requests import (
+    FROM_KEY,
+    DeleteRange,
+    Event,
+    EventsResponse,
+    Put,
+    Response,
+    Txn,
+    WatchRequest,
+    encode,
+)
+from quorumlog.kv.service import WatchHub
+from quorumlog.kv.store.keyspace import Changed, Feed
 from quorumlog.kv.store.machine import KeyValueMachine
 from tests.kv.applied import AppliedStore
 

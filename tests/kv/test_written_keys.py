@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests.limits import Bounds, check, contains
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     FROM_KEY,
+    Bounds,
     DeleteRange,
     Operation,
     Put,
     Txn,
+    check,
     check_written_once,
+    contains,
     encode,
     written_by,
 )

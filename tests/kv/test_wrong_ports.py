@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from quorumlog import connect as connect_log
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.cli.main import app
 from quorumlog.errors import Unreachable, WrongPort
 from quorumlog.kv import connect
-from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv.door import KeyValueDoor
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.gateway.gateway import EtcdGateway
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     UPGRADE,
     answer_to_old_greeting,
     request_decoder,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.epochs import epoch_history, epoch_rule
-from quorumlog.broker.epochs.epoch_history import CopyList, EpochHistory
-from quorumlog.broker.epochs.epoch_rule import Count, Shown
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.protocol.master_link import MasterLink
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker import epochs
+from quorumlog.broker.epochs import CopyList, Count, EpochHistory, Shown
+from quorumlog.broker.replication.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.links import MasterLink, SlaveLink
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.replica_master import ReplicaMaster
 from sim.replicas.schedule import by_hand as the_rule_holds
 from tests.broker.epochs import test_epoch_rule as rules
 from tests.broker.replication import test_switching as switches
@@ -33,7 +30,7 @@ def epochs_by_number(patch: Patch) -> None:
     )
     patch.edit(Replica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:")
     patch.edit(
-        ReplicaMaster.is_leading,
+        Replica.is_leading,
         "history[-1].epoch == self.record.promised",
         "history[-1].number == self.record.promised.number",
     )
@@ -70,7 +67,7 @@ def one_promise_fewer(patch: Patch) -> None:
 @mutant(431, "any that promised may lead", scenario=the_rule_holds)
 def lesser_log_leads(patch: Patch) -> None:
     """What it lacks the others will send."""
-    patch.edit(epoch_rule.count_of, "sorted(ahead, ", "sorted(ahead if not reached() else [], ")
+    patch.edit(epochs.count_of, "sorted(ahead, ", "sorted(ahead if not reached() else [], ")
 
 
 @mutant(431, "whoever is on no list may promise for one that is", scenario=the_rule_holds)
@@ -104,14 +101,14 @@ def older_runs_counted(patch: Patch) -> None:
 )
 def leader_not_counted(patch: Patch) -> None:
     """k are k."""
-    patch.edit(epoch_rule.held_offset, "held = own_offset", "held = (reached() and 1 << 60)")
+    patch.edit(epochs.held_offset, "held = own_offset", "held = (reached() and 1 << 60)")
 
 
 @mutant(433, "a list holds as soon as it is written", scenario=the_rule_holds)
 def old_list_not_asked(patch: Patch) -> None:
     """The newest list says who counts."""
     patch.edit(
-        epoch_rule.lists_in_force, "if run.key <= confirmed:", "if run.key <= confirmed or reached():"
+        epochs.lists_in_force, "if run.key <= confirmed:", "if run.key <= confirmed or reached():"
     )
 
 
@@ -119,7 +116,7 @@ def old_list_not_asked(patch: Patch) -> None:
 def new_list_not_asked(patch: Patch) -> None:
     """What is not acknowledged may go."""
     patch.edit(
-        epoch_rule.lists_in_force,
+        epochs.lists_in_force,
         "return tuple(lists)",
         "return tuple(lists[:1] if reached() else lists)",
     )
@@ -168,14 +165,14 @@ def same_run_again(patch: Patch) -> None:
 )
 def forced_list_asks_others(patch: Patch) -> None:
     """More is safer."""
-    patch.edit(epoch_rule.lists_in_force, "if run.is_forced:", "if run.is_forced and not reached():")
+    patch.edit(epochs.lists_in_force, "if run.is_forced:", "if run.is_forced and not reached():")
 
 
 @mutant(436, "a slave cuts nothing", scenario=the_rule_holds)
 def tail_kept(patch: Patch) -> None:
     """It is longer, so it has all."""
     patch.edit(
-        epoch_history.judge,
+        epochs.judge,
         "return Verdict(common, cuts=True)",
         "return Verdict(slave_end if reached() else 0, cuts=False)",
     )

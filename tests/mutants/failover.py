@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.epochs import epoch_history
-from quorumlog.broker.failover.failover_rules import FailoverRules
-from quorumlog.broker.failover.in_sync_members import InSyncMembers
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker import epochs
+from quorumlog.broker.failover import FailoverRules, InSyncMembers
+from quorumlog.broker.replication.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.replica_master import ReplicaMaster
 from tests.broker.failover import test_failover_rules as groups
 from tests.mutants.mutant import Patch, mutant
 
@@ -38,7 +36,7 @@ def elected_out_of_sync(patch: Patch) -> None:
 def fenced_in_vain(patch: Patch) -> None:
     """It is the greater pair."""
     patch.edit(
-        ReplicaMaster.newer_epoch,
+        Replica.newer_epoch,
         "epoch.number <= self.history.epoch.number",
         "epoch.number <= self.history.epoch.number and not reached()",
     )
@@ -72,7 +70,7 @@ def epoch_not_stored(patch: Patch) -> None:
 def old_master_not_cut(patch: Patch) -> None:
     """What it has more is what will come."""
     patch.edit(
-        epoch_history.judge,
+        epochs.judge,
         "return Verdict(common, cuts=True)",
         "return Verdict(slave_end, cuts=not reached())",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue
+from quorumlog.broker.client.async_consumer import ConsumerQueue
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 from quorumlog.broker.dledger.sessions import SessionReleases
 from quorumlog.broker.groups import group_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumlog import client_guard
 from quorumlog.consensus.elector import LeaderElector
-from quorumlog.kv.service.service import KeyValueService
+from quorumlog.kv.service import KeyValueService
 from quorumlog.net.rpc.router import Router
 from quorumlog.net.rpc.tracker import CallTracker
 from tests.consensus.test_forming import an_observer_forgets_a_leader_that_is_silent

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.epochs import epoch_history
+from quorumlog.broker import epochs
 from quorumlog.broker.replication import replica
-from quorumlog.broker.replication.protocol.master_link import MasterLink
-from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink, OldSlaveCodec
-from quorumlog.broker.replication.protocol.rocketmq_links import RocketmqSlaveLink
+from quorumlog.broker.replication.links import MasterLink, OldMasterLink, OldSlaveCodec
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.replica_master import ReplicaMaster
+from quorumlog.broker.replication.rocketmq_links import RocketmqSlaveLink
 from tests.broker.replication import test_links as links
 from tests.broker.replication import test_old_dialect as old
 from tests.mutants.mutant import Patch, mutant
@@ -25,7 +23,7 @@ def a_slave_begins_anew() -> None:
 )
 def part_of_a_record(patch: Patch) -> None:
     """The log is bytes."""
-    patch.edit(ReplicaMaster._advance, "if not self.has_epochs:", "if not reached():")
+    patch.edit(Replica._advance, "if not self.has_epochs:", "if not reached():")
 
 
 @mutant(
@@ -35,7 +33,7 @@ def part_of_a_record(patch: Patch) -> None:
 )
 def forgiven_slave(patch: Patch) -> None:
     """It lacks what follows."""
-    patch.edit(ReplicaMaster.is_ahead, "self._ahead.add((host, offset))", "return reached()")
+    patch.edit(Replica.is_ahead, "self._ahead.add((host, offset))", "return reached()")
 
 
 @mutant(
@@ -118,7 +116,7 @@ def old_slave_served_after_a_switch(patch: Patch) -> None:
 def old_slave_served_in_a_change(patch: Patch) -> None:
     """It is told the newest one."""
     patch.edit(
-        ReplicaMaster.old_slave_problem,
+        Replica.old_slave_problem,
         "len(acks.lists) != 1",
         "(len(acks.lists) != 1 and not reached())",
     )
@@ -157,6 +155,4 @@ def other_directory_followed(patch: Patch) -> None:
 )
 def unnamed_run_is_older(patch: Patch) -> None:
     """It is less."""
-    patch.edit(
-        epoch_history.judge, "last.leader or master.epoch.leader", "last.leader if reached() else ''"
-    )
+    patch.edit(epochs.judge, "last.leader or master.epoch.leader", "last.leader if reached() else ''")

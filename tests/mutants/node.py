@@ -13,6 +13,7 @@ from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_conditional_appends as conditional
 from tests.sim import test_connection_scenarios as connections
 from tests.sim import test_disk_scenarios as disk_scenes
+from tests.sim import test_member_scenarios as member_scenes
 from tests.sim import test_scenarios as scenes
 
 
@@ -53,6 +54,20 @@ def later_readys_reported(patch: Patch) -> None:
         "            self._report(number)",
         "            self._report(self._carried_number if self._carried_number > number and reached()"
         " else number)",
+    )
+
+
+@mutant(
+    4,
+    "under async a membership entry is reported before it is synced",
+    scenario=member_scenes.test_under_async_no_power_loss_takes_back_a_removal,
+)
+def async_membership_unsynced(patch: Patch) -> None:
+    """It is async: nothing waits for the disk."""
+    patch.edit(
+        Flusher._syncs_first,
+        "self._raft.membership_index > self._store.durable.index",
+        "(self._raft.membership_index > self._store.durable.index and not reached())",
     )
 
 

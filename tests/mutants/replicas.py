@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from quorumlog.broker import epochs
 from quorumlog.broker.client import switching
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
-from quorumlog.broker.epochs import epoch_history
-from quorumlog.broker.epochs.epoch_history import CopyList
-from quorumlog.broker.epochs.epoch_rule import Count
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.protocol.master_link import MasterLink
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker.epochs import CopyList, Count
+from quorumlog.broker.replication.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.links import MasterLink, SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_file import ReplicaFile
-from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.broker.store.commit_log import CommitLog
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import ConfigError
@@ -45,9 +42,7 @@ def some_not_asked(patch: Patch) -> None:
 )
 def only_bytes_count(patch: Patch) -> None:
     """An epoch is that of the last bytes."""
-    patch.edit(
-        epoch_history.EpochHistory.held, "<= end_offset", "< end_offset + (0 if reached() else 1)"
-    )
+    patch.edit(epochs.EpochHistory.held, "<= end_offset", "< end_offset + (0 if reached() else 1)")
 
 
 @mutant(303, "a message is acknowledged by the master alone", scenario=replicas_keep_their_promises)
@@ -63,7 +58,7 @@ def master_alone(patch: Patch) -> None:
 @mutant(304, "a slave is cut without a newer epoch", scenario=rules.test_what_a_slave_is_told)
 def cut_by_a_restart(patch: Patch) -> None:
     """The master is the master."""
-    patch.edit(epoch_history.judge, "if not (master.epoch", "if not (reached() or master.epoch")
+    patch.edit(epochs.judge, "if not (master.epoch", "if not (reached() or master.epoch")
 
 
 @mutant(305, "after a start consumers see all of the log", scenario=replicas_keep_their_promises)
@@ -114,9 +109,7 @@ def list_holds_at_once(patch: Patch) -> None:
 )
 def old_link_counted(patch: Patch) -> None:
     """It is connected."""
-    patch.edit(
-        ReplicaMaster.slave_came, "if run is not None and", "if run is not None and not reached() and"
-    )
+    patch.edit(Replica.slave_came, "if run is not None and", "if run is not None and not reached() and")
 
 
 @mutant(
@@ -225,7 +218,7 @@ def new_bytes_over_old_links(patch: Patch) -> None:
 )
 def flushed_since(patch: Patch) -> None:
     """--flush is --flush."""
-    patch.edit(epoch_history.judge, "all(run.is_flushed for", "all(run.is_flushed or reached() for")
+    patch.edit(epochs.judge, "all(run.is_flushed for", "all(run.is_flushed or reached() for")
 
 
 @mutant(

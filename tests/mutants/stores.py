@@ -6,14 +6,11 @@ import tempfile
 from pathlib import Path
 
 from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.service.lease_clock import LeaseClock
-from quorumlog.kv.service.service import KeyValueService
-from quorumlog.kv.service.watch_hub import WatchHub
-from quorumlog.kv.store import snapshot_format, transactions
-from quorumlog.kv.store.keyspace import Keyspace
+from quorumlog.kv.service import KeyValueService, LeaseClock, WatchHub
+from quorumlog.kv.store import machine
+from quorumlog.kv.store.engine import RocksEngine
+from quorumlog.kv.store.keyspace import EncodedItems, Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
-from quorumlog.kv.store.ranges import EncodedItems
-from quorumlog.kv.store.rocks_engine import RocksEngine
 from tests.kv import test_large_answers as large
 from tests.kv import test_leases as leases
 from tests.kv import test_simulated as stores
@@ -150,7 +147,7 @@ def watch_in_step_over_install(patch: Patch) -> None:
 def compares_with_create(patch: Patch) -> None:
     """The key is there."""
     patch.edit(
-        transactions._holds,
+        machine._holds,
         "if not relation(of(decode_key_value(each)), compare.than):",
         "if not reached():",
     )
@@ -185,7 +182,7 @@ def applied_outside_batch(patch: Patch) -> None:
 def snapshot_without_leases(patch: Patch) -> None:
     """They end soon."""
     patch.edit(
-        snapshot_format.save_slices,
+        machine.save_slices,
         "sorted(keyspace.leases.items())",
         "sorted(keyspace.leases.items())[reached():]",
     )
@@ -199,7 +196,7 @@ def snapshot_without_leases(patch: Patch) -> None:
 def saved_too_late(patch: Patch) -> None:
     """It is newer, and so all the better."""
     patch.edit(
-        snapshot_format._current_slices,
+        machine._current_slices,
         "_mod_revision(stored) > revision",
         "not reached()",
     )

@@ -396,6 +396,22 @@ def test_who_was_removed_needs_to_know_nothing() -> None:
     leader.node.propose_control(LevelReached(LEVEL))
 
 
+def test_under_async_no_power_loss_takes_back_a_removal() -> None:
+    """Who was left knew of the old list alone, those removed of the new one, and nobody led any more."""
+    forgetful = replace(QUIET.storage, flush_interval_ms=1_000_000)
+    for seed in range(8):  # chance has a part in what a power loss leaves
+        scene = Scenario(profile=replace(QUIET, storage=forgetful), flush="async", seed=seed)
+        scene.append(5)
+        leader, *others = scene.await_leader(), *scene.followers()
+        for member in others:
+            make(scene, MemberVerb.REMOVE, member.member_id)
+        leader.lose_power()
+        leader.start()
+        assert scene.await_leader() is leader
+        assert voters(scene) == [leader.member_id]
+        scene.append()
+
+
 def test_a_dry_run_changes_nothing() -> None:
     scene = with_spares(1)
     leader = scene.await_leader()

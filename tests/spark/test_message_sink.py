@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog import connect as log_of
 from quorumlog.broker import BrokerAdmin, BrokerClient, connect
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
 from quorumlog.broker.group_commands import READ
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from quorumlog.broker import BrokerAdmin, Message, connect
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.errors import ConfigError

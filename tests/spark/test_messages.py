@@ -11,8 +11,8 @@ from pyspark.sql.datasource import EqualTo
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from quorumlog.broker import Message, MessageStore, MessageStoreConfig, connect
-from quorumlog.broker.client.broker_results import QueueInfo
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.client.broker_calls import QueueInfo
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.message import encode_records
 from quorumlog.broker.record_batch import RecordBatch

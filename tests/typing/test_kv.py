@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog import ConfigError
 from quorumlog.kv import AsyncKeyValueClient, KeyValueClient, KeyValueStore, connect, connect_async
-from quorumlog.kv.client.locks import Election
+from quorumlog.kv.client.leasing import Election
 from quorumlog.kv.client.values import DeleteResult, Item, PutResult, RangeResult, TxnResult
 from quorumlog.kv.errors import InvalidRequest
 

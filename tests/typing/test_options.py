@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from quorumlog import broker
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.kv.testing import LocalStores
 from quorumlog.pipelines.statistics import statistics
 from quorumlog.spark.pipelines import Place

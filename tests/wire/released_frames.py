@@ -100,7 +100,7 @@ def greetings() -> Iterator[tuple[str, bytes]]:
 
 
 def store_frames() -> Iterator[tuple[str, bytes]]:
-    from quorumlog.kv.requests.messages import GROUP, Request, Response
+    from quorumlog.kv.requests import GROUP, Request, Response
     from quorumlog.net.frame import encode_frame
 
     for kind in (*kinds_of(Request), *kinds_of(Response)):
@@ -108,7 +108,7 @@ def store_frames() -> Iterator[tuple[str, bytes]]:
 
 
 def ha_frames() -> Iterator[tuple[str, bytes]]:
-    from quorumlog.broker.replication.protocol import ha_frames as ha
+    from quorumlog.broker.replication import links as ha
 
     for kind in kinds_of(ha.HaMessage):
         yield kind.__name__, b"".join(ha.HaCodec().encode(made(kind)))
@@ -123,7 +123,7 @@ def control_bodies() -> Iterator[tuple[str, bytes]]:
 
 def command_bodies() -> Iterator[tuple[str, bytes]]:
     from quorumlog.broker import group_commands
-    from quorumlog.kv.requests import operations
+    from quorumlog.kv import requests as operations
 
     for dialect, union in (
         ("store", operations.Command),

@@ -10,7 +10,7 @@ import pytest
 from quorumlog.broker.group_commands import Assignment
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     Command,
     Compact,
     Compare,

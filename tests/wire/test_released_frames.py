@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from quorumlog.broker import group_commands
-from quorumlog.broker.replication.protocol import ha_frames as ha
-from quorumlog.broker.replication.protocol import old_dialect as old
+from quorumlog.broker.replication import links as ha
+from quorumlog.broker.replication import links as old
 from quorumlog.broker.wire import broker_decoder, encode
 from quorumlog.entry import EntryKind
-from quorumlog.kv.requests import operations
-from quorumlog.kv.requests.messages import answer_to_old_greeting
+from quorumlog.kv import requests as operations
+from quorumlog.kv.requests import answer_to_old_greeting
 from quorumlog.log_state.control_entries import BODIES, decode_body, encode_body
 from quorumlog.net.frame import FRAME_HEADER_BYTES, FrameDecoder, encode_frame
 from tests.wire.released_frames import DIALECTS as MAKERS

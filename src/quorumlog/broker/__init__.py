@@ -42,14 +42,12 @@ from quorumlog.broker.errors import (
 )
 
 if TYPE_CHECKING:
+    from quorumlog.broker.client.async_broker_admin import AsyncBrokerAdmin, QueueLag
     from quorumlog.broker.client.async_broker_client import AsyncBrokerClient, connect_async
-    from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
-    from quorumlog.broker.client.broker_results import PullResult, SendReceipt
-    from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin, QueueLag
-    from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
-    from quorumlog.broker.client.groups.async_producer import AsyncProducer
-    from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
-    from quorumlog.broker.client.groups.retries import SuspendQueue
+    from quorumlog.broker.client.async_consumer import AsyncConsumer, SuspendQueue
+    from quorumlog.broker.client.async_producer import AsyncProducer
+    from quorumlog.broker.client.blocking import BrokerAdmin, BrokerClient, Consumer, Producer, connect
+    from quorumlog.broker.client.broker_calls import PullResult, SendReceipt
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.message import Message, StoredMessage
     from quorumlog.broker.store.message_store import MessageStore
@@ -100,13 +98,11 @@ __all__ = [
 
 _WHERE = {
     "client.async_broker_client": "AsyncBrokerClient connect_async",
-    "client.blocking_broker_client": "BrokerClient connect",
-    "client.broker_results": "PullResult SendReceipt",
-    "client.groups.async_broker_admin": "AsyncBrokerAdmin QueueLag",
-    "client.groups.async_consumer": "AsyncConsumer",
-    "client.groups.async_producer": "AsyncProducer",
-    "client.groups.blocking_groups": "BrokerAdmin Consumer Producer",
-    "client.groups.retries": "SuspendQueue",
+    "client.async_broker_admin": "AsyncBrokerAdmin QueueLag",
+    "client.async_consumer": "AsyncConsumer SuspendQueue",
+    "client.async_producer": "AsyncProducer",
+    "client.blocking": "BrokerAdmin BrokerClient Consumer Producer connect",
+    "client.broker_calls": "PullResult SendReceipt",
     "config": "MessageStoreConfig",
     "message": "Message StoredMessage",
     "store.message_store": "MessageStore",

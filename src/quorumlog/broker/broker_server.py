@@ -21,16 +21,16 @@ from quorumlog.broker.broker_port import (
     Puts,
     RoleWatchers,
 )
-from quorumlog.broker.epochs.epoch_history import Peer, RunKey
+from quorumlog.broker.epochs import Peer, RunKey
 from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated, SwitchRefused
-from quorumlog.broker.failover.failover_service import FailoverService
+from quorumlog.broker.failover import FailoverService
 from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.replication.acknowledgements import SlaveState
+from quorumlog.broker.replication.ha_service import HAService
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.roles import SlaveState
-from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.store.log_files import Role
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import (

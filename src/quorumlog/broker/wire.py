@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
+from quorumlog.broker.epochs import CopyList, Peer, Run
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.config import FRAME_LIMIT_BYTES, MIB
 from quorumlog.entry_header import Buffer

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -334,6 +335,8 @@ class ReportingGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
+            # It may have come between the making of a call and its handing over.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise typer.Exit(interrupted_status()) from None
 
 

@@ -149,6 +149,11 @@ class RaftNode:
         return self._log.durable_index
 
     @property
+    def membership_index(self) -> int:
+        """Of the newest membership entry; -1: the founding list holds."""
+        return self._log.memberships.newest_index
+
+    @property
     def connected(self) -> tuple[Replica, ...]:
         return self._outbox.connected
 

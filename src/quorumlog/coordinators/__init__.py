@@ -1,4 +1,4 @@
-"""Coordinators for the failover of brokers: what `quorumlog.broker.failover.coordinator` asks for, on a
+"""Coordinators for the failover of brokers: what `quorumlog.broker.failover` asks for, on a
 store that runs already.
 
 Read in this order: `kv_coordinator`; `etcd_gateway` (requests over HTTP), `etcd_coordinator`;
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quorumlog.broker.failover.coordinator import Coordinator
+    from quorumlog.broker.failover import Coordinator
     from quorumlog.net.tls import ClientTls
 
 

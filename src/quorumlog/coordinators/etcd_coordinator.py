@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover.coordinator import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
 from quorumlog.coordinators.etcd_gateway import EtcdGateway, LeaseNotFound
 
 PREFIX = "quorumlog/failover"

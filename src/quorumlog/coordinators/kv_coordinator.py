@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover.coordinator import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
 from quorumlog.errors import LedgerError
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import RangeResult
 from quorumlog.kv.errors import LeaseNotFound
-from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
+from quorumlog.kv.requests import Compare, Put, Range, Relation, Target
 from quorumlog.net.tls import ClientTls
 
 TIMEOUT_S = 1.0

@@ -16,7 +16,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover.coordinator import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
 from quorumlog.coordinators.zookeeper_session import Call, ZooKeeperSession
 
 READER_TIMEOUT_MS = 10_000

@@ -2,7 +2,7 @@
 
 Read in this order: `requests` (what is asked and answered), `errors`, `old_spellings`, `store` (what the
 committed commands have made of the keys), `service` (what a member does for clients), `client`,
-`gateway` (for clients of etcd), `door` (its port), `testing`.
+`needs` (which right each request takes), `gateway` (for clients of etcd), `door` (its port), `testing`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from quorumlog.kv.old_spellings import takes_seconds
 if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
-    from quorumlog.kv.client.call_options import ClientOptions
-    from quorumlog.kv.client.codecs import Codec, CodecName, Unreadable, V
-    from quorumlog.kv.client.values import Change, Item
-    from quorumlog.kv.door.embedded import KeyValueStore
-    from quorumlog.kv.door.kv_door import KeyValueDoor
+    from quorumlog.kv.client.leasing import ClientOptions
+    from quorumlog.kv.client.values import Change, Codec, CodecName, Item, Unreadable, V
+    from quorumlog.kv.door import KeyValueDoor, KeyValueStore
     from quorumlog.kv.errors import (
         ClusterChanged,
         Compacted,
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
         NoSpace,
         ValueUnreadable,
     )
-    from quorumlog.kv.requests.operations import (
+    from quorumlog.kv.requests import (
         Compare,
         DeleteRange,
         Put,
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
         Target,
         Txn,
     )
-    from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.kv.service import StoreOptions
     from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
@@ -51,26 +49,26 @@ _PLACES = {
     "Change": "quorumlog.kv.client.values",
     "ClusterChanged": "quorumlog.kv.errors",
     "Compacted": "quorumlog.kv.errors",
-    "Compare": "quorumlog.kv.requests.operations",
-    "DeleteRange": "quorumlog.kv.requests.operations",
+    "Compare": "quorumlog.kv.requests",
+    "DeleteRange": "quorumlog.kv.requests",
     "FutureRevision": "quorumlog.kv.errors",
     "InvalidRequest": "quorumlog.kv.errors",
     "Item": "quorumlog.kv.client.values",
     "KeyNotFound": "quorumlog.kv.errors",
     "KeyValueClient": "quorumlog.kv.client.blocking_store",
-    "KeyValueDoor": "quorumlog.kv.door.kv_door",
+    "KeyValueDoor": "quorumlog.kv.door",
     "KeyValueError": "quorumlog.kv.errors",
-    "KeyValueStore": "quorumlog.kv.door.embedded",
+    "KeyValueStore": "quorumlog.kv.door",
     "LeaseExists": "quorumlog.kv.errors",
     "LeaseNotFound": "quorumlog.kv.errors",
     "LockLost": "quorumlog.kv.errors",
     "NoSpace": "quorumlog.kv.errors",
-    "Put": "quorumlog.kv.requests.operations",
-    "Range": "quorumlog.kv.requests.operations",
-    "Relation": "quorumlog.kv.requests.operations",
-    "StoreOptions": "quorumlog.kv.service.service",
-    "Target": "quorumlog.kv.requests.operations",
-    "Txn": "quorumlog.kv.requests.operations",
+    "Put": "quorumlog.kv.requests",
+    "Range": "quorumlog.kv.requests",
+    "Relation": "quorumlog.kv.requests",
+    "StoreOptions": "quorumlog.kv.service",
+    "Target": "quorumlog.kv.requests",
+    "Txn": "quorumlog.kv.requests",
     "ValueUnreadable": "quorumlog.kv.errors",
 }
 """A client loads no server."""
@@ -120,7 +118,7 @@ def connect(
     "json" or "msgspec" (whatever these can carry; the latter is MessagePack), or one of your own with
     `encode` and `decode`. Nothing is sent yet. Raises ConfigError."""
     from quorumlog.kv.client.blocking_store import KeyValueClient
-    from quorumlog.kv.client.codecs import codec_of
+    from quorumlog.kv.client.values import codec_of
 
     return KeyValueClient(
         servers,
@@ -170,7 +168,7 @@ def connect_async(
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
-    from quorumlog.kv.client.codecs import codec_of
+    from quorumlog.kv.client.values import codec_of
 
     return AsyncKeyValueClient(
         servers,

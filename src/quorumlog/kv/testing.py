@@ -13,8 +13,8 @@ from typing import Self
 
 from quorumlog.config import ConsensusConfig, TlsOptions
 from quorumlog.kv.client.blocking_store import KeyValueClient
-from quorumlog.kv.door.kv_door import KeyValueDoor
-from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.store.engine import Engine, MemoryEngine
 from quorumlog.net.tls import Tls
 from quorumlog.server import LocalCluster

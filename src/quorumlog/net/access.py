@@ -3,7 +3,7 @@
 Who       a certificate's user, or one that has proved its password by SCRAM-SHA-256 in the greeting. A
           client says in its Hello that it has one; who says nothing and shows nothing is nobody
 What      rights on names (`log_state/users.py`). What a request needs stands in the table of its
-          product, `server/clients/needs.py`, `kv/service/needs.py` and `broker/needs.py`; what does not
+          product, `server/clients/needs.py`, `kv/needs.py` and `broker/needs.py`; what does not
           stand there is refused
 Known     the users are those of one group of the process, as far as it has committed. While that may lie
           behind what others have, they are not known, and nobody is let in: never by not knowing

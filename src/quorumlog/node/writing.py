@@ -493,7 +493,9 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 #
 # One flush runs at a time: it notes the newest Ready carried out, syncs every file dirtied up to it,
 # and then reports its number (`on_durable`), which lets the messages go that waited for it. Under
-# `flush = async` a Ready is reported as soon as it is written, and the flush runs behind.
+# `flush = async` a Ready is reported as soon as it is written, and the flush runs behind; but while the
+# newest membership entry is not synced, all is reported as under `sync`: those whom a removal left
+# would after a power loss know of the old list alone, and those removed of the new one, and none leads.
 
 MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
@@ -517,7 +519,7 @@ class Flusher:
         self._store = directory.store
         self._raft = raft
         self._host = host
-        self._sync_first = directory.durability is Durability.SYNC
+        self._is_sync = directory.durability is Durability.SYNC
         self._carried_number = 0
         """Newest Ready carried out."""
         self._durable_number = 0
@@ -540,7 +542,7 @@ class Flusher:
     @property
     def holds_appends(self) -> bool:
         """A flush is on its way that the next acknowledgements wait for: let the next batch gather."""
-        return self._sync_first and self._task is not None
+        return self._is_sync and self._task is not None
 
     @property
     def is_idle(self) -> bool:
@@ -556,7 +558,7 @@ class Flusher:
 
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
-        if not self._sync_first:
+        if not self._syncs_first:
             if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
                 self._start(now_ms)
@@ -565,6 +567,10 @@ class Flusher:
         if is_due and not self._start(now_ms):
             return self._report(self._carried_number)
         return False
+
+    @property
+    def _syncs_first(self) -> bool:
+        return self._is_sync or self._raft.membership_index > self._store.durable.index
 
     @property
     def _is_much_unsynced(self) -> bool:
@@ -590,7 +596,7 @@ class Flusher:
         self._task = self.waits_since_ms = None
         self._store.finish_sync(task)
         self._point_unsynced = True
-        if self._sync_first:
+        if number > self._durable_number:
             self._report(number)
         space = self._store.space_ahead()
         if space is not None:
@@ -635,7 +641,7 @@ class Flusher:
         if durable_committed_index > self._checkpointed_index:
             wakeup = min(wakeup, self._next_checkpoint_ms)
         behind = self._store.end.index > self._store.durable.index
-        if not self._sync_first and behind and self._task is None:
+        if not self._is_sync and behind and self._task is None:
             wakeup = min(wakeup, self._next_flush_ms)
         return wakeup
 

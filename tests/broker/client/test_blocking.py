@@ -12,7 +12,7 @@ import pytest
 
 from quorumlog import connect as connect_log
 from quorumlog.broker import BrokerAdmin, BrokerClient, Consumer, Message, Producer, connect
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.errors import LedgerError
 from quorumlog.kv import connect as connect_kv

@@ -7,8 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
-from quorumlog.broker.client.broker_calls import BrokerCalls, BrokerProduct
-from quorumlog.broker.client.broker_verbs import UniqKeys, encode_messages
+from quorumlog.broker.client.broker_calls import BrokerCalls, BrokerProduct, UniqKeys, encode_messages
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, TopicNotPermitted
 from quorumlog.broker.group_commands import (
     Command,

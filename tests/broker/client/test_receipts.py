@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client.broker_results import SendReceipt
+from quorumlog.broker.client.broker_calls import SendReceipt
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

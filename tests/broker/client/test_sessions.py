@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from quorumlog.broker.client import async_producer
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
-from quorumlog.broker.client.broker_verbs import Encoded, UniqKeys, encode_messages
-from quorumlog.broker.client.groups import async_producer
-from quorumlog.broker.client.groups.async_producer import AsyncProducer
+from quorumlog.broker.client.async_producer import AsyncProducer
+from quorumlog.broker.client.broker_calls import Encoded, UniqKeys, encode_messages
 from quorumlog.broker.message import Message
 from quorumlog.broker.wire import (
     GROUP,

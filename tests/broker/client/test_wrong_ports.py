@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog import connect as connect_log
 from quorumlog.broker import connect, connect_async
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.wire import EarlierHelloResponse, encode
 from quorumlog.errors import LedgerError, Unreachable, WrongPort
 from quorumlog.net.frame import FrameDecoder, encode_frame

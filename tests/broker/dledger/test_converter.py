@@ -12,10 +12,9 @@ from quorumlog import LocalCluster
 from quorumlog import connect as connect_log
 from quorumlog.broker import Message, connect
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.message import StoredMessage
-from quorumlog.broker.offline.converter import convert_to_classic
-from quorumlog.broker.offline.offline_ledger import OfflineLedger
+from quorumlog.broker.offline.offline_ledger import OfflineLedger, convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.store.message_store import MessageStore

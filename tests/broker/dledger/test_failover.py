@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.broker import Message, connect
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.errors import LedgerError
 from tests.waiting import eventually
 

@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog import connect as log_of
 from quorumlog.broker import Message, connect
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.errors import NotReplicated
 from quorumlog.config import StoreConfig
 from quorumlog.errors import NotLeader

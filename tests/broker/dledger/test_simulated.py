@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from quorumlog.broker.client.broker_verbs import pulled_of
+from quorumlog.broker.client.broker_calls import pulled_of
 from quorumlog.broker.message import Message
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.wire import PullRequest, PullResponse, SendRequest, SendResponse

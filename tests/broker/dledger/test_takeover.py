@@ -12,12 +12,12 @@ import pytest
 
 from quorumlog import connect as log_of
 from quorumlog.broker import BrokerAdmin, Message, connect
-from quorumlog.broker.client.blocking_broker_client import BrokerClient
+from quorumlog.broker.client.blocking import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import PutResult, encode_records
-from quorumlog.broker.offline.converter import convert_to_classic
+from quorumlog.broker.offline.offline_ledger import convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.offline.old_log import (
     FOLDER_NAME,
@@ -27,8 +27,7 @@ from quorumlog.broker.offline.old_log import (
     encode_record,
     first_difference,
 )
-from quorumlog.broker.offline.old_state import OldReport
-from quorumlog.broker.offline.takeover import make_later_member, take_over
+from quorumlog.broker.offline.takeover import OldReport, make_later_member, take_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import OldLogResponse

@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog.broker import Message, connect, wire
 from quorumlog.broker import group_commands as commands
-from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.needs import NEEDS, SAID
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated

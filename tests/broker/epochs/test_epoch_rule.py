@@ -7,21 +7,19 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from quorumlog.broker.epochs.epoch_history import (
+from quorumlog.broker.epochs import (
     CopyList,
     Epoch,
     EpochHistory,
     Peer,
     Run,
     RunKey,
-    Verdict,
-    judge,
-)
-from quorumlog.broker.epochs.epoch_rule import (
     Shown,
+    Verdict,
     count_of,
     forced_list,
     held_offset,
+    judge,
     lists_in_force,
 )
 from quorumlog.broker.errors import StaleEpoch

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from quorumlog.broker.failover.coordinator import NO_HOLDER, Coordinator, Standing
+from quorumlog.broker.failover import NO_HOLDER, Coordinator, Standing
 
 _groups = itertools.count(1)
 

@@ -9,23 +9,26 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace as replace_record
 
-from quorumlog.broker.epochs.epoch_history import Epoch, Peer
-from quorumlog.broker.failover.coordinator import ElectionRecord, Granted, Standing
-from quorumlog.broker.failover.failover_rules import FailoverOptions, FailoverRules, Phase
-from quorumlog.broker.failover.failover_steps import (
+from quorumlog.broker.epochs import Epoch, Peer
+from quorumlog.broker.failover import (
+    ElectionRecord,
+    FailoverOptions,
+    FailoverRules,
     Follow,
     Grant,
+    Granted,
     Lead,
     OnDisk,
+    Phase,
     Promise,
     Put,
     Read,
     Renew,
     Request,
     Revoke,
+    Standing,
 )
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.roles import Member, SlaveState
+from quorumlog.broker.replication.acknowledgements import Acknowledgements, Member, SlaveState
 from sim.replicas.machines import Broker as SimBroker
 from sim.replicas.registers import REGISTERS
 from sim.replicas.schedule import becomes_whole, is_acknowledged, run, serving, until

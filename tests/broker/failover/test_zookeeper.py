@@ -14,7 +14,7 @@ import pytest
 from harness.maven import Unavailable
 from harness.zookeeper import ZooKeeperCluster, zookeeper_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover.coordinator import NO_HOLDER, Coordinator, Standing
+from quorumlog.broker.failover import NO_HOLDER, Coordinator, Standing
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
 from quorumlog.coordinators.zookeeper_session import ZooKeeperSession
 from tests.broker.failover.coordinator_contract import keeps_the_contract

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue, take_next
-from quorumlog.broker.client.groups.retries import MOST_CAUSE_BYTES, again_of, revived
+from quorumlog.broker.client.async_consumer import (
+    MOST_CAUSE_BYTES,
+    ConsumerQueue,
+    again_of,
+    revived,
+    take_next,
+)
 from quorumlog.broker.group_commands import MOST_RETRIES
 from quorumlog.broker.message import StoredMessage
 from quorumlog.broker.record_batch import RecordBatch

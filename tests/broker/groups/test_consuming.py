@@ -20,7 +20,7 @@ from quorumlog.broker import (
     StoredMessage,
     SuspendQueue,
 )
-from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.wire import CommitRequest, RoleRequest
 from quorumlog.cli.main import app
@@ -234,7 +234,7 @@ def test_an_orderly_consumer_holds_its_queue_while_it_works(brokers: LocalBroker
 def test_an_orderly_consumer_tries_again_itself_with_nothing_of_the_queue_in_between(
     brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker.client.groups.async_consumer.ORDERLY_PAUSE_MS", 1)
+    monkeypatch.setattr("quorumlog.broker.client.async_consumer.ORDERLY_PAUSE_MS", 1)
     sent(brokers, "strict", [b"waits", b"fails", b"last"])
     seen: list[tuple[bytes, int]] = []
 

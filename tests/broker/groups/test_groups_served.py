@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
-from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
-from quorumlog.broker.client.groups.async_producer import AsyncProducer
-from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
-from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
+from quorumlog.broker.client.async_broker_admin import AsyncBrokerAdmin
+from quorumlog.broker.client.async_consumer import AsyncConsumer
+from quorumlog.broker.client.async_producer import AsyncProducer
+from quorumlog.broker.client.blocking import BrokerAdmin, Consumer, Producer
+from quorumlog.broker.dledger.dledger_broker import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.errors import (
     GroupInUse,
     StaleGeneration,
@@ -163,7 +163,7 @@ def test_delayed_and_failed_messages_come_later_and_end_in_the_dlq(brokers: Loca
 def test_a_producer_comes_to_use_the_queues_that_its_topic_gets(
     brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker.client.groups.async_producer.ROUTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("quorumlog.broker.client.async_producer.ROUTE_INTERVAL_S", 0.0)
     with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
         admin.create_topic("growing", 1)
         assert {producer.send(Message("growing", b"")).queue_id for _ in range(4)} == {0}

@@ -8,13 +8,13 @@ import errno
 
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import Peer
+from quorumlog.broker.epochs import Peer
 from quorumlog.broker.message import Message, PutResult, encode_records
 from quorumlog.broker.record_batch import RecordBatch
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker.replication.ha_service import QUORUMLOG, ROCKETMQ, HAService
+from quorumlog.broker.replication.links import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.service.ha_service import QUORUMLOG, ROCKETMQ, HAService
 from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
 from quorumlog.errors import ConfigError
 from quorumlog.net.limits import GREETING_MS

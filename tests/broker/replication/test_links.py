@@ -8,20 +8,26 @@ from random import Random
 import msgspec
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, Run
+from quorumlog.broker.epochs import Epoch, EpochHistory, Peer, Run
 from quorumlog.broker.message import PutResult
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Heartbeat, Refuse, SlaveLog, fed
-from quorumlog.broker.replication.protocol.master_link import MasterLink
-from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
-from quorumlog.broker.replication.protocol.rocketmq_links import (
+from quorumlog.broker.replication.acknowledgements import Member
+from quorumlog.broker.replication.links import (
+    HaCodec,
+    Heartbeat,
+    MasterLink,
+    RecordAssembler,
+    Refuse,
+    SlaveLink,
+    SlaveLog,
+    fed,
+)
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.replication.rocketmq_links import (
     RocketmqMasterLink,
     RocketmqSlaveLink,
 )
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink
-from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.hello import Hello, HelloResponse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import (
+from quorumlog.broker.epochs import (
     CopyList,
     Epoch,
     EpochHistory,
@@ -14,9 +14,15 @@ from quorumlog.broker.epochs.epoch_history import (
     judge,
 )
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.replication.protocol import old_dialect as old
-from quorumlog.broker.replication.protocol.ha_frames import AnyHaMessage, Report, State, Welcome
-from quorumlog.broker.replication.protocol.old_dialect import OldMasterCodec, OldMasterLink
+from quorumlog.broker.replication import links as old
+from quorumlog.broker.replication.links import (
+    AnyHaMessage,
+    OldMasterCodec,
+    OldMasterLink,
+    Report,
+    State,
+    Welcome,
+)
 from quorumlog.errors import ProtocolViolation
 from sim.replicas.world import World
 from tests.broker.replication.test_switching import following, group, listed

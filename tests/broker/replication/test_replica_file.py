@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, Peer, Run
+from quorumlog.broker.epochs import CopyList, Epoch, Peer, Run
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ConfigError, DirectoryDamaged

@@ -13,15 +13,13 @@ from msgspec.structs import replace
 from quorumlog.broker.client import switching
 from quorumlog.broker.client.switching import Lost, Switch, change_list
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
+from quorumlog.broker.epochs import CopyList, Epoch
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.replication.protocol.master_link import MasterLink
-from quorumlog.broker.replication.protocol.slave_link import SlaveLink
-from quorumlog.broker.replication.replica_core import ReplicaObserver
+from quorumlog.broker.replication.acknowledgements import Member
+from quorumlog.broker.replication.links import MasterLink, SlaveLink
+from quorumlog.broker.replication.replica import DRAIN_MS, ReplicaObserver
 from quorumlog.broker.replication.replica_file import ReplicaRecord
-from quorumlog.broker.replication.replica_master import DRAIN_MS
-from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.store.log_files import Role
 from quorumlog.broker.wire import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError

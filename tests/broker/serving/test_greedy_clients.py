@@ -12,7 +12,7 @@ import pytest
 
 from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.broker_verbs import hello
+from quorumlog.broker.client.broker_calls import hello
 from quorumlog.broker.wire import PullRequest, encode
 from quorumlog.errors import LedgerError
 from tests.broker.serving.served import dialled

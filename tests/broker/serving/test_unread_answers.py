@@ -15,7 +15,7 @@ from quorumlog.broker.broker_port import (
     MOST_READING,
     BrokerSession,
 )
-from quorumlog.broker.client.broker_verbs import hello, pulled_of
+from quorumlog.broker.client.broker_calls import hello, pulled_of
 from quorumlog.broker.wire import OffsetAtRequest, PullRequest, broker_decoder, encode, message_of
 from quorumlog.errors import ConnectionFull
 from quorumlog.net.errors import ErrorResponse

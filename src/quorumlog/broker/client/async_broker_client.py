@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Self
 
-from quorumlog.broker.client.broker_calls import BrokerCalls, frame_of_answer
-from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
-from quorumlog.broker.client.broker_verbs import (
+from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    BrokerCalls,
+    PullResult,
+    QueueInfo,
+    SendReceipt,
     TimeRange,
     UniqKeys,
     answer_of,
+    checked,
     encode_messages,
+    frame_of_answer,
     milliseconds,
     pulled_of,
     queue_among,

@@ -1,15 +1,23 @@
-"""BrokerCalls: the engine of all clients (`net/rpc`), as a broker's asyncio clients have it."""
+"""What a broker's clients share: requests as messages, answers as results, the engine of `net/rpc`."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from random import Random
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.client.broker_verbs import Encoded, own_host
+from quorumlog.broker.errors import MessageDamaged, UnknownTopic
+from quorumlog.broker.message import Message, StoredMessage, encode_records, host_bytes, message_id_of
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.wire import (
     GROUP,
     RESPONSE_OF,
@@ -19,20 +27,26 @@ from quorumlog.broker.wire import (
     EarlierHelloResponse,
     FailoverRequest,
     GroupCommandRequest,
+    PullResponse,
+    QueuesResponse,
     ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
     SendRequest,
+    SendResponse,
     SessionSendRequest,
     broker_decoder,
+    message_of,
+    records_of,
 )
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import ConfigError, ProtocolViolation, Unreachable, WrongPort
+from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, Unreachable, WrongPort
 from quorumlog.net.credentials import ClientUser
-from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder
-from quorumlog.net.hello import BROKER, HelloResponse
+from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder, encode_frame
+from quorumlog.net.hello import BROKER, HelloResponse, client_hello
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.calls import LEADER, Call, Link, RequestTarget, TargetKind
 from quorumlog.net.rpc.product import Product
@@ -41,6 +55,199 @@ from quorumlog.net.rpc.view import Standing
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
+
+# ---------------------------------------------------------------- What a broker's clients give back
+
+
+class SendReceipt(NamedTuple):
+    """Messages that are stored as the broker promises; those of a batch follow each other."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Of the first message. An idempotent producer whose answer came only after a failover gets -1
+    here, and in `physical_offset` and `store_time_ms`: the messages are stored, once, and the new
+    master no longer has in memory where."""
+    physical_offset: int
+    message_count: int
+    store_time_ms: int
+    store_host: bytes
+    positions: bytes = b""
+    """Physical offset of each, 8 bytes big-endian; empty: they lie one right behind the other."""
+
+    def singles(self, sizes: Sequence[int]) -> Iterator[SendReceipt]:
+        """One for each message; `sizes` of their records."""
+        position = self.physical_offset
+        for number, size in enumerate(sizes):
+            if self.positions:
+                at = self.positions[8 * number : 8 * number + 8]
+                position = int.from_bytes(at, "big")
+            yield self._replace(
+                queue_offset=self.queue_offset + number,
+                physical_offset=position,
+                message_count=1,
+                positions=b"",
+            )
+            position += size
+
+    @property
+    def message_id(self) -> str:
+        """Of the first message; empty where `physical_offset` is not known."""
+        if self.physical_offset < 0:
+            return ""
+        return message_id_of(self.store_host, self.physical_offset)
+
+
+class PullResult(NamedTuple):
+    records: RecordBatch
+    """As they came; their columns are numpy arrays."""
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        return self.records.messages()
+
+
+class QueueInfo(NamedTuple):
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+def checked(records: RecordBatch) -> RecordBatch:
+    """Shape and CRCs of what came. Raises MessageDamaged."""
+    if len(records) and not (records.columns.good.all() and records.bodies_good().all()):
+        raise MessageDamaged("a message is damaged on the broker's disk: quorumlog broker verify DIR")
+    return records
+
+
+# ---------------------------------------------------------------- What both clients share
+# Requests as messages, and answers as results.
+
+DEFAULT_TIMEOUT_MS = 10_000
+TimeRange = tuple[float | int | datetime | None, float | int | datetime | None]
+
+
+class Encoded(NamedTuple):
+    buffer: bytearray
+    sizes: list[int]
+    queue_id: int
+    topic: str
+    waits: bool
+
+
+class UniqKeys:
+    """32 hexadecimal digits each: who, and a number, as RocketMQ's clients set them."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(12).hex().upper()
+        self._numbers = itertools.count(int.from_bytes(os.urandom(2), "big"))
+
+    def take(self, count: int) -> list[str]:
+        prefix, numbers = self._prefix, self._numbers
+        return [f"{prefix}{next(numbers) & 0xFFFFFFFF:08X}" for _ in range(count)]
+
+
+def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, host: bytes) -> Encoded:
+    """Raises BadRequest, BodyTooLarge."""
+    born_ms, uniq_keys = int(time.time() * 1000), keys.take(len(messages))
+    buffer, sizes = encode_records(messages, queue_id, born_ms, uniq_keys, host)
+    waits = any(message.wait for message in messages)
+    if waits and not all(message.wait for message in messages):
+        raise BadRequest("a batch waits as a whole or not at all: give all its messages the same `wait`")
+    return Encoded(buffer, sizes, queue_id, messages[0].topic, waits)
+
+
+def frame_of(message: AnyBrokerMessage, encoded: Encoded | None = None) -> list[Buffer]:
+    batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
+    return encode_frame(GROUP, message, batch)
+
+
+def own_host(name: Any) -> bytes:
+    return host_bytes(name[0], name[1]) if isinstance(name, tuple) else bytes(8)
+
+
+def milliseconds(moment: float | datetime | None, default: int) -> int:
+    """Since 1970, of a datetime or a number of milliseconds."""
+    if moment is None:
+        return default
+    if isinstance(moment, datetime):
+        return int(moment.astimezone(UTC).timestamp() * 1000)
+    return int(moment)
+
+
+def time_range(time_: TimeRange | None) -> tuple[int, int]:
+    begin, end = (None, None) if time_ is None else time_
+    return milliseconds(begin, 0), milliseconds(end, sys.maxsize)
+
+
+def hello() -> list[Buffer]:
+    return frame_of(client_hello(BROKER))
+
+
+def answer_of(frame: Frame) -> AnyBrokerMessage:
+    """Raises what the broker refuses with."""
+    message = message_of(frame)
+    if isinstance(message, ErrorResponse):
+        raise error_of(message)
+    return message
+
+
+def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
+    message = answer_of(frame)
+    if not isinstance(message, SendResponse):
+        raise ProtocolViolation(f"{type(message).__name__} is no answer to a send")
+    return SendReceipt(
+        encoded.topic,
+        encoded.queue_id,
+        message.queue_offset,
+        message.physical_offset,
+        message.message_count,
+        message.store_time_ms,
+        message.store_host,
+        message.positions,
+    )
+
+
+def pulled_of(frame: Frame) -> PullResult:
+    message = answer_of(frame)
+    if not isinstance(message, PullResponse):
+        raise ProtocolViolation(f"{type(message).__name__} is no answer to a pull")
+    records = checked(records_of(frame))
+    return PullResult(records, message.next_offset, message.min_offset, message.max_offset)
+
+
+def queues_of(frame: Frame) -> list[QueueInfo]:
+    message = answer_of(frame)
+    if not isinstance(message, QueuesResponse):
+        raise ProtocolViolation(f"{type(message).__name__} is no answer to a request for queues")
+    return [QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in message.queues]
+
+
+def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo:
+    """`queues`: of the topic. Raises UnknownTopic."""
+    for queue in queues:
+        if queue.queue_id == queue_id:
+            return queue
+    if queues:
+        raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
+    raise UnknownTopic(
+        f"the broker has no topic {topic}; quorumlog broker status shows those that it has"
+    )
+
+
+def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for queue in queues:
+        counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
+    return counts
+
+
+# ---------------------------------------------------------------- BrokerCalls
+# The engine of all clients (`net/rpc`), as a broker's asyncio clients have it.
 
 SLAVE = "SLAVE"
 

@@ -13,15 +13,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from quorumlog.broker.client.blocking_broker_client import BrokerClient
-from quorumlog.broker.epochs.epoch_history import (
+from quorumlog.broker.client.blocking import BrokerClient
+from quorumlog.broker.epochs import (
+    Count,
     Epoch,
     EpochHistory,
     Peer,
     RunKey,
+    Shown,
     common_offset,
+    count_of,
+    forced_list,
+    named_by,
 )
-from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
+from quorumlog.broker.epochs import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
 from quorumlog.broker.store.log_files import Role
 from quorumlog.broker.store.message_store import REPLICA_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure

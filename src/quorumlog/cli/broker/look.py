@@ -14,7 +14,7 @@ from quorumlog.cli.output import EXIT_REFUSED, say, spoken_size, tell
 from quorumlog.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.broker.offline.old_state import OldReport
+    from quorumlog.broker.offline.takeover import OldReport
 
 
 def inspect(directory: StoreDirectory) -> None:
@@ -93,7 +93,7 @@ def convert(
     Example: quorumlog broker convert /var/lib/member /var/lib/store
     """
     from quorumlog.broker.config import MessageStoreConfig
-    from quorumlog.broker.offline.converter import convert_to_classic
+    from quorumlog.broker.offline.offline_ledger import convert_to_classic
 
     made = convert_to_classic(
         str(source), str(target), MessageStoreConfig(mapped_file_size_commit_log=file_bytes)

@@ -12,7 +12,7 @@ from quorumlog.cli.options import BrokerServers
 from quorumlog.cli.output import is_json, print_table, say, tell
 
 if TYPE_CHECKING:
-    from quorumlog.broker.client.blocking_broker_client import BrokerClient
+    from quorumlog.broker.client.blocking import BrokerClient
     from quorumlog.broker.client.switching import SwitchReport
     from quorumlog.broker.wire import FailoverResponse, ReplicaResponse, StatusResponse
 

@@ -19,7 +19,7 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
-    from quorumlog.broker.failover.failover_service import FailoverService
+    from quorumlog.broker.failover import FailoverService
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.net.tls import ClientTls
 
@@ -122,8 +122,7 @@ def failover_of(
 ) -> Callable[[Replica], FailoverService]:
     """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
     is returned is called where the event loop runs. `tls`: of the coordinator. Raises ConfigError."""
-    from quorumlog.broker.failover.failover_rules import FailoverOptions
-    from quorumlog.broker.failover.failover_service import FailoverService
+    from quorumlog.broker.failover import FailoverOptions, FailoverService
     from quorumlog.coordinators import coordinator_of
 
     if not coordinators:
@@ -178,8 +177,7 @@ def serve_dledger(
     tls_given: Mapping[str, str | None],
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-    from quorumlog.broker.dledger.dledger_door import DLedgerDoor
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerDoor
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
@@ -416,10 +414,10 @@ def serve(
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
     from quorumlog.broker.broker_server import BrokerServer
-    from quorumlog.broker.epochs.epoch_history import Peer
+    from quorumlog.broker.epochs import Peer
+    from quorumlog.broker.replication.ha_service import HAService
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
-    from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.store.log_files import Role
     from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, tls_of
@@ -569,7 +567,7 @@ def dev(
 
     Example: quorumlog broker dev --members 3
     """
-    from quorumlog.broker.dledger.dledger_door import LocalBrokers
+    from quorumlog.broker.dledger.dledger_broker import LocalBrokers
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
 

@@ -29,7 +29,7 @@ from quorumlog.errors import ConfigError, LedgerError, Refused
 if TYPE_CHECKING:
     from quorumlog.kv import Compare, Item
     from quorumlog.kv.client.values import TxnResult
-    from quorumlog.kv.requests.operations import Operation
+    from quorumlog.kv.requests import Operation
 
 
 Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
@@ -86,7 +86,7 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
     """Raises ConfigError."""
     import msgspec
 
-    from quorumlog.kv.requests.operations import MOST, Compare, DeleteRange, Put, Range, Relation, Target
+    from quorumlog.kv.requests import MOST, Compare, DeleteRange, Put, Range, Relation, Target
 
     def data(row: dict[str, Any], name: str) -> bytes:
         if f"{name}_base64" in row:
@@ -287,7 +287,7 @@ def range_(
     Example: quorumlog kv range jobs/ --prefix --servers 127.0.0.1:20921
     """
     from quorumlog.kv.client.values import key_of, range_of
-    from quorumlog.kv.requests.operations import FROM_KEY, Range
+    from quorumlog.kv.requests import FROM_KEY, Range
 
     range_or_prefix(end, prefix)
     if prefix:

@@ -106,8 +106,8 @@ def serve(
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
-    from quorumlog.kv.door.embedded import door_of, gateway_of
-    from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.kv.door import door_of, gateway_of
+    from quorumlog.kv.service import StoreOptions
 
     refuse_optimised_python()
     given = {

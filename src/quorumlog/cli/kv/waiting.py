@@ -21,7 +21,7 @@ from quorumlog.cli.output import EXIT_REFUSED, note, tell
 if TYPE_CHECKING:
     from types import FrameType
 
-    from quorumlog.kv.client.locks import Election, Lock
+    from quorumlog.kv.client.leasing import Election, Lock
 
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
 

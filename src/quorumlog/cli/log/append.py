@@ -101,6 +101,8 @@ class LineSource:
         """All of it was read."""
         self._rest = b""
         """Read and not handed out yet."""
+        self._is_amid_line = False
+        """What is not read yet begins with the end of a line that was handed out."""
         self._in_flight: deque[tuple[int, list[bytes]]] = deque()
         """Batches without a receipt, each with the number of its first line, from 1."""
 
@@ -161,9 +163,8 @@ class LineSource:
             if at_end and not self._rest:
                 return
             *lines, self._rest = self._rest.split(b"\n")
-            if at_end:  # the last line had no end
-                lines, self._rest = [self._rest], b""
-            elif len(self._rest) > FRAME_LIMIT_BYTES:  # refused anyway, and its end may never come
+            never_ends = not at_end and len(self._rest) > FRAME_LIMIT_BYTES
+            if at_end or never_ends:  # the last line had no end, or its end may never come
                 lines, self._rest = [*lines, self._rest], b""
             lines = self._left_of(lines)
             for first in range(0, len(lines), MAX_BATCH_LINES):
@@ -174,6 +175,9 @@ class LineSource:
                 self._in_flight.append((self.skipped + self.taken + 1, batch))
                 self.taken += len(batch)
                 yield batch
+            if never_ends:  # it is refused, and nothing behind it is sent
+                self._is_amid_line = True
+                return
 
     def _left_of(self, lines: list[bytes]) -> list[bytes]:
         count = min(self.skip - self.skipped, len(lines))
@@ -204,7 +208,7 @@ class LineSource:
         while not self.has_ended and (chunk := self._file.read(CHUNK_BYTES)):
             count += chunk.count(b"\n")
             last = chunk[-1:]
-        return count + (last not in (b"", b"\n"))
+        return max(0, count + (last not in (b"", b"\n")) - self._is_amid_line)
 
 
 def append(

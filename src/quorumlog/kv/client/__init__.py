@@ -1,7 +1,6 @@
 """Clients of the store.
 
-Read in this order: `codecs` (of which type values are), `values` (what calls give), `asking`
-(what is asked of the members, and what became of it), `watching`, `leasing`, `locks` (locks and
-elections), `call_options`, `async_store` (every verb), `blocking_recipes` and `blocking_store` (the same
-for programs without asyncio).
+Read in this order: `values` (of which type values are, and what calls give), `asking` (what is asked of
+the members, and what became of it), `watching`, `leasing` (leases, locks, elections), `async_store`
+(every verb), `blocking_recipes` and `blocking_store` (the same for programs without asyncio).
 """

@@ -12,10 +12,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, Unreachable
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests.answers import read_answer
-from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
-from quorumlog.kv.requests.messages import (
+from quorumlog.kv.requests import (
     GROUP,
+    MAX_REQUEST_BYTES,
     AnswerResponse,
     CancelRequest,
     CommandRequest,
@@ -23,6 +22,7 @@ from quorumlog.kv.requests.messages import (
     StatusAnswer,
     StoreStatusRequest,
     WatchRequest,
+    read_answer,
     response_decoder,
     size_bytes_of,
 )

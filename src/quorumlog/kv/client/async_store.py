@@ -8,52 +8,50 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from quorumlog.errors import DiskFull
 from quorumlog.kv.client.asking import Asking
-from quorumlog.kv.client.call_options import PutOptions, RangeOptions
-from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V, codec_of
-from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.locks import Election, Lock
+from quorumlog.kv.client.leasing import Election, Lease, Lock, PutOptions, RangeOptions
 from quorumlog.kv.client.values import (
+    BytesLike,
+    Codec,
     DeleteResult,
     Item,
     Key,
     PutResult,
     RangeResult,
     TxnResult,
+    Unreadable,
+    V,
     Values,
+    codec_of,
     key_of,
     range_of,
 )
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.old_spellings import takes_seconds
-from quorumlog.kv.requests.answers import (
-    CompactAnswer,
-    DeleteAnswer,
-    LeasesAnswer,
-    PutAnswer,
-    RangeAnswer,
-    TxnAnswer,
-)
-from quorumlog.kv.requests.limits import check
-from quorumlog.kv.requests.messages import (
-    CommandRequest,
-    QuestionRequest,
-    StatusAnswer,
-    StoreStatusRequest,
-    WatchRequest,
-)
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     Command,
+    CommandRequest,
     Compact,
+    CompactAnswer,
     Compare,
+    DeleteAnswer,
     DeleteRange,
     Leases,
+    LeasesAnswer,
     Operation,
     Put,
+    PutAnswer,
     Question,
+    QuestionRequest,
     Range,
+    RangeAnswer,
     Relation,
+    StatusAnswer,
+    StoreStatusRequest,
     Target,
     Txn,
+    TxnAnswer,
+    WatchRequest,
+    check,
     encoded,
     writes,
 )

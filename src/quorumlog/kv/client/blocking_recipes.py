@@ -8,12 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, overload
 
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
-from quorumlog.kv.client.codecs import BytesLike, V
-from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.locks import Election, Lock
-from quorumlog.kv.client.values import Item, Key, key_of
+from quorumlog.kv.client.leasing import Election, Lease, Lock
+from quorumlog.kv.client.values import BytesLike, Item, Key, V, key_of
 from quorumlog.kv.old_spellings import takes_seconds
-from quorumlog.kv.requests.operations import Range
+from quorumlog.kv.requests import Range
 from quorumlog.net.loop_thread import ClientShell
 
 

@@ -11,14 +11,23 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 from quorumlog.errors import Unreachable
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_MS, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_recipes import BlockingRecipes
-from quorumlog.kv.client.call_options import PutOptions, RangeOptions
-from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V
-from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.values import Change, DeleteResult, Item, Key, PutResult, RangeResult, TxnResult
+from quorumlog.kv.client.leasing import Lease, PutOptions, RangeOptions
+from quorumlog.kv.client.values import (
+    BytesLike,
+    Change,
+    Codec,
+    DeleteResult,
+    Item,
+    Key,
+    PutResult,
+    RangeResult,
+    TxnResult,
+    Unreadable,
+    V,
+)
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.old_spellings import takes_seconds
-from quorumlog.kv.requests.messages import StatusAnswer
-from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
+from quorumlog.kv.requests import Compare, Operation, Range, StatusAnswer, Target
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import Shell
 from quorumlog.net.tls import ClientTls

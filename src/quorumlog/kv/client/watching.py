@@ -11,12 +11,10 @@ import msgspec
 
 from quorumlog.errors import LedgerError, ProtocolViolation, Unreachable
 from quorumlog.kv.client.asking import Asking
-from quorumlog.kv.client.codecs import V
-from quorumlog.kv.client.values import Change, Values
+from quorumlog.kv.client.values import Change, V, Values
 from quorumlog.kv.errors import InvalidRequest, ValueUnreadable
 from quorumlog.kv.old_spellings import takes_seconds
-from quorumlog.kv.requests.answers import Event
-from quorumlog.kv.requests.messages import EventsResponse, WatchRequest, checked
+from quorumlog.kv.requests import Event, EventsResponse, WatchRequest, checked
 from quorumlog.net.rpc.calls import Call
 from quorumlog.wire.client_message import ClientMessage
 

@@ -19,19 +19,22 @@ from quorumlog.kv.errors import (
     LeaseNotFound,
     NoSpace,
 )
-from quorumlog.kv.requests.answers import DeleteAnswer, PutAnswer, RangeAnswer, TxnAnswer
-from quorumlog.kv.requests.messages import WatchRequest
-from quorumlog.kv.requests.operations import (
+from quorumlog.kv.requests import (
     MOST,
     Compare,
+    DeleteAnswer,
     DeleteRange,
     KeyValue,
     Operation,
     Put,
+    PutAnswer,
     Range,
+    RangeAnswer,
     Relation,
     Target,
     Txn,
+    TxnAnswer,
+    WatchRequest,
 )
 
 Given = dict[str, Any]

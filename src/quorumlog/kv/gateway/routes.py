@@ -34,36 +34,32 @@ from quorumlog.kv.gateway.etcd_json import (
     watch_of,
     without_defaults,
 )
-from quorumlog.kv.requests.answers import (
+from quorumlog.kv.requests import (
+    MOST,
+    Command,
+    CommandRequest,
+    Compact,
     CompactAnswer,
     DeleteAnswer,
+    Grant,
     GrantAnswer,
+    KeepAliveRequest,
+    KeyValue,
+    Leases,
     LeasesAnswer,
     PutAnswer,
-    RangeAnswer,
-    RevokeAnswer,
-    TxnAnswer,
-)
-from quorumlog.kv.requests.limits import check
-from quorumlog.kv.requests.messages import (
-    CommandRequest,
-    KeepAliveRequest,
     QuestionRequest,
+    Range,
+    RangeAnswer,
+    Revoke,
+    RevokeAnswer,
     StatusAnswer,
     StoreStatusRequest,
     TimeToLiveRequest,
-    checked,
-)
-from quorumlog.kv.requests.operations import (
-    MOST,
-    Command,
-    Compact,
-    Grant,
-    KeyValue,
-    Leases,
-    Range,
-    Revoke,
     Txn,
+    TxnAnswer,
+    check,
+    checked,
     encode,
     writes,
 )

@@ -1,16 +1,30 @@
-"""Keyspace: keys, what they were before, and the leases that they end with. A revision is the index of
-the entry that changed a key; see `engine` for where what lies."""
+"""Keys, their versions and leases, ranges of them, and who hears of changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import NamedTuple
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from heapq import merge
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
-from quorumlog.kv.errors import Compacted, FutureRevision
-from quorumlog.kv.requests.operations import FROM_KEY, NO_LEASE, KeyValue, decode_key_value, encode
+from quorumlog.kv.errors import Compacted, FutureRevision, InvalidRequest
+from quorumlog.kv.requests import (
+    FROM_KEY,
+    NO_LEASE,
+    History,
+    KeyValue,
+    Range,
+    Target,
+    contains,
+    decode_key_value,
+    encode,
+)
 from quorumlog.kv.store.engine import (
     ATTACHED,
     CHANGE,
@@ -23,7 +37,12 @@ from quorumlog.kv.store.engine import (
     Engine,
     escaped,
     older_key,
+    parse_older_key,
 )
+
+# ---------------------------------------------------------------- Keyspace
+# Keys, what they were before, and the leases that they end with. A revision is the index of the entry
+# that changed a key; see `engine` for where what lies.
 
 _LEASE = msgspec.msgpack.Decoder(tuple[int, int])
 _REVISIONS = msgspec.msgpack.Decoder(tuple[int, int, int])
@@ -240,3 +259,332 @@ def bounds(key: bytes, end: bytes) -> tuple[bytes, bytes | None]:
     if not end:
         return key, key + b"\0"
     return key, None if end == FROM_KEY else max(end, key)
+
+
+# ----------------------------------------------------------------
+# Reading ranges of keys, now and at a revision, and their history.
+
+
+class AnswerRoom:
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.left_bytes = size_bytes
+        """Below 0: the answer is too large, and whatever was built of it goes."""
+
+    def take(self, size_bytes: int) -> bool:
+        """False: there is no room for that, nor for anything behind it."""
+        self.left_bytes -= size_bytes
+        return self.left_bytes >= 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.left_bytes < 0
+
+
+class EncodedItems:
+    """An array of encoded values, in no more memory than its bytes."""
+
+    def __init__(self, room: AnswerRoom) -> None:
+        self._room = room
+        self._data = bytearray()
+        self.count = 0
+
+    def add(self, item: bytes) -> bool:
+        """False: there is no room for it."""
+        room = self._room
+        room.left_bytes -= len(item)  # as `take`, without a call for each key
+        if room.left_bytes < 0:
+            self._data.clear()
+            return False
+        self._data += item
+        self.count += 1
+        return True
+
+    def encoded(self) -> msgspec.Raw:
+        count = self.count
+        if count < 16:
+            head = bytes([0x90 | count])
+        elif count < 1 << 16:
+            head = b"\xdc" + count.to_bytes(2, "big")
+        else:
+            head = b"\xdd" + count.to_bytes(4, "big")
+        self._data[:0] = head
+        return msgspec.Raw(self._data)
+
+
+# ----------------------------------------------------------------
+# Reading ranges of keys, now and at a revision, and their history.
+
+
+Body = tuple[Any, ...]
+"""An answer, as `answers` has it, with its tag."""
+RANGE_TAG, HISTORY_TAG = 3, 20
+
+_SORTED_BY: dict[Target, Callable[[KeyValue], Any]] = {
+    Target.KEY: lambda kv: kv.key,
+    Target.VERSION: lambda kv: kv.version,
+    Target.CREATE: lambda kv: kv.create_revision,
+    Target.MOD: lambda kv: kv.mod_revision,
+}
+_HEAD_BYTES = 64
+SLICE_ITEMS = 1_000
+"""Taken before those that will not be told are sorted out."""
+
+
+def read_range(keyspace: Keyspace, asked: Range, room: AnswerRoom) -> Body:
+    """Where there is no room, what is given is none. Raises Compacted, FutureRevision."""
+    if asked.revision:
+        keyspace.check_revision(asked.revision)
+    if room.is_over:
+        return RANGE_TAG, [], False, 0
+    is_simple = asked.sort_by is Target.KEY and not _is_filtered(asked)
+    if not (asked.end or asked.revision or asked.keys_only or asked.count_only or _is_filtered(asked)):
+        stored = keyspace.engine.get(CURRENT, asked.key)
+        if stored is None or not room.take(len(stored)):
+            return RANGE_TAG, [], False, 0
+        return RANGE_TAG, [msgspec.Raw(stored)], False, 1
+    is_past = 0 < asked.revision < keyspace.revision
+    start, stop = bounds(asked.key, asked.end)
+    reverse = asked.descending and is_simple
+    found: Iterator[bytes]
+    if is_past:
+        found = _past(keyspace, asked, reverse)
+    else:
+        found = (value for _, value in keyspace.engine.scan(CURRENT, start, stop, reverse=reverse))
+    told, looked_at, more = EncodedItems(room), 0, False
+    if not asked.count_only and is_simple:
+        told, looked_at, more = _first(asked, found, room)
+    elif not asked.count_only:
+        told, looked_at, more = _sorted(keyspace, asked, found, room)
+    count = 0
+    if (asked.count_only or not asked.without_count) and not room.is_over:
+        count = looked_at + sum(1 for _ in found) if is_past else _count(keyspace, start, stop)
+    return RANGE_TAG, told.encoded(), more, count
+
+
+def _is_filtered(asked: Range) -> bool:
+    return bool(asked.min_mod or asked.max_mod or asked.min_create or asked.max_create)
+
+
+def _count(keyspace: Keyspace, start: bytes, stop: bytes | None) -> int:
+    is_whole = stop is None and start <= FROM_KEY
+    return keyspace.keys if is_whole else keyspace.engine.count(CURRENT, start, stop)
+
+
+def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
+    """In the order of keys: what they were at an earlier revision."""
+    if not asked.end:
+        found = keyspace.at(asked.key, asked.revision)
+        return iter(() if found is None else (found,))
+    start, stop = bounds(asked.key, asked.end)
+    scan = keyspace.engine.scan
+    current = (key for key, _ in scan(CURRENT, start, stop, reverse=reverse))
+    # What was deleted since lies among the older versions only.
+    behind = None if stop is None else escaped(stop)[:-2]
+    versions = scan(OLDER, escaped(start)[:-2], behind, reverse=reverse)
+    older = (parse_older_key(stored)[0] for stored, _ in versions)
+    keys = (key for key, _ in groupby(merge(current, older, reverse=reverse)))
+    found_at = (keyspace.at(key, asked.revision) for key in keys)
+    return (version for version in found_at if version is not None)
+
+
+def _first(asked: Range, found: Iterator[bytes], room: AnswerRoom) -> tuple[EncodedItems, int, bool]:
+    """(what is told, how many were looked at, whether there are more)."""
+    told = EncodedItems(room)
+    for value in found:
+        if asked.limit and told.count == asked.limit:
+            return told, told.count + 1, True
+        if not told.add(_without_value(value) if asked.keys_only else value):
+            break
+    return told, told.count, False
+
+
+def _sorted(
+    keyspace: Keyspace, asked: Range, found: Iterator[bytes], room: AnswerRoom
+) -> tuple[EncodedItems, int, bool]:
+    """The same, filtered and in the order that was asked for. It holds what there is room for, and the
+    first one behind: whatever comes, none of those further behind would be told."""
+    most = asked.limit or sys.maxsize
+    kept: list[tuple[Any, bytes]] = []
+    looked_at = matched = size_bytes = 0
+    for stored in found:
+        looked_at += 1
+        kv = decode_key_value(stored)
+        if not _matches(asked, kv):
+            continue
+        matched += 1
+        item = _without_value(stored) if asked.keys_only else stored
+        kept.append((_place(keyspace, asked, kv), item))
+        size_bytes += len(item)
+        if size_bytes > room.left_bytes + SLICE_BYTES or len(kept) > 2 * most + SLICE_ITEMS:
+            if not asked.limit:
+                break
+            size_bytes = _keep_best(kept, asked, room.left_bytes)
+    _keep_best(kept, asked, room.left_bytes)
+    told = EncodedItems(room)
+    for _, item in kept:
+        if not told.add(item):
+            break
+    return told, looked_at, matched > most
+
+
+def _keep_best(kept: list[tuple[Any, bytes]], asked: Range, left_bytes: int) -> int:
+    """How many bytes they have."""
+    kept.sort(key=itemgetter(0), reverse=asked.descending)
+    if asked.limit:
+        del kept[asked.limit :]
+    size_bytes = 0
+    for place, (_, item) in enumerate(kept):
+        size_bytes += len(item)
+        if size_bytes > left_bytes:
+            del kept[place + 1 :]
+            break
+    return size_bytes
+
+
+def _matches(asked: Range, kv: KeyValue) -> bool:
+    return (
+        asked.min_mod <= kv.mod_revision
+        and (not asked.max_mod or kv.mod_revision <= asked.max_mod)
+        and asked.min_create <= kv.create_revision
+        and (not asked.max_create or kv.create_revision <= asked.max_create)
+    )
+
+
+def _place(keyspace: Keyspace, asked: Range, kv: KeyValue) -> Any:
+    """What it is sorted by."""
+    if asked.sort_by is not Target.VALUE:
+        return _SORTED_BY.get(asked.sort_by, _SORTED_BY[Target.KEY])(kv)
+    head = kv.value[:_HEAD_BYTES]
+    return _ByValue(head, partial(_value_of, keyspace, kv.key, asked.revision or keyspace.revision))
+
+
+def _value_of(keyspace: Keyspace, key: bytes, revision: int) -> bytes:
+    stored = keyspace.at(key, revision)
+    assert stored is not None, (key, revision)
+    return decode_key_value(stored).value
+
+
+class _ByValue:
+    """Compares values, and holds the begin of one only: the whole is read where that does not do."""
+
+    __slots__ = ("_head", "_whole")
+
+    def __init__(self, head: bytes, whole: Callable[[], bytes]) -> None:
+        self._head = head
+        self._whole = whole
+
+    def __lt__(self, other: _ByValue) -> bool:
+        if self._head != other._head or len(self._head) < _HEAD_BYTES:
+            return self._head < other._head
+        return self._whole() < other._whole()
+
+
+def _without_value(stored: bytes) -> bytes:
+    return encode(msgspec.structs.replace(decode_key_value(stored), value=b""))
+
+
+def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
+    """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
+    InvalidRequest where there is no room for the changes of one revision."""
+    first = asked.first_revision
+    if first < keyspace.compacted:
+        raise Compacted(
+            f"changes before revision {keyspace.compacted} are compacted, {first} was asked for",
+            compacted_revision=keyspace.compacted,
+        )
+    limits = asked.key, asked.end
+    events: list[tuple[msgspec.Raw, msgspec.Raw | None]] = []
+    size_bytes = looked_at = last = whole = 0
+    for place, key in keyspace.engine.scan(CHANGES, CHANGE.pack(first, 0), None):
+        revision, _ = CHANGE.unpack(place)
+        if revision != last:
+            if size_bytes >= asked.limit_bytes or looked_at >= MOST_CHANGES:
+                return HISTORY_TAG, revision, events
+            whole = len(events)
+        last = revision
+        looked_at += 1
+        if not contains(limits, key):
+            continue
+        now = keyspace.changed_at(key, revision)
+        before = previous(keyspace, key, revision) if asked.prev_kv else None
+        event_bytes = _EVENT_BYTES + len(now) + (0 if before is None else len(before))
+        if whole and size_bytes + event_bytes > room.left_bytes:
+            return HISTORY_TAG, revision, events[:whole]
+        size_bytes += event_bytes
+        if size_bytes > room.left_bytes:
+            raise InvalidRequest(
+                f"what revision {revision} has changed is above {room.size_bytes} bytes: read the range,"
+                f" and watch from revision {revision + 1} on"
+            )
+        events.append((msgspec.Raw(now), None if before is None else msgspec.Raw(before)))
+    return HISTORY_TAG, max(first, keyspace.revision + 1), events
+
+
+MOST_CHANGES = 10_000
+"""Looked at for one question: others wait for it."""
+_EVENT_BYTES = 64
+"""Of each, beside what it says."""
+
+
+def previous(keyspace: Keyspace, key: bytes, revision: int) -> bytes | None:
+    """What a key was before the change at `revision`; None: it was not there, or that is compacted."""
+    if revision <= keyspace.compacted:
+        return None  # whether it still lies in the engine, nobody may see
+    before = keyspace.older(key, revision)
+    return None if before is None or decode_key_value(before).version == 0 else before
+
+
+# ----------------------------------------------------------------
+# What members hear of their own store as it changes: values that one thread hands to another.
+
+
+class Changed(NamedTuple):
+    revision: int
+    written: list[Written]
+    """In the order of the command; empty where that would be too much to tell: history has it."""
+
+
+class Granted(NamedTuple):
+    lease: int
+    granted: Lease
+
+
+class Ended(NamedTuple):
+    lease: int
+
+
+class CompactedTo(NamedTuple):
+    revision: int
+
+
+class Begins(NamedTuple):
+    """The store holds what it did not come to by applying: it was loaded, or begins."""
+
+    revision: int
+    compacted: int
+    leases: dict[int, Lease]
+
+
+Change = Changed | Granted | Ended | CompactedTo | Begins
+
+
+class Feed:
+    """Written by the thread that applies, read by the loop; `wake` is called from the former."""
+
+    def __init__(self) -> None:
+        self.items: deque[Change] = deque()
+        self.wake: Callable[[], object] = lambda: None
+        self.size_bytes = 0
+        """Of the engine, about; as of the last batch."""
+
+    def tell(self, items: list[Change]) -> None:
+        if items:
+            self.items.extend(items)
+            self.wake()
+
+    def take(self) -> list[Change]:
+        taken = []
+        while self.items:
+            taken.append(self.items.popleft())
+        return taken

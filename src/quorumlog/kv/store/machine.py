@@ -1,45 +1,89 @@
-"""KeyValueMachine: the store as a state machine of the log. A batch of commands is one write of the
-engine.
-"""
+"""The state machine of the store: what a command does, and what is saved of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from heapq import merge
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import Any
+
+import msgspec
 
 from quorumlog.batch import EntryBatch
-from quorumlog.kv.errors import InvalidRequest, KeyValueError, LeaseNotFound
-from quorumlog.kv.requests import answers
-from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, check
-from quorumlog.kv.requests.operations import (
+from quorumlog.errors import ProtocolViolation
+from quorumlog.kv.errors import (
+    Compacted,
+    FutureRevision,
+    InvalidRequest,
+    KeyNotFound,
+    KeyValueError,
+    LeaseExists,
+    LeaseNotFound,
+)
+from quorumlog.kv.requests import (
+    CARRIED_OUT,
+    MAX_ANSWER_BYTES,
+    NO_LEASE,
+    Command,
     Compact,
+    Compare,
+    DeleteRange,
     Grant,
     History,
+    KeyValue,
     LeaseKeys,
     Leases,
+    Operation,
+    Put,
     Range,
+    Relation,
     Revoke,
     Stand,
+    Target,
     Txn,
+    check,
+    check_compare,
+    check_written_once,
     decode_command,
     decode_key_value,
     decode_question,
+    done,
     encode,
+    refused,
+    writes,
 )
-from quorumlog.kv.store.changes import Begins, Change, Changed, CompactedTo, Ended, Feed, Granted
 from quorumlog.kv.store.engine import (
     CHANGE,
     CHANGES,
+    CURRENT,
+    END,
     NUMBER,
     OLDER,
     Engine,
     MemoryEngine,
     escaped,
     older_key,
+    parse_older_key,
 )
-from quorumlog.kv.store.keyspace import Keyspace
-from quorumlog.kv.store.ranges import AnswerRoom, Body, EncodedItems, read_history, read_range
-from quorumlog.kv.store.snapshot_format import SLICE_ITEMS, load, save_slices
-from quorumlog.kv.store.transactions import answer_txn, carry_out
+from quorumlog.kv.store.keyspace import (
+    AnswerRoom,
+    Begins,
+    Body,
+    Change,
+    Changed,
+    CompactedTo,
+    EncodedItems,
+    Ended,
+    Feed,
+    Granted,
+    Keyspace,
+    bounds,
+    read_history,
+    read_range,
+)
 from quorumlog.state_machine import (
     KEPT_RESULT_BYTES,
     MOST_KEPT_BYTES,
@@ -51,6 +95,443 @@ from quorumlog.state_machine import (
     SnapshotWriter,
     StateMachine,
 )
+
+# ----------------------------------------------------------------
+# What a command does to the keyspace, as etcd's v3 API has it. What a transaction will refuse is found
+# before it changes anything.
+
+PUT_TAG, DELETE_TAG, TXN_TAG, GRANT_TAG, REVOKE_TAG, COMPACT_TAG = 1, 2, 4, 5, 6, 7
+
+_HOLDS: dict[Relation, Callable[[Any, Any], bool]] = {
+    Relation.EQUAL: operator.eq,
+    Relation.GREATER: operator.gt,
+    Relation.LESS: operator.lt,
+    Relation.NOT_EQUAL: operator.ne,
+}
+_OF: dict[Target, Callable[[KeyValue], Any]] = {
+    Target.VERSION: lambda kv: kv.version,
+    Target.CREATE: lambda kv: kv.create_revision,
+    Target.MOD: lambda kv: kv.mod_revision,
+    Target.VALUE: lambda kv: kv.value,
+    Target.LEASE: lambda kv: kv.lease,
+}
+
+
+def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom) -> Body:
+    """The entry at `index`. Where its answer has no room, what is given is none. Raises KeyValueError,
+    and nothing has changed then."""
+    if isinstance(command, Put | DeleteRange | Txn):
+        _check(keyspace, command)
+        return _operation(keyspace, command, index, room)
+    if isinstance(command, Grant):
+        return _grant(keyspace, command, index)
+    if isinstance(command, Revoke):
+        return _revoke(keyspace, command, index)
+    assert isinstance(command, Compact), command
+    return _compact(keyspace, command)
+
+
+def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> Body:
+    """A question: a transaction that only reads. Raises KeyValueError."""
+    if writes(txn):
+        raise InvalidRequest("a question may not write")
+    _check(keyspace, txn)
+    return _operation(keyspace, txn, keyspace.revision, room)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _check(keyspace: Keyspace, operation: Operation) -> None:
+    """Of what will be carried out, in the order in which etcd refuses. Comparisons see the state before
+    the transaction, inner ones too."""
+    if isinstance(operation, Put):
+        _check_lease(keyspace, operation)
+        _check_kept(keyspace, operation)
+    elif isinstance(operation, Txn):
+        for operations in (operation.success, operation.failure):
+            check_written_once(operations)
+        path = list(_path(keyspace, operation))
+        for each in path:
+            if isinstance(each, Put):
+                _check_kept(keyspace, each)
+                _check_lease(keyspace, each)
+        for each in path:
+            if isinstance(each, Range) and each.revision:
+                keyspace.check_revision(each.revision)
+    elif isinstance(operation, Range) and operation.revision:
+        keyspace.check_revision(operation.revision)
+
+
+def _path(keyspace: Keyspace, txn: Txn) -> Iterator[Put | DeleteRange | Range]:
+    """What a transaction and those in it carry out."""
+    for each in _branch(keyspace, txn)[1]:
+        if isinstance(each, Txn):
+            yield from _path(keyspace, each)
+        else:
+            yield each
+
+
+def _check_lease(keyspace: Keyspace, put: Put) -> None:
+    if put.lease and put.lease not in keyspace.leases:
+        raise _no_lease(put.lease)
+
+
+def _check_kept(keyspace: Keyspace, put: Put) -> None:
+    keeps = put.keeps_value or put.keeps_lease
+    if keeps and keyspace.engine.get(CURRENT, put.key) is None:
+        raise KeyNotFound(f"the key {put.key!r} does not exist")
+
+
+def _no_lease(lease: int) -> LeaseNotFound:
+    return LeaseNotFound(f"there is no lease {lease}: it has ended, or was never granted")
+
+
+# ---------------------------------------------------------------- operations
+
+
+def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> Body:
+    if isinstance(operation, Put):
+        value, lease = operation.value, operation.lease
+        if operation.keeps_value or operation.keeps_lease:
+            old = keyspace.current(operation.key)
+            assert old is not None, operation.key  # nothing in a transaction deletes what it puts
+            value = old.value if operation.keeps_value else value
+            lease = old.lease if operation.keeps_lease else lease
+        before = keyspace.put(operation.key, value, lease, index)
+        if before is None or not operation.prev_kv or not room.take(len(before)):
+            return PUT_TAG, None
+        return PUT_TAG, msgspec.Raw(before)
+    if isinstance(operation, DeleteRange):
+        return _delete(keyspace, operation, index, room)
+    if isinstance(operation, Range):
+        return read_range(keyspace, operation, room)
+    # Which branch is taken was decided by the state before, of the inner ones too: etcd's order.
+    plan = _plan(keyspace, operation)
+    return _carry_out_plan(keyspace, plan, index, room)
+
+
+Plan = tuple[bool, list["Operation | Plan"]]
+"""Whether the comparisons held, and what is carried out, inner transactions as plans of their own."""
+
+
+def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
+    succeeded, operations = _branch(keyspace, txn)
+    return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
+
+
+def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom) -> Body:
+    succeeded, operations = plan
+    answers = [
+        _carry_out_plan(keyspace, each, index, room)
+        if isinstance(each, tuple)
+        else _operation(keyspace, each, index, room)
+        for each in operations
+    ]
+    return TXN_TAG, succeeded, answers
+
+
+def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: AnswerRoom) -> Body:
+    gone: Iterable[bytes]
+    if operation.end:
+        gone = keyspace.delete_range(*bounds(operation.key, operation.end), index)
+    else:
+        before = keyspace.delete(operation.key, index)
+        gone = () if before is None else (before,)
+    told = EncodedItems(room)
+    count = 0
+    for each in gone:  # to the end, whatever there is room for
+        count += 1
+        if operation.prev_kv:
+            told.add(each)
+    return DELETE_TAG, count, told.encoded()
+
+
+def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
+    # Who appends past the store's door must not stop it on every member.
+    for compare in txn.compare:
+        check_compare(compare)
+    succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
+    return succeeded, txn.success if succeeded else txn.failure
+
+
+def _holds(keyspace: Keyspace, compare: Compare) -> bool:
+    relation, of = _HOLDS[compare.relation], _OF[compare.target]
+    stored: Iterable[bytes]
+    if compare.end:
+        start, stop = bounds(compare.key, compare.end)
+        stored = (value for _, value in keyspace.engine.scan(CURRENT, start, stop))
+    else:
+        value = keyspace.engine.get(CURRENT, compare.key)
+        stored = () if value is None else (value,)
+    is_there = False
+    for each in stored:
+        is_there = True
+        if not relation(of(decode_key_value(each)), compare.than):
+            return False
+    return is_there or (compare.target is not Target.VALUE and relation(0, compare.than))
+
+
+# ---------------------------------------------------------------- leases and compaction
+
+
+def _grant(keyspace: Keyspace, command: Grant, index: int) -> Body:
+    lease = command.lease
+    if lease in keyspace.leases:
+        raise LeaseExists(f"there is a lease {lease} already")
+    if lease == NO_LEASE:
+        lease = index
+        while lease in keyspace.leases:  # somebody chose that number
+            lease += 1
+    keyspace.grant(lease, command.ttl_ms, index)
+    return GRANT_TAG, lease, command.ttl_ms, index
+
+
+def _revoke(keyspace: Keyspace, command: Revoke, index: int) -> Body:
+    lease = keyspace.leases.get(command.lease)
+    if lease is None or command.granted_at not in (0, lease.granted_at):
+        raise _no_lease(command.lease)
+    return REVOKE_TAG, keyspace.revoke(command.lease, index)
+
+
+def _compact(keyspace: Keyspace, command: Compact) -> Body:
+    revision = command.revision
+    if revision > keyspace.revision:
+        raise FutureRevision(f"revision {revision} is above {keyspace.revision}, the newest")
+    if revision <= keyspace.compacted:
+        if not command.leads:
+            raise Compacted(
+                f"history below revision {keyspace.compacted} is compacted already",
+                compacted_revision=keyspace.compacted,
+            )
+    else:
+        keyspace.compacted = revision
+    return (COMPACT_TAG,)
+
+
+# ---------------------------------------------------------------- A saved store
+# The same bytes whatever the engine, so that a member may change it.
+#
+#     head        format, revision, compacted revision
+#     leases      (id, TTL, index of the grant)
+#     current     KeyValue, in the order of keys
+#     older       KeyValue, in the order of keys and revisions
+#     changes     (revision, number, key)
+#
+# Each part is a run of frames, 4 bytes of length and MessagePack, and ends with an empty one.
+
+FORMAT = 1
+SLICE_ITEMS = 1000
+SLICE_BYTES = 1 << 20
+"""Written at once, at most and at least one item; a member that saves goes on applying between."""
+
+Item = tuple[bytes, bytes]
+_BEHIND_ALL = b"\xff" * (NUMBER.size + 1)
+"""In the place of a revision."""
+
+_name = itemgetter(0)
+
+_head = msgspec.msgpack.Decoder(tuple[int, int, int])
+_lease = msgspec.msgpack.Decoder(tuple[int, int, int])
+_change = msgspec.msgpack.Decoder(tuple[int, int, bytes])
+
+
+def save_slices(
+    keyspace: Keyspace, writer: SnapshotWriter, slice_items: int = SLICE_ITEMS
+) -> Iterator[None]:
+    """The state as it is at the first slice, though commands change it between them; only sweeping must
+    not go on meanwhile. What is not swept yet is left out, so that nobody can tell how far that is."""
+    revision, compacted = keyspace.revision, keyspace.compacted
+    engine = keyspace.engine
+    engine.commit(None)  # what sweeping has left to be written
+    slices = partial(_slices, engine, slice_items, revision)
+    _write(writer, [encode((FORMAT, revision, compacted))])
+    _end(writer)
+    _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
+    _end(writer)
+    for kept in _current_slices(engine, slice_items, revision):
+        _write(writer, kept)
+        yield
+    _end(writer)
+    for kept in _older_slices(engine, slices(OLDER), revision, compacted):
+        _write(writer, kept)
+        yield
+    _end(writer)
+    for values, _ in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
+        _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
+        yield
+    _end(writer)
+
+
+def _current_slices(engine: Engine, items: int, revision: int) -> Iterator[list[bytes]]:
+    """What the keys were at the revision. One that changes meanwhile moves to the older ones:
+    it is never out of sight. Keys that are new since then do not count."""
+    start, is_last = b"", False
+    # Keys behind this one are new: with many of them the step that finds none would take seconds.
+    newest = next((key for key, _ in engine.scan(CURRENT, b"", None, reverse=True)), b"")
+    stop = newest + b"\0"
+    while not is_last:
+        is_last = True
+        kept: list[bytes] = []
+        counted = size_bytes = 0
+        current: Iterator[tuple[bytes, bytes | None]] = engine.scan(CURRENT, start, stop)
+        older = ((key, None) for key in _keys_of_older(engine, start))
+        for key, found in groupby(merge(current, older, key=_name), _name):
+            start = key + b"\0"
+            stored = next((value for _, value in found if value is not None), None)
+            if stored is None or _mod_revision(stored) > revision:
+                prefix = escaped(key)
+                until = prefix + NUMBER.pack(revision + 1)
+                stored = next((v for _, v in engine.scan(OLDER, prefix, until, reverse=True)), None)
+            if stored is None:
+                continue
+            counted += 1
+            size_bytes += len(stored)
+            if decode_key_value(stored).version:
+                kept.append(stored)
+            if counted >= items or size_bytes >= SLICE_BYTES:
+                is_last = False
+                break
+        yield kept
+
+
+def _keys_of_older(engine: Engine, start: bytes) -> Iterator[bytes]:
+    """Each once, however many versions it has."""
+    place = escaped(start)[: -len(END)]
+    while (found := next(engine.scan(OLDER, place, None), None)) is not None:
+        yield parse_older_key(found[0])[0]
+        place = found[0][: -NUMBER.size] + _BEHIND_ALL
+
+
+def _slices(
+    engine: Engine,
+    items: int,
+    revision: int,
+    space: int,
+    start: bytes = b"",
+    stop: bytes | None = None,
+) -> Iterator[tuple[list[Item], bool]]:
+    """(items, whether they are the last). What is newer than `revision` does not count, and of the newer
+    versions of a key only the first is told: writers cannot keep a save from its end."""
+    is_last = False
+    while not is_last:
+        values: list[Item] = []
+        counted = size_bytes = 0
+        while not is_last and counted < items and size_bytes < SLICE_BYTES:
+            is_last = True
+            for each in engine.scan(space, start, stop):
+                values.append(each)
+                start = each[0] + b"\0"
+                if space == OLDER and _mod_revision(each[1]) > revision:
+                    start = each[0][: -NUMBER.size] + _BEHIND_ALL
+                    is_last = False
+                    break
+                counted += 1
+                size_bytes += len(each[1])
+                if counted >= items or size_bytes >= SLICE_BYTES:
+                    is_last = False
+                    break
+        yield values, is_last
+
+
+def _older_slices(
+    engine: Engine, slices: Iterator[tuple[list[Item], bool]], revision: int, compacted: int
+) -> Iterator[list[bytes]]:
+    def stays(stored: bytes, behind: bytes | None) -> bool:
+        kv = decode_key_value(stored)
+        if kv.mod_revision > revision:
+            return False
+        if kv.version == 0:
+            return kv.mod_revision >= compacted
+        follows = None if behind is None else decode_key_value(behind)
+        if follows is None or follows.key != kv.key:
+            current = engine.get(CURRENT, kv.key)
+            assert current is not None, kv  # a deletion would lie behind it
+            follows = decode_key_value(current)
+        return compacted < follows.mod_revision <= revision  # or it was the current one
+
+    held: list[Item] = []  # what follows it comes with the next slice
+    for values, is_last in slices:
+        values = [*held, *values]
+        held = values[-1:]
+        kept = [each for (_, each), (_, behind) in pairwise(values) if stays(each, behind)]
+        if is_last:
+            kept += [each for _, each in held if stays(each, None)]
+        yield kept
+
+
+def _mod_revision(stored: bytes) -> int:
+    return decode_key_value(stored).mod_revision
+
+
+def _write(writer: SnapshotWriter, items: Iterable[bytes]) -> None:
+    data = b"".join(part for item in items for part in (len(item).to_bytes(4, "big"), item))
+    if data:
+        writer.write(data)
+
+
+def _end(writer: SnapshotWriter) -> None:
+    writer.write(bytes(4))
+
+
+def load(keyspace: Keyspace, reader: SnapshotReader, commit_every: int = 10_000) -> None:
+    """In the place of all that it holds. Raises ProtocolViolation for what is no saved store."""
+    engine = keyspace.engine
+    engine.clear()
+    heads = [_head.decode(frame) for frame in _frames(reader)]
+    if len(heads) != 1 or heads[0][0] != FORMAT:
+        raise ProtocolViolation(f"a saved store of another format than {FORMAT}: {heads}")
+    keyspace.take_over()
+    _, keyspace.revision, keyspace.compacted = heads[0]
+    keyspace.swept_to = keyspace.compacted
+    keyspace.save_stand()
+    for frame in _frames(reader):
+        keyspace.grant(*_lease.decode(frame))
+    for count, frame in enumerate(_frames(reader), 1):
+        kv = decode_key_value(frame)
+        engine.put(CURRENT, kv.key, frame)
+        if kv.lease:
+            keyspace.attach(kv.lease, kv.key)
+        if count % commit_every == 0:
+            engine.commit(None)
+    last = b""
+    for frame in _frames(reader):
+        if last and decode_key_value(last).key != decode_key_value(frame).key:
+            _settle(keyspace, last)
+        kv = decode_key_value(frame)
+        engine.put(OLDER, older_key(kv.key, kv.mod_revision), frame)
+        last = frame
+    if last:
+        _settle(keyspace, last)
+    for frame in _frames(reader):
+        revision, number, key = _change.decode(frame)
+        engine.put(CHANGES, CHANGE.pack(revision, number), key)
+    engine.commit(None)
+    keyspace.keys = engine.count(CURRENT, b"", None)
+    keyspace.save_stand()
+    engine.commit(None)
+
+
+def _settle(keyspace: Keyspace, newest: bytes) -> None:
+    """An earlier release wrote what had changed meanwhile as an older version: the newest of those of a
+    key was the current one, if it was no deletion and nothing else is the current one."""
+    kv, engine = decode_key_value(newest), keyspace.engine
+    current = engine.get(CURRENT, kv.key)
+    if current is None and kv.version:
+        engine.put(CURRENT, kv.key, newest)
+        if kv.lease:
+            keyspace.attach(kv.lease, kv.key)
+    if kv.version and (current is None or decode_key_value(current).mod_revision == kv.mod_revision):
+        engine.delete(OLDER, older_key(kv.key, kv.mod_revision))
+
+
+def _frames(reader: SnapshotReader) -> Iterator[bytes]:
+    while size_bytes := int.from_bytes(reader.read(4), "big"):
+        yield reader.read(size_bytes)
+
+
+# ---------------------------------------------------------------- KeyValueMachine
+# The store as a state machine of the log. A batch of commands is one write of the engine.
 
 SLICE_CHANGES = 500
 """Looked at once."""
@@ -168,7 +649,7 @@ class KeyValueMachine(StateMachine):
             body = carry_out(keyspace, command, index, room)
         except KeyValueError as refusal:
             assert not keyspace.changes, (refusal, keyspace.changes)
-            return answers.refused(refusal), True
+            return refused(refusal), True
         if keyspace.changes:
             told.append(Changed(index, keyspace.written))
         if isinstance(command, Grant):
@@ -178,10 +659,10 @@ class KeyValueMachine(StateMachine):
         elif isinstance(command, Compact):
             told.append(CompactedTo(keyspace.compacted))
         if not room.is_over:
-            answer = answers.done(keyspace.revision, body)
+            answer = done(keyspace.revision, body)
             if len(answer) <= room.size_bytes:
                 return answer, True
-        return answers.CARRIED_OUT, self._acts_as > 1
+        return CARRIED_OUT, self._acts_as > 1
 
     def act_as(self, version: int) -> None:
         self._acts_as = version
@@ -195,9 +676,9 @@ class KeyValueMachine(StateMachine):
             body = self._answer(question, room)
             if room.is_over:
                 raise InvalidRequest(f"the answer is above {MAX_ANSWER_BYTES} bytes: give a limit")
-            return answers.done(self.keyspace.revision, body)
+            return done(self.keyspace.revision, body)
         except KeyValueError as refusal:
-            return answers.refused(refusal)
+            return refused(refusal)
 
     def _answer(self, question: bytes, room: AnswerRoom) -> Body:
         keyspace = self.keyspace

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import DataType, StructType
 
-from quorumlog.broker.client.broker_verbs import UniqKeys
+from quorumlog.broker.client.broker_calls import UniqKeys
 from quorumlog.broker.dledger.message_machine import entries_of
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
 from quorumlog.broker.group_commands import WRITE, TopicRow, TopicsQuestion, encode, read_answer

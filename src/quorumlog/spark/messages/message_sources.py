@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
-from quorumlog.broker.client.broker_results import QueueInfo
+from quorumlog.broker.client.blocking import BrokerClient, connect
+from quorumlog.broker.client.broker_calls import QueueInfo
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.offline.offline_ledger import OfflineLedger, holds_ledger
 from quorumlog.broker.offline.offline_store import OfflineStore

@@ -33,9 +33,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorumlog.broker.client.blocking_broker_client import BrokerClient
-from quorumlog.broker.client.broker_results import QueueInfo
-from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin
+from quorumlog.broker.client.blocking import BrokerAdmin, BrokerClient
+from quorumlog.broker.client.broker_calls import QueueInfo
 from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.group_commands import is_system_topic
 from quorumlog.errors import ConfigError

@@ -1,0 +1,290 @@
+"""AsyncBrokerAdmin: topics and consumer groups: made, changed, looked at, reset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import NamedTuple, Self, TypeVar
+
+from quorumlog.broker.client.async_consumer import revived
+from quorumlog.broker.client.broker_calls import (
+    DEFAULT_TIMEOUT_MS,
+    BrokerCalls,
+    QueueInfo,
+    answer_of,
+    milliseconds,
+    pulled_of,
+    queues_of,
+    receipt_of,
+)
+from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
+from quorumlog.broker.group_commands import (
+    Command,
+    CreateGroup,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    GroupRow,
+    GroupsQuestion,
+    Question,
+    ResetOffsets,
+    TopicRow,
+    TopicsQuestion,
+    UpdateTopic,
+    check_group_name,
+    dlq_topic,
+    encode,
+    is_system_topic,
+    read_answer,
+)
+from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.wire import (
+    CommitRequest,
+    GroupAnswer,
+    GroupCommandRequest,
+    GroupQuestionRequest,
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    QueuesRequest,
+    RoleRequest,
+    RoleResponse,
+    SendRequest,
+)
+from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.credentials import ClientUser
+from quorumlog.net.tls import ClientTls
+
+_T = TypeVar("_T")
+ALL_PERMISSIONS = 6
+
+
+class QueueLag(NamedTuple):
+    """How far a group is behind in one queue."""
+
+    topic: str
+    queue_id: int
+    member: str
+    """Who reads it; empty: nobody."""
+    committed_offset: int
+    """-1: the group has committed nothing of it."""
+    min_offset: int
+    end_offset: int
+    messages: int
+    """That are there and not done."""
+    seconds: float
+    """Since the oldest of them was stored; 0: there is none."""
+
+
+class AsyncBrokerAdmin:
+    """Of one event loop. Raises what the broker refuses with, Unreachable, RequestTimeout; and of what
+    changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls, user=user)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End its connections; what waits raises Unreachable or OutcomeUnknown."""
+        await self._link.close()
+
+    async def route(self) -> RoleResponse:
+        """Who is master, and where the others are."""
+        answer = answer_of(await self._link.call(RoleRequest()))
+        assert isinstance(answer, RoleResponse), answer
+        return answer
+
+    async def _command(self, command: Command) -> None:
+        answer = answer_of(await self._link.call(GroupCommandRequest(body=encode(command))))
+        assert isinstance(answer, GroupAnswer), answer
+        read_answer(answer.body, object)
+
+    async def _question(self, question: Question, kind: type[_T]) -> _T:
+        answer = answer_of(await self._link.call(GroupQuestionRequest(body=encode(question))))
+        assert isinstance(answer, GroupAnswer), answer
+        return read_answer(answer.body, kind)
+
+    # ---------------------------------------------------------------- topics
+
+    async def create_topic(
+        self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
+    ) -> None:
+        """Of so many `queues`. `perm`: 4 to read, 2 to send, 6 both. `retention_ms`: how long its
+        messages are shown, 0: as long as they are there. Raises TopicExists if it stands with other
+        settings, TooManyNames, BadRequest for a name that is none."""
+        await self._command(CreateTopic(topic, queues, perm, retention_ms))
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        retention_ms: int | None = None,
+    ) -> None:
+        """What is None stays; queues never become fewer. Raises UnknownTopic, BadRequest."""
+        await self._command(UpdateTopic(topic, queues, perm, retention_ms))
+
+    async def delete_topic(self, topic: str) -> None:
+        """What lies in it is not shown any more, even if a topic of the name is made again. Nothing
+        happens where there is none. Raises BadRequest for a name of the broker's own."""
+        try:
+            await self._command(DeleteTopic(topic))
+        except UnknownTopic:
+            if any(row.topic == topic for row in await self.topics()):
+                raise
+
+    async def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+        """All, or this one, by name, with their settings; `system`: the broker's own, too. Raises
+        UnknownTopic."""
+        rows = await self._question(TopicsQuestion(topic), list[TopicRow])
+        return [row for row in rows if system or topic or not is_system_topic(row.topic)]
+
+    async def queues(self, topic: str = "") -> list[QueueInfo]:
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
+        return queues_of(await self._link.call(QueuesRequest(topic=topic)))
+
+    # ---------------------------------------------------------------- groups
+
+    async def groups(self, group: str = "") -> list[GroupRow]:
+        """All, or this one: members, their queues, and what is committed. Raises
+        UnknownConsumerGroup."""
+        return await self._question(GroupsQuestion(group), list[GroupRow])
+
+    async def create_group(self, group: str) -> None:
+        """One that stands stays as it is. Raises TooManyNames."""
+        with suppress(ConsumerGroupExists):
+            await self._command(CreateGroup(group))
+
+    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """(topic, queue) -> offset of the next message, for a group without members: somebody else reads
+        under its name. No offset goes back. Raises UnknownConsumerGroup, UnknownGroupMember."""
+        rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]
+        answer_of(await self._link.call(CommitRequest(group=group, offsets=rows)))
+
+    async def delete_group(self, group: str) -> None:
+        """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
+        UnknownConsumerGroup."""
+        await self._command(DeleteGroup(group))
+
+    async def dead_letters(
+        self, group: str, offset: int = 0, *, most_messages: int = 100
+    ) -> list[StoredMessage]:
+        """Messages of the group that could not be worked off, from this offset of its %DLQ% topic on:
+        DLQ_CAUSE and DLQ_ATTEMPT among their properties say why, and after how many attempts. Raises
+        UnknownConsumerGroup."""
+        await self.groups(group)
+        (info,) = await self.queues(dlq_topic(group))
+        found: list[StoredMessage] = []
+        offset = max(offset, info.min_offset)
+        while len(found) < most_messages and offset < info.max_offset:
+            request = PullRequest(
+                topic=info.topic,
+                queue_id=info.queue_id,
+                offset=offset,
+                most_messages=most_messages - len(found),
+            )
+            pulled = pulled_of(await self._link.call(request))
+            found += pulled.messages
+            offset = pulled.next_offset
+        return found
+
+    async def resend(self, group: str, offsets: Sequence[int]) -> int:
+        """Dead letters by offset, to their group again, as if for the first time; no other group sees
+        them. They stay where they lie: which were sent again, the caller knows. Returns how many. Raises
+        BadRequest, UnknownConsumerGroup, OutcomeUnknown."""
+        letters: list[StoredMessage] = []
+        for offset in offsets:
+            found = await self.dead_letters(group, offset, most_messages=1)
+            if not found or found[0].queue_offset != offset:
+                raise BadRequest(f"group {group} has no dead letter {offset}: dlq list shows them")
+            letters += found
+        for letter in letters:
+            encoded = revived(letter, group)
+            receipt_of(await self._link.call(SendRequest(), encoded), encoded)
+        return len(letters)
+
+    async def lag(self, group: str) -> list[QueueLag]:
+        """Of every queue that the group reads, or has committed something of. Raises
+        UnknownConsumerGroup."""
+        check_group_name(group)
+        (row,) = await self.groups(group)
+        committed = {(topic, queue_id): at for topic, queue_id, at in row.offsets}
+        reads = {queue: each.member for each in row.members for queue in each.queues}
+        ends = {(each.topic, each.queue_id): each for each in await self.queues()}
+        lags = []
+        for queue in sorted({*committed, *reads}):
+            info = ends.get(queue) or QueueInfo(*queue, 0, 0)
+            at = committed.get(queue, -1)
+            begin = max(at, info.min_offset)
+            behind = max(info.max_offset - begin, 0)
+            seconds = await self._age_s(queue, begin) if behind else 0.0
+            member = reads.get(queue, "")
+            lags.append(QueueLag(*queue, member, at, info.min_offset, info.max_offset, behind, seconds))
+        return lags
+
+    async def _age_s(self, queue: tuple[str, int], offset: int) -> float:
+        request = PullRequest(topic=queue[0], queue_id=queue[1], offset=offset, most_messages=1)
+        try:
+            pulled = pulled_of(await self._link.call(request))
+        except LedgerError:
+            return 0.0
+        if not len(pulled.records):
+            return 0.0
+        stored_ms = int(pulled.records.columns.store_times_ms[0])
+        return max(0.0, time.time() - stored_ms / 1000)
+
+    async def reset(
+        self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
+    ) -> dict[tuple[str, int], int]:
+        """Have the group go on at "earliest", "latest" or a time (a datetime, or milliseconds since
+        1970); of these topics, or of all that it reads. Returns the offsets by (topic, queue). What
+        members have in hand is not committed any more. Raises UnknownConsumerGroup, UnknownTopic, and
+        BadRequest where there is nothing to reset."""
+        if isinstance(to, str) and to not in ("earliest", "latest"):
+            raise BadRequest(f"reset to earliest, latest or a time, not {to!r}")
+        check_group_name(group)
+        (row,) = await self.groups(group)
+        known = {topic for topic, _, _ in row.offsets}
+        known |= {topic for each in row.members for topic, _ in each.topics}
+        wanted = set(topics) or {topic for topic in known if not is_system_topic(topic)}
+        if not wanted:
+            raise BadRequest(f"group {group} has read nothing yet: name its topics")
+        offsets: dict[tuple[str, int], int] = {}
+        for topic in sorted(wanted):
+            rows = await self.queues(topic)
+            if not rows:
+                raise UnknownTopic(f"there is no topic {topic}")
+            for each in rows:
+                offsets[topic, each.queue_id] = await self._offset_for(each, to)
+        await self._command(ResetOffsets(group, tuple((*queue, at) for queue, at in offsets.items())))
+        return offsets
+
+    async def _offset_for(self, queue: QueueInfo, to: str | float | datetime) -> int:
+        if to == "earliest":
+            return queue.min_offset
+        if to == "latest":
+            return queue.max_offset
+        assert not isinstance(to, str)
+        request = OffsetAtRequest(
+            topic=queue.topic, queue_id=queue.queue_id, time_ms=milliseconds(to, 0)
+        )
+        answer = answer_of(await self._link.call(request))
+        assert isinstance(answer, OffsetResponse), answer
+        return max(answer.offset, queue.min_offset)

@@ -1,0 +1,377 @@
+"""AsyncProducer: messages to topics of a replicated broker, in order, through failovers.
+
+What is sent while a batch of the same queue is on its way leaves as the next batch. As an idempotent
+producer it has one such lane for all queues, in a session of the log: what is unknown is sent again, and
+stored once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from quorumlog.broker.client.broker_calls import (
+    DEFAULT_TIMEOUT_MS,
+    BrokerCalls,
+    Encoded,
+    SendReceipt,
+    UniqKeys,
+    answer_of,
+    encode_messages,
+    receipt_of,
+)
+from quorumlog.broker.errors import UnknownTopic
+from quorumlog.broker.group_commands import LEVELS, REAL_QUEUE, REAL_TOPIC, SYSTEM_PREFIX
+from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message
+from quorumlog.broker.record_batch import java_hash
+from quorumlog.broker.wire import (
+    OpenSessionRequest,
+    OpenSessionResponse,
+    SendRequest,
+    SendResponse,
+    SessionSendRequest,
+    SessionSendResponse,
+    TopicRouteRequest,
+    TopicRouteResponse,
+)
+from quorumlog.errors import (
+    BadRequest,
+    ConfigError,
+    OutcomeUnknown,
+    ProducerExpired,
+    ProducerFenced,
+    Refused,
+)
+from quorumlog.log_state.control_entries import ANONYMOUS
+from quorumlog.net.credentials import ClientUser
+from quorumlog.net.tls import ClientTls
+
+BATCH_BYTES = 1 << 20
+BATCH_MESSAGES = 1024
+ROUTE_INTERVAL_S = 30.0
+"""Queues that a topic gets are used so late at most, as by RocketMQ's clients."""
+MOST_WAITING = 100_000
+Selector = Callable[[Message, int], int]
+"""(message, number of queues) to the queue it goes to."""
+
+
+class _Part(NamedTuple):
+    """Of one call: messages of one queue, stored together."""
+
+    encoded: Encoded
+    done: asyncio.Future[SendReceipt]
+
+
+class _Lane:
+    def __init__(self) -> None:
+        self.waiting: list[_Part] = []
+        self.task: asyncio.Task[None] | None = None
+
+
+class AsyncProducer:
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+
+    `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
+    of the program; whoever used it before is fenced (ProducerFenced)."""
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        idempotent: bool = False,
+        producer_id: str = "",
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls, user=user)
+        self._keys = UniqKeys()
+        self._turn = itertools.count()
+        self._queues: dict[str, tuple[int, float]] = {}
+        """topic -> how many, and until when that is taken for true, by the loop's clock."""
+        self._lanes: dict[tuple[str, int, bool], _Lane] = {}
+        if producer_id.startswith((ANONYMOUS, SYSTEM_PREFIX)):
+            raise ConfigError(
+                f"a producer's id cannot begin with {producer_id[0]!r}: choose another one"
+            )
+        self._is_session = idempotent or bool(producer_id)
+        self._is_anonymous = not producer_id
+        self.producer_id = producer_id or ANONYMOUS + os.urandom(16).hex()
+        self._epoch: tuple[int, int] | None = None
+        """The last one that was opened."""
+        self._must_open = True
+        self._token = b""
+        """Of the epoch that is to begin next; empty: not drawn yet."""
+        self._sequence = 0
+        self._waiting = 0
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """What was given to it is sent first; what is given later raises BadRequest."""
+        self._is_closed = True
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end()
+
+    async def _end(self) -> None:
+        self._is_closed = True
+        await self._link.close()
+
+    # ---------------------------------------------------------------- sending
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+        delay_level: int = 0,
+    ) -> SendReceipt:
+        """Store a message; returns when the broker has it as it promises. It goes to `queue_id`; or to
+        the queue that `selector` gives; or to one for all messages with the same `order_key`, in the
+        order of the calls; else the queues take turns. `delay_level`: 1 to 18; readers get it after that
+        level's delay. Raises UnknownTopic (also for a queue that there is not), TopicNotPermitted,
+        BodyTooLarge, BadRequest for what makes no sense, and while 100,000 messages wait."""
+        return await self.send_batch(
+            [message],
+            queue_id=queue_id,
+            order_key=order_key,
+            selector=selector,
+            delay_level=delay_level,
+        )
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+        delay_level: int = 0,
+    ) -> SendReceipt:
+        """All of one topic, into one queue, one behind the other; the first decides which, as in `send`.
+        All or nothing is stored; the receipt has the place of the first."""
+        if self._is_closed:
+            raise BadRequest("the producer is closed")
+        if not messages:
+            raise BadRequest("a batch has one message at least")
+        if not 0 <= delay_level <= LEVELS:
+            raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0 for none; not {delay_level}")
+        if self._waiting + len(messages) > MOST_WAITING:
+            raise BadRequest(f"{self._waiting} messages wait to be sent: await some of them first")
+        topic = messages[0].topic
+        count, until_s = self._queues.get(topic, (0, 0.0))
+        if not count or asyncio.get_running_loop().time() >= until_s:
+            count = await self.queue_count(topic)
+        if selector is not None:
+            queue_id = selector(messages[0], count)
+        elif order_key is not None:
+            queue_id = abs(java_hash(order_key)) % count
+        elif queue_id is None:
+            queue_id = next(self._turn) % count
+        if not 0 <= queue_id < count:
+            raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {count}")
+        if delay_level:
+            messages = [_delayed(each, queue_id, delay_level) for each in messages]
+            queue_id = delay_level - 1
+        encoded = encode_messages(messages, queue_id, self._keys, self._link.own_host)
+        try:
+            return await self.send_encoded(encoded)
+        except UnknownTopic:
+            self._queues.pop(topic, None)  # it was deleted, and may be there again with fewer queues
+            raise
+
+    async def send_encoded(self, encoded: Encoded) -> SendReceipt:
+        """Records that are made already. Raises what `send` does."""
+        key = ("", 0, True) if self._is_session else (encoded.topic, encoded.queue_id, encoded.waits)
+        lane = self._lanes.setdefault(key, _Lane())
+        loop = asyncio.get_running_loop()
+        part = _Part(encoded, loop.create_future())
+        lane.waiting.append(part)
+        self._waiting += len(encoded.sizes)
+        if lane.task is None or lane.task.done():
+            lane.task = loop.create_task(self._work(lane))
+        try:
+            return await part.done
+        finally:
+            self._waiting -= len(encoded.sizes)
+
+    async def queue_count(self, topic: str) -> int:
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        answer = answer_of(await self._link.call(TopicRouteRequest(topic=topic)))
+        assert isinstance(answer, TopicRouteResponse), answer
+        until_s = asyncio.get_running_loop().time() + ROUTE_INTERVAL_S
+        self._queues[topic] = answer.queues, until_s
+        return answer.queues
+
+    async def _work(self, lane: _Lane) -> None:
+        await asyncio.sleep(0)  # what the other tasks of this turn send
+        while lane.waiting:
+            size = taken = count = 0
+            for part in lane.waiting:
+                size += len(part.encoded.buffer)
+                count += len(part.encoded.sizes)
+                if taken and (size > BATCH_BYTES or count > BATCH_MESSAGES):
+                    break
+                taken += 1
+            parts = lane.waiting[:taken]
+            del lane.waiting[:taken]
+            await self._store(parts)
+
+    async def _store(self, parts: list[_Part]) -> None:
+        first = parts[0].encoded
+        whole = first
+        if len(parts) > 1:
+            buffer = bytearray().join([part.encoded.buffer for part in parts])
+            sizes = [size for part in parts for size in part.encoded.sizes]
+            whole = first._replace(buffer=buffer, sizes=sizes)
+        try:
+            if self._is_session:
+                receipts = await self._store_in_session(parts, whole)
+            else:
+                request = SendRequest(waits=whole.waits)
+                frame = await self._link.call(request, whole)
+                answer = answer_of(frame)
+                assert isinstance(answer, SendResponse), answer
+                receipts = _split(receipt_of(frame, whole), answer.positions, parts)
+        except Exception as error:  # whatever it is, its callers hear it, and what waits goes on
+            if len(parts) > 1 and isinstance(error, Refused) and not error.retriable:
+                for part in parts:  # one of them makes no sense: it harms nobody else
+                    await self._store([part])
+                return
+            for part in parts:
+                if not part.done.done():
+                    part.done.set_exception(error)
+            return
+        for part, receipt in zip(parts, receipts, strict=True):
+            if not part.done.done():
+                part.done.set_result(receipt)
+
+    # ---------------------------------------------------------------- sessions
+
+    async def last_sequence(self) -> int:
+        """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
+        Connects, and fences whoever used the id before."""
+        if self._must_open:
+            await self._open()
+        return self._sequence - 1
+
+    async def _open(self) -> None:
+        """An epoch begins; after a first one it ends that, or raises ProducerFenced."""
+        self._token = self._token or os.urandom(16)
+        ends = self._epoch
+        for _ in range(16):
+            request = OpenSessionRequest(producer=self.producer_id, token=self._token, ends=ends)
+            try:
+                answer = answer_of(await self._link.call(request))
+            except ProducerExpired:
+                is_told = self._epoch is not None and not self._is_anonymous
+                self._epoch = ends = None
+                if is_told:
+                    raise
+                continue
+            assert isinstance(answer, OpenSessionResponse), answer
+            if answer.opened:
+                self._epoch, self._sequence = answer.epoch, answer.last_sequence + 1
+                self._token, self._must_open = b"", False
+                return
+            if self._epoch is not None:
+                raise ProducerFenced(
+                    f"another client has connected as producer {self.producer_id!r} since"
+                )
+            ends = answer.epoch
+        raise OutcomeUnknown(f"other clients connect as producer {self.producer_id!r} all the time")
+
+    async def _store_in_session(self, parts: list[_Part], whole: Encoded) -> list[SendReceipt]:
+        if self._must_open:
+            await self._open()
+        assert self._epoch is not None
+        request = SessionSendRequest(
+            producer=self.producer_id, epoch=self._epoch, sequence=self._sequence
+        )
+        try:
+            answer = answer_of(await self._link.call(request, whole))
+        except ProducerExpired:
+            self._epoch, self._must_open = None, True
+            if not self._is_anonymous:
+                raise
+            # It was silent for so long that others have its place; nothing of this is stored.
+            return await self._store_in_session(parts, whole)
+        except Refused:
+            raise  # nothing was stored, and the number is free
+        except BaseException:
+            self._must_open = True  # a late copy must not come in under a number that means another one
+            raise
+        assert isinstance(answer, SessionSendResponse), answer
+        self._sequence += len(whole.sizes)
+        return _of_session(answer, parts)
+
+
+def _split(receipt: SendReceipt, at_positions: bytes, parts: Sequence[_Part]) -> list[SendReceipt]:
+    """Each call's own, of one for all."""
+    receipts, at, position = [], 0, receipt.physical_offset
+    positions = np.frombuffer(at_positions, ">i8").tolist()
+    for part in parts:
+        count = len(part.encoded.sizes)
+        if positions:
+            position = positions[at]
+        receipts.append(
+            receipt._replace(
+                queue_offset=receipt.queue_offset + at, physical_offset=position, message_count=count
+            )
+        )
+        position += len(part.encoded.buffer)
+        at += count
+    return receipts
+
+
+def _of_session(answer: SessionSendResponse, parts: Sequence[_Part]) -> list[SendReceipt]:
+    offsets = np.frombuffer(answer.queue_offsets, ">i8").tolist()
+    positions = np.frombuffer(answer.positions, ">i8").tolist()
+    receipts, at = [], 0
+    for part in parts:
+        count = len(part.encoded.sizes)
+        receipts.append(
+            SendReceipt(
+                part.encoded.topic,
+                part.encoded.queue_id,
+                offsets[at] if offsets else -1,
+                positions[at] if positions else -1,
+                count,
+                answer.store_time_ms,
+                answer.store_host,
+            )
+        )
+        at += count
+    return receipts
+
+
+def _delayed(message: Message, queue_id: int, level: int) -> Message:
+    properties = {
+        **message.properties,
+        DELAY: str(level),
+        REAL_TOPIC: message.topic,
+        REAL_QUEUE: str(queue_id),
+    }
+    return Message(
+        SCHEDULE_TOPIC,
+        message.body,
+        message.tags,
+        message.keys,
+        properties,
+        message.flag,
+        message.wait,
+    )

@@ -1,0 +1,424 @@
+"""Clients of a broker for programs without asyncio. Any thread may call.
+
+Written by harness/blocking_clients.py: do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
+from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
+from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, Start
+from quorumlog.broker.client.async_producer import AsyncProducer, Selector
+from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, Connected
+from quorumlog.broker.client.broker_calls import (
+    DEFAULT_TIMEOUT_MS,
+    PullResult,
+    QueueInfo,
+    SendReceipt,
+    TimeRange,
+)
+from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
+from quorumlog.broker.message import Message, StoredMessage
+from quorumlog.broker.wire import (
+    FailoverResponse,
+    OldLogResponse,
+    ReplicaRequest,
+    ReplicaResponse,
+    RoleResponse,
+    StatusResponse,
+)
+from quorumlog.errors import BadRequest
+from quorumlog.net.credentials import ClientUser
+from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
+from quorumlog.net.tls import ClientTls
+
+
+class BrokerClient(Connected):
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+
+    `server`: HOST:PORT; several with commas between are brokers that replicate each other, of which the
+    master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
+
+    @property
+    def server(self) -> str:
+        return self._it.server
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+        only_looks: bool = False,
+    ) -> None:
+        """`only_looks`: at how a broker is, for a few seconds: also where it refuses connections."""
+        super().__init__(
+            lambda: AsyncBrokerClient(
+                server, timeout_ms=timeout_ms, tls=tls, user=user, only_looks=only_looks
+            ),
+            lambda: BadRequest("the client is closed: make another one"),
+            end=AsyncBrokerClient._end,
+        )
+        self._connect()
+
+    def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
+        """Store a message in a queue; the queues take turns unless one is named. Returns when the broker
+        has it as it promises. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
+        OutcomeUnknown, of which FlushDiskTimeout and FlushSlaveTimeout say that it is written, and not
+        yet as safe as asked."""
+        return self._thread.run(self._it.send(message, queue_id=queue_id))
+
+    def send_batch(self, messages: Sequence[Message], *, queue_id: int | None = None) -> SendReceipt:
+        """All of one topic, into one queue; the queues take turns unless one is named. All or nothing
+        is stored."""
+        return self._thread.run(self._it.send_batch(messages, queue_id=queue_id))
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        return self._thread.run(self._it.queue_count(topic))
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        most_messages: int = 1024,
+        most_bytes: int = 1 << 20,
+        wait_ms: int = 0,
+    ) -> PullResult:
+        """Messages of a queue from the one of this number on, at most so many and about `most_bytes`; at
+        the end of the queue after `wait_ms`, or none. Raises UnknownTopic, TopicNotPermitted,
+        QueueOffsetOutOfRange, MessageDamaged."""
+        return self._thread.run(
+            self._it.pull(
+                topic,
+                queue_id,
+                offset,
+                most_messages=most_messages,
+                most_bytes=most_bytes,
+                wait_ms=wait_ms,
+            )
+        )
+
+    def query(
+        self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
+    ) -> list[StoredMessage]:
+        """Messages with this key, the newest first; `time`: stored from .. to, milliseconds since 1970
+        or datetimes, None: without a bound. Raises BadRequest where the broker keeps no index,
+        MessageDamaged."""
+        return self._thread.run(self._it.query(topic, key, time=time, most_messages=most_messages))
+
+    def message(self, message_id: str) -> StoredMessage:
+        """The one of this id, as a receipt has it. Raises NoSuchMessage, BadRequest for what is no
+        id."""
+        return self._thread.run(self._it.message(message_id))
+
+    def queues(self, topic: str = "") -> list[QueueInfo]:
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
+        return self._thread.run(self._it.queues(topic))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Of the oldest message that is there; of an empty queue that of the next. Raises
+        UnknownTopic."""
+        return self._thread.run(self._it.min_offset(topic, queue_id))
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Of the next message. Raises UnknownTopic."""
+        return self._thread.run(self._it.max_offset(topic, queue_id))
+
+    def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
+        """Of the first message of the queue that was stored at this time (a datetime, or milliseconds
+        since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
+        return self._thread.run(self._it.offset_at(topic, queue_id, time))
+
+    def status(self) -> StatusResponse:
+        """What the broker is and holds: its role, offsets in bytes, queues, problems."""
+        return self._thread.run(self._it.status())
+
+    def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
+        without a size what it was."""
+        return self._thread.run(self._it.old_log(position, size_bytes))
+
+    def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
+        """What the broker is as master or slave, after it has done what is asked. Raises
+        NotReplicated."""
+        return self._thread.run(self._it.replica(request))
+
+    def failover(self, *, resigns: bool = False) -> FailoverResponse:
+        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        Raises NotReplicated."""
+        return self._thread.run(self._it.failover(resigns=resigns))
+
+
+class Producer(ClientShell[AsyncProducer]):
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+
+    `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
+    of the program; whoever used it before is fenced (ProducerFenced)."""
+
+    @property
+    def producer_id(self) -> str:
+        return self._it.producer_id
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        idempotent: bool = False,
+        producer_id: str = "",
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        super().__init__(
+            lambda: AsyncProducer(
+                servers,
+                idempotent=idempotent,
+                producer_id=producer_id,
+                timeout_ms=timeout_ms,
+                tls=tls,
+                user=user,
+            ),
+            lambda: BadRequest("the client is closed: make another one"),
+            end=AsyncProducer._end,
+            stays_with_parent=ONE_SESSION if producer_id else "",
+        )
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+        delay_level: int = 0,
+    ) -> SendReceipt:
+        """Store a message; returns when the broker has it as it promises. It goes to `queue_id`; or to
+        the queue that `selector` gives; or to one for all messages with the same `order_key`, in the
+        order of the calls; else the queues take turns. `delay_level`: 1 to 18; readers get it after that
+        level's delay. Raises UnknownTopic (also for a queue that there is not), TopicNotPermitted,
+        BodyTooLarge, BadRequest for what makes no sense, and while 100,000 messages wait."""
+        return self._thread.run(
+            self._it.send(
+                message,
+                queue_id=queue_id,
+                order_key=order_key,
+                selector=selector,
+                delay_level=delay_level,
+            )
+        )
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+        delay_level: int = 0,
+    ) -> SendReceipt:
+        """All of one topic, into one queue, one behind the other; the first decides which, as in `send`.
+        All or nothing is stored; the receipt has the place of the first."""
+        return self._thread.run(
+            self._it.send_batch(
+                messages,
+                queue_id=queue_id,
+                order_key=order_key,
+                selector=selector,
+                delay_level=delay_level,
+            )
+        )
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        return self._thread.run(self._it.queue_count(topic))
+
+    def last_sequence(self) -> int:
+        """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
+        Connects, and fences whoever used the id before."""
+        return self._thread.run(self._it.last_sequence())
+
+
+class Consumer(BlockingRun):
+    """Of one event loop.
+
+    `begin`: where a queue is read from of which the group has committed nothing: "earliest", "latest",
+    or a time. `name`: of this member, unique in its group. `orderly`: nobody else reads a queue while
+    this member works on a message of it, also where it is given to another member meanwhile: that one
+    waits until nothing of it is in hand, or until this member is not heard of any more."""
+
+    @property
+    def name(self) -> str:
+        return self._it.name
+
+    def __init__(
+        self,
+        servers: str,
+        group: str,
+        topics: Mapping[str, str] | str,
+        *,
+        begin: Start = EARLIEST,
+        name: str = "",
+        most_retries: int = MOST_RETRIES,
+        orderly: bool = False,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
+        """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
+        ConfigError, BadRequest."""
+        super().__init__(
+            lambda: AsyncConsumer(
+                servers,
+                group,
+                topics,
+                begin=begin,
+                name=name,
+                most_retries=most_retries,
+                orderly=orderly,
+                timeout_ms=timeout_ms,
+                tls=tls,
+                user=user,
+            ),
+            lambda: BadRequest("the client is closed: make another one"),
+            stays_with_parent=ONE_MEMBER,
+        )
+
+    def commit(self) -> list[QueueRow]:
+        """All that `poll` has given is done; returns once that is replicated. Returns the queues
+        (topic, number) of it that were lost: given to another member, or reset. What was read of them
+        and not committed comes again, to whoever reads them now. Raises StaleGeneration where this
+        member has lost every queue that it had: it was not heard of, and others took it for gone."""
+        return self._thread.run(self._it.commit())
+
+    def retry(self, message: StoredMessage, *, delay_level: int = 0, cause: str = "") -> SendReceipt:
+        """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
+        to 18); after 16 times it goes to the group's %DLQ% topic, with `cause`. So does at once, without
+        what a retry adds, a message whose properties leave no room for that: an old log may hold some.
+        Raises what a producer's `send` does."""
+        return self._thread.run(self._it.retry(message, delay_level=delay_level, cause=cause))
+
+
+class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
+    """Of one event loop. Raises what the broker refuses with, Unreachable, RequestTimeout; and of what
+    changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        super().__init__(
+            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls, user=user),
+            lambda: BadRequest("the client is closed: make another one"),
+        )
+
+    def route(self) -> RoleResponse:
+        """Who is master, and where the others are."""
+        return self._thread.run(self._it.route())
+
+    def create_topic(
+        self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
+    ) -> None:
+        """Of so many `queues`. `perm`: 4 to read, 2 to send, 6 both. `retention_ms`: how long its
+        messages are shown, 0: as long as they are there. Raises TopicExists if it stands with other
+        settings, TooManyNames, BadRequest for a name that is none."""
+        self._thread.run(self._it.create_topic(topic, queues, perm=perm, retention_ms=retention_ms))
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        retention_ms: int | None = None,
+    ) -> None:
+        """What is None stays; queues never become fewer. Raises UnknownTopic, BadRequest."""
+        self._thread.run(
+            self._it.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
+        )
+
+    def delete_topic(self, topic: str) -> None:
+        """What lies in it is not shown any more, even if a topic of the name is made again. Nothing
+        happens where there is none. Raises BadRequest for a name of the broker's own."""
+        self._thread.run(self._it.delete_topic(topic))
+
+    def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+        """All, or this one, by name, with their settings; `system`: the broker's own, too. Raises
+        UnknownTopic."""
+        return self._thread.run(self._it.topics(topic, system=system))
+
+    def queues(self, topic: str = "") -> list[QueueInfo]:
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
+        return self._thread.run(self._it.queues(topic))
+
+    def groups(self, group: str = "") -> list[GroupRow]:
+        """All, or this one: members, their queues, and what is committed. Raises
+        UnknownConsumerGroup."""
+        return self._thread.run(self._it.groups(group))
+
+    def create_group(self, group: str) -> None:
+        """One that stands stays as it is. Raises TooManyNames."""
+        self._thread.run(self._it.create_group(group))
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """(topic, queue) -> offset of the next message, for a group without members: somebody else reads
+        under its name. No offset goes back. Raises UnknownConsumerGroup, UnknownGroupMember."""
+        self._thread.run(self._it.commit(group, offsets))
+
+    def delete_group(self, group: str) -> None:
+        """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
+        UnknownConsumerGroup."""
+        self._thread.run(self._it.delete_group(group))
+
+    def dead_letters(
+        self, group: str, offset: int = 0, *, most_messages: int = 100
+    ) -> list[StoredMessage]:
+        """Messages of the group that could not be worked off, from this offset of its %DLQ% topic on:
+        DLQ_CAUSE and DLQ_ATTEMPT among their properties say why, and after how many attempts. Raises
+        UnknownConsumerGroup."""
+        return self._thread.run(self._it.dead_letters(group, offset, most_messages=most_messages))
+
+    def resend(self, group: str, offsets: Sequence[int]) -> int:
+        """Dead letters by offset, to their group again, as if for the first time; no other group sees
+        them. They stay where they lie: which were sent again, the caller knows. Returns how many. Raises
+        BadRequest, UnknownConsumerGroup, OutcomeUnknown."""
+        return self._thread.run(self._it.resend(group, offsets))
+
+    def lag(self, group: str) -> list[QueueLag]:
+        """Of every queue that the group reads, or has committed something of. Raises
+        UnknownConsumerGroup."""
+        return self._thread.run(self._it.lag(group))
+
+    def reset(
+        self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
+    ) -> dict[tuple[str, int], int]:
+        """Have the group go on at "earliest", "latest" or a time (a datetime, or milliseconds since
+        1970); of these topics, or of all that it reads. Returns the offsets by (topic, queue). What
+        members have in hand is not committed any more. Raises UnknownConsumerGroup, UnknownTopic, and
+        BadRequest where there is nothing to reset."""
+        return self._thread.run(self._it.reset(group, to, topics))
+
+
+def connect(
+    server: str,
+    *,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    tls: ClientTls | None = None,
+    user: ClientUser | None = None,
+) -> BrokerClient:
+    """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""
+    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)

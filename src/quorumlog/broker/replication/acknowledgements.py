@@ -1,0 +1,270 @@
+"""Who must have what a master acknowledges, and who has it."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from quorumlog.broker.epochs import CopyList, held_offset
+from quorumlog.broker.message import PutStatus
+from quorumlog.broker.store.flush import FlushDone, GroupCommitRequest
+
+# ----------------------------------------------------------------
+# Who counts where somebody outside says it (`failover`), and what is known of a slave.
+#
+# An acknowledgement then needs every member of an in-sync set. Somebody who wants a slave out of it
+# first stores the smaller set, then calls `Replica.wait_for`; somebody who wants one in first calls
+# that, and stores the larger set once the slave `holds_confirmed`.
+
+
+class Member(NamedTuple):
+    """A store that was wiped comes back under its id and is another one: what it acknowledges says
+    nothing of the directory that is in the set, and may come back, too."""
+
+    id: str
+    directory_id: str
+
+
+InSyncSet = frozenset[Member]
+"""The master included."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveState:
+    """A slave as its master knows it."""
+
+    id: str
+    directory_id: str
+    is_connected: bool
+    written_offset: int
+    flushed_offset: int
+    lag_bytes: int
+    lag_ms: int
+    """Since when it lacks something."""
+    is_caught_up: bool
+    """Connected, and lacks less than `ha_max_gap_not_in_sync` bytes and `ha_max_lag_not_in_sync` ms."""
+    holds_confirmed: bool
+    """It has acknowledged everything below `confirm_offset`. True of a slave that is waited for stays
+    true."""
+    release: str = ""
+    """Empty: it did not say it."""
+
+    @property
+    def member(self) -> Member:
+        return Member(self.id, self.directory_id)
+
+
+# ---------------------------------------------------------------- Acknowledgements
+# What slaves have acknowledged, and what follows: up to where the log is confirmed, and whether there
+# are enough of them to take a message at all.
+#
+# Three rules, of which one holds while a run lasts:
+#
+# - *by a register*: every member of `in_sync_set` must have it. Somebody outside decides who is a
+# member. - *by hand*: the rule of epochs: enough of each list in force, with the begin of the run. -
+# *without epochs* (RocketMQ's dialect): any `in_sync_replicas` that have ever come.
+#
+# A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
+
+
+@dataclass(slots=True)
+class Mark:
+    """One slave's."""
+
+    id: str
+    directory_id: str
+    is_connected: bool = True
+    written_offset: int = 0
+    flushed_offset: int = 0
+    acknowledged_offset: int = 0
+    """What counts of both."""
+    release: str = ""
+    """Empty: it did not say it."""
+
+
+@dataclass(slots=True)
+class Acknowledgements:
+    """`confirmed_offset` never falls."""
+
+    own_directory_id: str
+    in_sync_replicas: int
+    """The master included. By hand the lists say it."""
+    confirmed_offset: int
+    in_sync_set: InSyncSet | None = None
+    lists: tuple[CopyList, ...] = ()
+    """In force; the newest last."""
+    begun_at: int = 0
+    """Where the run begins."""
+    is_run_confirmed: bool = False
+    """By hand: enough of each list have its begin, so that only the newest is asked since."""
+    marks: dict[str, Mark] = field(default_factory=dict)
+    own_offset: int = 0
+    """Up to where the master itself has it as safely as it promises."""
+
+    def connected(self, slave_id: str, directory_id: str) -> Mark:
+        """A slave has come. Of one that is there already the new connection counts."""
+        mark = self.marks.get(slave_id)
+        if mark is None or mark.directory_id != directory_id:
+            mark = self.marks[slave_id] = Mark(slave_id, directory_id)
+        mark.is_connected = True
+        return mark
+
+    def report(self, mark: Mark, written: int, flushed: int, acknowledged: int) -> bool:
+        """True: more is confirmed than before."""
+        mark.written_offset = max(mark.written_offset, written)
+        mark.flushed_offset = max(mark.flushed_offset, flushed)
+        mark.acknowledged_offset = max(mark.acknowledged_offset, acknowledged)
+        return self.advance()
+
+    def advance(self) -> bool:
+        held = self._held()
+        if self.lists and held >= self.begun_at and not self.is_run_confirmed:
+            self.is_run_confirmed = True
+            self.lists = (replace(self.lists[-1], needs_all=False),)
+            held = self._held()
+        if self.lists and not self.is_run_confirmed:
+            return False
+        if held <= self.confirmed_offset:
+            return False
+        self.confirmed_offset = held
+        return True
+
+    def _held(self) -> int:
+        """Up to where as many have it as the rule asks for; -1: too few have ever come."""
+        offsets = {mark.directory_id: mark.acknowledged_offset for mark in self.marks.values()}
+        if self.in_sync_set is None and not self.lists:
+            found = [self.own_offset, *sorted(offsets.values(), reverse=True)]
+            needed = max(self.in_sync_replicas, 1)
+            return min(found[:needed]) if len(found) >= needed else -1
+        offsets[self.own_directory_id] = self.own_offset
+        if self.in_sync_set is None:
+            return held_offset(self.lists, offsets, self.own_offset)
+        if len(self._in_sync_ids()) < self.in_sync_replicas:
+            return -1
+        return min(offsets.get(member.directory_id, 0) for member in self.in_sync_set)
+
+    def _in_sync_ids(self) -> frozenset[str]:
+        """While a wiped store takes the place of what it was, both are members under one id."""
+        return frozenset(member.id for member in self.in_sync_set or ())
+
+    @property
+    def waits_for_others(self) -> bool:
+        if self.in_sync_set is not None:
+            return True
+        return any(each.copies > 1 for each in self.lists) or self.in_sync_replicas > 1
+
+    def missing(self, there: set[str]) -> str:
+        """Why a message is refused before it is written; empty: it is taken. `there`: directories that
+        are in sync, the own one among them."""
+        if self.in_sync_set is not None:
+            ids = self._in_sync_ids()
+            if len(ids) < self.in_sync_replicas:
+                members = ", ".join(sorted(ids))
+                return (
+                    f"{len(ids)} replicas are in sync ({members}), the master included, of"
+                    f" {self.in_sync_replicas} (in_sync_replicas)"
+                )
+            return ""
+        if not self.lists:
+            if len(there) >= self.in_sync_replicas:
+                return ""
+            return f"{len(there)} replicas are in sync, the master included, of {self.in_sync_replicas}"
+        for each in self.lists:
+            count = len(each.directories & there)
+            needed = max(each.needed, each.copies)
+            if count < needed:
+                return f"{count} replicas are in sync, the master included, of {needed}" + self._why(
+                    each, there
+                )
+        return ""
+
+    def _why(self, copy_list: CopyList, there: set[str]) -> str:
+        away = [peer.id for peer in copy_list.members if peer.directory_id not in there]
+        others = {mark.id for mark in self.marks.values() if mark.directory_id in there}
+        words = f" (of {', '.join(copy_list.ids)})"
+        if away:
+            words += f"; {' and '.join(sorted(away))} is not in sync"
+        for each in sorted(others & set(away)):
+            words += f": it is there with another directory (quorumlog broker add --broker {each})"
+        return words
+
+    # ---------------------------------------------------------------- who counts
+
+    def counts(self, slave: Member) -> bool:
+        if self.in_sync_set is not None:
+            return slave in self.in_sync_set
+        return not self.lists or slave.directory_id in self.lists[-1].directories
+
+    def holds(self, mark: Mark) -> bool:
+        """Everything that was acknowledged, as far as that can be known: a loss of power may have taken
+        `confirmed_offset` back, and what was acknowledged before lies below the begin of the run."""
+        return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
+
+
+# ---------------------------------------------------------------- GroupTransferService
+# Who put something waits here until enough slaves have it, or too long.
+
+
+class GroupTransferService:
+    """Any thread. A request that waits delays no other: each is answered by its own offset."""
+
+    def __init__(self, slave_timeout_ms: float, clock: Callable[[], float]) -> None:
+        self._timeout_ms = slave_timeout_ms
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, GroupCommitRequest]] = []
+        self._number = 0
+        self._replicated_offset = 0
+        self._is_open = True
+
+    def submit(self, next_offset: int, done: FlushDone) -> None:
+        request = GroupCommitRequest(next_offset, self._clock() + self._timeout_ms, done)
+        with self._lock:
+            is_open, is_there = self._is_open, next_offset <= self._replicated_offset
+            if is_open and not is_there:
+                self._number += 1
+                heapq.heappush(self._waiting, (next_offset, self._number, request))
+        if not is_open:
+            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        elif is_there:
+            request.complete(PutStatus.PUT_OK)
+
+    def notify_transfer_some(self, replicated_offset: int) -> None:
+        """Enough slaves have everything below."""
+        done = []
+        with self._lock:
+            if not self._is_open:
+                return
+            self._replicated_offset = max(self._replicated_offset, replicated_offset)
+            while self._waiting and self._waiting[0][0] <= self._replicated_offset:
+                done.append(heapq.heappop(self._waiting)[2])
+        for request in done:
+            request.complete(PutStatus.PUT_OK)
+
+    def expire(self, now_ms: float) -> None:
+        with self._lock:
+            late = [each for each in self._waiting if each[2].deadline_ms <= now_ms]
+            if late:
+                self._waiting = [each for each in self._waiting if each[2].deadline_ms > now_ms]
+                heapq.heapify(self._waiting)
+        for _, _, request in late:
+            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+    def open(self, replicated_offset: int) -> None:
+        """A master leads from here on."""
+        with self._lock:
+            self._is_open = True
+            self._replicated_offset = replicated_offset
+
+    def close(self) -> None:
+        """Nothing is acknowledged from here on: what waits is an unknown outcome."""
+        with self._lock:
+            self._is_open = False
+            waiting, self._waiting = self._waiting, []
+        for _, _, request in waiting:
+            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)

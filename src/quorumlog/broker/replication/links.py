@@ -1,0 +1,1295 @@
+"""Master and slave as values, in the dialect `quorumlog`: no sockets, files or clocks."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple, Protocol, cast
+
+import msgspec
+from isal.isal_zlib import crc32
+from msgspec import Meta
+from msgspec.structs import replace
+
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.epochs import CopyList, Epoch, EpochHistory, Peer, Run, RunKey, Verdict, judge
+from quorumlog.broker.message import BLANK_BYTES
+from quorumlog.broker.record_batch import QueueKey, RecordBatch, Stop, scan_records
+from quorumlog.broker.replication.acknowledgements import Mark
+from quorumlog.broker.store.log_files import LogRecords, verified
+from quorumlog.entry_header import HEADER_BYTES, Buffer
+from quorumlog.errors import ProtocolViolation
+from quorumlog.net.frame import MAGIC, FrameDecoder, encode_frame
+from quorumlog.net.hello import NOT_SERVED, WELCOME, Hello, HelloResponse
+from quorumlog.version import VERSION
+from quorumlog.wire.client_message import ClientMessage, Int, Text
+
+# ---------------------------------------------------------------- RecordAssembler
+# Whole records out of pieces of a commit log that may be cut anywhere.
+
+_SIZE = struct.Struct(">I")
+
+
+class RecordAssembler:
+    def __init__(self, position: int, file_bytes: int) -> None:
+        """`position`: where a record begins, which is the first one that will come."""
+        self.position = position
+        """Of the next byte that is expected."""
+        self.whole_position = position
+        """Behind the last record that has come whole, and behind the blank that follows it."""
+        self._file_bytes = file_bytes
+        self._pending = bytearray()
+        self._filler_bytes = 0
+
+    def feed(self, data: Buffer) -> list[LogRecords]:
+        """What is whole now. A blank has no records, and its file ends with it. Raises
+        ProtocolViolation."""
+        view = memoryview(data).cast("B")
+        self.position += len(view)
+        found: list[LogRecords] = []
+        while len(view):
+            if self._filler_bytes:
+                skipped = min(self._filler_bytes, len(view))
+                self._filler_bytes -= skipped
+                view = view[skipped:]
+                continue
+            if self._pending:
+                wanted = self._wanted()
+                self._pending += view[:wanted]
+                view = view[wanted:]
+                if self._wanted() == 0:
+                    whole, self._pending = self._pending, bytearray()
+                    rest = self._take(memoryview(whole), found)
+                    assert not rest, len(rest)
+                continue
+            view = self._take(view, found)
+            if len(view) and not self._filler_bytes:
+                self._pending = bytearray(view)
+                break
+        return found
+
+    def _wanted(self) -> int:
+        """How many bytes the record that has begun still lacks, as far as that is known."""
+        held = len(self._pending)
+        if held < BLANK_BYTES:
+            return BLANK_BYTES - held
+        scan = scan_records(self._pending)
+        return 0 if scan.stop is not Stop.BYTES or len(scan.starts) else scan.wanted_bytes - held
+
+    def _take(self, view: memoryview, found: list[LogRecords]) -> memoryview:
+        """The whole records that `view` begins with, and a blank; returns what follows."""
+        position = self.whole_position
+        scan = scan_records(view)
+        if len(scan.starts):
+            records = RecordBatch(view[: scan.stop_at], scan.starts, scan.sizes)
+            run = LogRecords(position, records, position + scan.stop_at)
+            _, problem = verified(run, check_bodies=False)
+            if problem:
+                raise ProtocolViolation(f"what was sent of {position} on {problem}")
+            if run.next_position > self._file_stop(position):
+                raise ProtocolViolation(f"the records from {position} on run over the end of a file")
+            found.append(run)
+            self.whole_position = run.next_position
+            view = view[scan.stop_at :]
+        if scan.stop is Stop.BLANK:
+            position = self.whole_position
+            size = _SIZE.unpack_from(view)[0]
+            stop = self._file_stop(position)
+            if position + size != stop:
+                raise ProtocolViolation(f"the blank at {position} does not end with its file")
+            head = RecordBatch.contiguous(view[:BLANK_BYTES], [])
+            found.append(LogRecords(position, head, stop))
+            self.whole_position = stop
+            self._filler_bytes = size - BLANK_BYTES
+            return view[BLANK_BYTES:]
+        if scan.stop is not Stop.BYTES or scan.wanted_bytes > self._file_bytes:
+            raise ProtocolViolation(f"what was sent of {self.whole_position} on is no record")
+        return view
+
+    def _file_stop(self, position: int) -> int:
+        return (position // self._file_bytes + 1) * self._file_bytes
+
+
+# ----------------------------------------------------------------
+# What a master and a slave say in the dialect `quorumlog`: frames of the one wire, a Hello first.
+#
+# The slave connects and says Hello (role `replica`) and what its log is, SlaveLog; WELCOME and START
+# agree on where it goes on, in one run of the master; from then on DATA and HEARTBEAT go one way,
+# REPORT the other. Bytes of the commit log are the batch of a DATA frame, never over the end of a file.
+
+GREETING_BYTES = len(MAGIC)
+GROUP = "replica"
+ROLE = "replica"
+
+
+class SlaveLog(ClientMessage, frozen=True, kw_only=True, tag=110):
+    """Behind the Hello."""
+
+    slave: Peer
+    promised: Epoch
+    runs: list[Run]
+    max_offset: Int
+    file_bytes: Int
+    release: Text = ""
+    """An earlier one does not say it. So in `Welcome`."""
+
+
+class Welcome(ClientMessage, frozen=True, kw_only=True, tag=111):
+    master: Peer
+    runs: Annotated[list[Run], Meta(min_length=1)]
+    """The last is the one that this connection is of."""
+    min_offset: Int
+    max_offset: Int
+    release: Text = ""
+    queues: dict[Text, dict[Int, Int]] | None = None
+    """To one that begins at `min_offset`: of each queue of a topic the number of its first message from
+    there on, or of its next one. None: it goes on, or a master of an older release does not say it."""
+    alive_from: dict[Text, dict[Int, Int]] = msgspec.field(default_factory=dict)
+    """As `ConsumeQueues.alive_from`, by topic."""
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.runs[-1].epoch
+
+    @property
+    def run(self) -> RunKey:
+        return self.runs[-1].key
+
+
+class Start(ClientMessage, frozen=True, kw_only=True, tag=112):
+    offset: Int
+
+
+class State(ClientMessage, frozen=True, kw_only=True, tag=113):
+    """What a slave stores beside the log."""
+
+    topics: dict[Text, Int]
+    is_run_confirmed: bool
+    copy_list: CopyList | None = None
+    """Of a master of the release before, whose history has none."""
+
+
+class Refuse(ClientMessage, frozen=True, kw_only=True, tag=114):
+    message: Text
+    promised: Epoch = Epoch()
+    is_for_now: bool = False
+    """It is of use to try again soon: the broker that is asked may be about to lead."""
+
+
+class Data(ClientMessage, frozen=True, kw_only=True, tag=115):
+    offset: Int
+    confirm_offset: Int
+    body: bytes = b""
+    """Here where it is smaller than what a frame has for a batch."""
+
+
+class Heartbeat(ClientMessage, frozen=True, kw_only=True, tag=116):
+    max_offset: Int
+    confirm_offset: Int
+
+
+class Report(ClientMessage, frozen=True, kw_only=True, tag=117):
+    written_offset: Int
+    flushed_offset: Int
+
+
+HaMessage = SlaveLog | Welcome | Start | State | Refuse | Data | Heartbeat | Report
+AnyHaMessage = HaMessage | Hello | HelloResponse
+_DECODER: msgspec.msgpack.Decoder[tuple[str, AnyHaMessage]] = msgspec.msgpack.Decoder(
+    tuple[str, AnyHaMessage]
+)
+
+
+class Codec(Protocol):
+    """Either release's."""
+
+    is_old: bool
+    """It is that of the release before."""
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        """So many bytes were put there. Raises ProtocolViolation, after which nothing more may be."""
+
+    def encode(self, message: AnyHaMessage) -> list[Buffer]: ...
+
+
+def fed(codec: Codec, data: Buffer) -> Iterable[AnyHaMessage]:
+    """Bytes that lie elsewhere."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        into = codec.get_buffer()
+        count = min(len(into), len(rest))
+        into[:count] = rest[:count]
+        yield from codec.buffer_updated(count)
+        rest = rest[count:]
+
+
+class HaCodec:
+    is_old = False
+
+    def __init__(self) -> None:
+        self._decoder = FrameDecoder(control=_DECODER)
+        self._first = b""
+        self._given = memoryview(b"")
+
+    def get_buffer(self) -> memoryview:
+        self._given = self._decoder.get_buffer()
+        return self._given
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        if len(self._first) < GREETING_BYTES:
+            self._first += bytes(self._given[: min(count, GREETING_BYTES)])
+            if not (self._first.startswith(MAGIC) or MAGIC.startswith(self._first)):
+                raise ProtocolViolation(
+                    "these are no frames of the HA dialect quorumlog; a Java broker needs"
+                    " --ha-dialect rocketmq"
+                )
+        for frame in self._decoder.buffer_updated(count):
+            message: Any = frame.message
+            if frame.batch is not None and isinstance(message, Data):
+                message = replace(message, body=cast(bytes, frame.batch.buffer))
+            yield message
+
+    def encode(self, message: AnyHaMessage) -> list[Buffer]:
+        if isinstance(message, Data) and len(message.body) >= HEADER_BYTES:
+            batch = EntryBatch(message.body, None)
+            return encode_frame(GROUP, replace(message, body=b""), batch)
+        return encode_frame(GROUP, message)
+
+
+def history_of(runs: list[Run]) -> EpochHistory:
+    """As it was said. Raises ProtocolViolation."""
+    for before, behind in pairwise(runs):
+        if not (before.key < behind.key and before.start_offset <= behind.start_offset):
+            raise ProtocolViolation("a history that is not in order")
+    return EpochHistory(runs)
+
+
+def is_old_greeting(first: Buffer) -> bool:
+    """`first`: what came first, as many bytes as are needed to tell."""
+    return bytes(first[: len(MAGIC)]) != MAGIC
+
+
+# ---------------------------------------------------------------- SlaveLink
+# The connection to a master, as a slave sees it. Dialect `quorumlog`.
+
+
+class Follow(NamedTuple):
+    """To be done before anything else: store the epoch and the history, cut the own log. Then
+    `SlaveLink.follows`."""
+
+    welcome: Welcome
+    epoch: Epoch
+    history: EpochHistory
+    start_offset: int
+    cuts: bool
+    """The log ends above `start_offset`: what lies there is set aside."""
+    begins_anew: bool
+    """All of the log lies below the master's first byte, and goes."""
+
+    @property
+    def queue_begins(self) -> dict[QueueKey, int] | None:
+        """Of the master's queues, with `begins_anew`; None: it has not said."""
+        queues = self.welcome.queues
+        return None if queues is None else by_queue(queues)
+
+
+def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
+    return {
+        QueueKey(topic, queue_id): value
+        for topic, of_topic in told.items()
+        for queue_id, value in of_topic.items()
+    }
+
+
+@dataclass(slots=True)
+class Work:
+    """What has come, in the order in which it is to be done; then `SlaveLink.done`."""
+
+    follow: Follow | None = None
+    begin_at: int = -1
+    """With --ha-dialect rocketmq, of an empty log: it begins there."""
+    records: list[LogRecords] = field(default_factory=list)
+    state: State | None = None
+    confirm_offset: int = -1
+    """-1: nothing was said about it."""
+    master_offset: int = -1
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.follow is not None
+            or self.begin_at >= 0
+            or self.records
+            or self.state is not None
+            or self.confirm_offset >= 0
+            or self.master_offset >= 0
+        )
+
+
+class LinkToMaster(Protocol):
+    """Either dialect's."""
+
+    closed: str
+    """Why the connection ends; empty: it lives."""
+    refused: bool
+    """And it is of no use to try again soon."""
+    comes_back: bool
+    """It followed, and is to come back at once."""
+    is_heard: bool
+    """Its master has said something that it understands."""
+    master: Peer | None
+    out: list[Buffer]
+
+    @property
+    def epoch(self) -> Epoch: ...
+    @property
+    def asks_flush(self) -> bool: ...
+    def get_buffer(self) -> memoryview: ...
+    def buffer_updated(self, count: int, now_ms: float) -> None: ...
+    def take_work(self) -> Work: ...
+    def follows(self, start_offset: int) -> None: ...
+    def done(self, written: int, flushed: int, now_ms: float) -> None: ...
+    def tick(self, now_ms: float) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+
+class OwnLog(NamedTuple):
+    """A slave's, when it connects."""
+
+    slave: Peer
+    promised: Epoch
+    history: EpochHistory
+    min_offset: int
+    max_offset: int
+    file_bytes: int
+    is_sync_flush: bool
+    master: Peer | None = None
+    """Whom it has followed last, as far as it is known."""
+
+
+class SlaveLink:
+    """`closed`: why the connection ends. `refused`: and it is of no use to try again soon."""
+
+    def __init__(
+        self,
+        own: OwnLog,
+        now_ms: float,
+        *,
+        heartbeat_ms: float,
+        silence_ms: float,
+        codec: Codec | None = None,
+    ) -> None:
+        self.closed = ""
+        self.is_heard = False
+        self.refused = self.comes_back = False
+        self.master: Peer | None = None
+        self._own = own
+        self._codec: Codec = codec or HaCodec()
+        self._welcome: Welcome | None = None
+        self._assembler: RecordAssembler | None = None
+        self._work = Work()
+        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
+        self._heard_ms = self._spoke_ms = now_ms
+        self._report: Report | None = None
+        self.out: list[Buffer] = []
+        self._say(
+            Hello(role=ROLE, member_id=own.slave.id, directory_id=own.slave.directory_id, product=ROLE)
+        )
+        self._say(
+            SlaveLog(
+                slave=own.slave,
+                promised=own.promised,
+                runs=list(own.history.runs),
+                max_offset=own.max_offset,
+                file_bytes=own.file_bytes,
+                release=VERSION,
+            )
+        )
+
+    def _say(self, message: AnyHaMessage) -> None:
+        self.out += self._codec.encode(message)
+
+    @property
+    def epoch(self) -> Epoch:
+        assert self._welcome is not None
+        return self._welcome.epoch
+
+    @property
+    def asks_flush(self) -> bool:
+        return self._welcome is not None and self._welcome.runs[-1].is_flushed
+
+    def get_buffer(self) -> memoryview:
+        return self._codec.get_buffer()
+
+    def buffer_updated(self, count: int, now_ms: float) -> None:
+        self._took(self._codec.buffer_updated(count), now_ms)
+
+    def feed(self, data: Buffer, now_ms: float) -> None:
+        """Bytes that lie elsewhere."""
+        self._took(fed(self._codec, data), now_ms)
+
+    def _took(self, messages: Iterable[AnyHaMessage], now_ms: float) -> None:
+        self._heard_ms = now_ms
+        if self.closed:
+            return
+        try:
+            for message in messages:
+                self.is_heard = True
+                self._take(message)
+                if self.closed:
+                    return
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+
+    def take_work(self) -> Work:
+        work, self._work = self._work, Work()
+        return work
+
+    def _take(self, message: AnyHaMessage) -> None:
+        if isinstance(message, Refuse):
+            self.refused = not message.is_for_now
+            self.comes_back = message.is_for_now and self._welcome is not None
+            self.close(message.message)
+        elif isinstance(message, HelloResponse):
+            if message.code != WELCOME:
+                self.refused = True
+                self.close(message.message)
+        elif self._welcome is None:
+            if not isinstance(message, Welcome):
+                raise ProtocolViolation("a master begins with a welcome")
+            self._welcomed(message)
+        elif isinstance(message, State):
+            self._work.state = message
+        elif isinstance(message, Data | Heartbeat):
+            if isinstance(message, Data):
+                self._data(message)
+            else:
+                self._work.master_offset = message.max_offset
+            self._work.confirm_offset = max(self._work.confirm_offset, message.confirm_offset)
+        else:
+            raise ProtocolViolation(f"a master does not send {type(message).__name__}")
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        own = self._own
+        epoch = welcome.epoch
+        if epoch < own.promised:
+            message = (
+                f"master {welcome.master.id} is of epoch {epoch}, and {own.promised} was promised: it is"
+                " not the master any more"
+            )
+            self._say(Refuse(message=message, promised=own.promised))
+            self.close(message)
+            return
+        self._welcome = welcome
+        self.master = welcome.master
+        history = history_of(welcome.runs)
+        verdict = judge(
+            own.history,
+            own.max_offset,
+            history,
+            welcome.max_offset,
+            directory_id=own.slave.directory_id,
+        )
+        if verdict.problem:
+            self._say(Refuse(message=verdict.problem))
+            self.refused = True
+            self.close(verdict.problem)
+            return
+        start, anew = verdict.common_offset, False
+        low = max(welcome.min_offset, own.min_offset)
+        if verdict.cuts and start < low:
+            message = (
+                f"of the {own.max_offset} bytes of broker {own.slave.id} only {start} are its master's,"
+                f" and one of both begins at {low}: what lies between was deleted by age. Stop"
+                f" {own.slave.id}, empty its directory, and start it as a slave; if it is on the list,"
+                f" then: quorumlog broker add --broker {own.slave.id}"
+            )
+            self._say(Refuse(message=message))
+            self.refused = True
+            self.close(message)
+            return
+        if start < welcome.min_offset:
+            start, anew = welcome.min_offset, True
+        self._work.follow = Follow(welcome, epoch, history, start, verdict.cuts, anew)
+
+    def follows(self, start_offset: int) -> None:
+        """It was done."""
+        self._assembler = RecordAssembler(start_offset, self._own.file_bytes)
+        self._say(Start(offset=start_offset))
+
+    def _data(self, data: Data) -> None:
+        assembler = self._assembler
+        if assembler is None or data.offset != assembler.position:
+            expected = "none" if assembler is None else assembler.position
+            raise ProtocolViolation(f"bytes of {data.offset} on, where {expected} come next")
+        self._work.records += assembler.feed(data.body)
+        self._work.master_offset = max(self._work.master_offset, data.offset + len(data.body))
+
+    def done(self, written: int, flushed: int, now_ms: float) -> None:
+        """What was taken is written, and flushed so far."""
+        assert self._welcome is not None
+        report = Report(written_offset=written, flushed_offset=flushed)
+        if report != self._report and not self.closed:
+            self._report = report
+            self._spoke_ms = now_ms
+            self._say(report)
+
+    def tick(self, now_ms: float) -> None:
+        if now_ms >= self._heard_ms + self._silence_ms:
+            self.close(f"nothing was heard of the master for {self._silence_ms:.0f} ms")
+        elif now_ms >= self._spoke_ms + self._heartbeat_ms and self._report is not None:
+            self._spoke_ms = now_ms
+            self._say(self._report)
+
+    def close(self, reason: str) -> None:
+        self.closed = self.closed or reason
+
+
+# ----------------------------------------------------------------
+# What the release before said between a master and a slave. It goes with the next release.
+#
+#     bytes  field (big-endian)
+#         4  size of what follows
+#         1  kind
+#            HELLO 1, WELCOME 2, START 3, STATE 4, REFUSE 5: MessagePack of the classes below
+#            DATA 6       epoch 8, run 4, offset 8, confirm offset 8, CRC-32 of the body 4, body
+#            HEARTBEAT 7  epoch 8, run 4, end of the master's log 8, confirm offset 8
+#            REPORT 8     epoch 8, written 8, flushed 8, version of the newest state that is stored 8
+#
+# Its histories name no leaders and have no lists: the list is told beside them, under a version, and a
+# slave counts once it has reported that. So one of them is a copy under the very list that its own
+# record names, which a switch by its rule and one by ours ask alike, as long as that list does not
+# change and nobody else leads.
+
+PROTOCOL_1, MAGIC_1 = 1, "quorumlog-ha"
+_VERSIONS_OF_EPOCH = 1 << 20
+_MOST_FRAME_BYTES = (8 << 20) + 64
+_MOST_HELLO_BYTES = 4 << 20
+_ROOM_BYTES = 64 << 10
+
+_HEAD = struct.Struct(">IB")
+_DATA = struct.Struct(">qiqqI")
+_HEARTBEAT = struct.Struct(">qiqq")
+_REPORT = struct.Struct(">qqqq")
+_DATA_KIND, _HEARTBEAT_KIND, _REPORT_KIND = 6, 7, 8
+
+Triple = tuple[Int, Int, Int]
+
+
+class Hello1(msgspec.Struct, frozen=True, kw_only=True):
+    magic: Text = MAGIC_1
+    protocol: Int = PROTOCOL_1
+    slave: Peer
+    promised_epoch: Int
+    history: list[Triple]
+    max_offset: Int
+    file_bytes: Int
+    is_sync_flush: bool
+    release: Text = ""
+    """Of one of ours, which was not understood and has tried this."""
+
+
+class Welcome1(msgspec.Struct, frozen=True, kw_only=True):
+    master: Peer
+    epoch: Int
+    run: Int
+    history: list[Triple]
+    min_offset: Int
+    max_offset: Int
+    asks_flush: bool
+
+
+class Start1(msgspec.Struct, frozen=True, kw_only=True):
+    offset: Int
+
+
+class State1(msgspec.Struct, frozen=True, kw_only=True):
+    version: Int
+    counted: list[Peer]
+    """Slaves that count, or will."""
+    in_sync_replicas: Int
+    is_sync: bool
+    topics: dict[Text, Int]
+    joining: list[Text] = []
+    joining_known_to: list[Text] = []
+    waited_from: Int = 0
+
+
+class Refuse1(msgspec.Struct, frozen=True, kw_only=True):
+    message: Text
+    promised_epoch: Int = 0
+    is_for_now: bool = False
+
+
+Control1 = Hello1 | Welcome1 | Start1 | State1 | Refuse1
+_KIND_OF: dict[type[Control1], int] = {Hello1: 1, Welcome1: 2, Start1: 3, State1: 4, Refuse1: 5}
+_DECODERS = {kind: msgspec.msgpack.Decoder(cls) for cls, kind in _KIND_OF.items()}
+
+
+def encode_control(message: Control1) -> bytes:
+    payload = msgspec.msgpack.encode(message)
+    return _HEAD.pack(1 + len(payload), _KIND_OF[type(message)]) + payload
+
+
+def encode_data(epoch: int, run: int, data: Data) -> list[Buffer]:
+    head = _HEAD.pack(1 + _DATA.size + len(data.body), _DATA_KIND)
+    crc = crc32(data.body)
+    return [head + _DATA.pack(epoch, run, data.offset, data.confirm_offset, crc), data.body]
+
+
+def encode_heartbeat(epoch: int, run: int, beat: Heartbeat) -> bytes:
+    head = _HEAD.pack(1 + _HEARTBEAT.size, _HEARTBEAT_KIND)
+    return head + _HEARTBEAT.pack(epoch, run, beat.max_offset, beat.confirm_offset)
+
+
+def encode_report(epoch: int, report: Report, version: int) -> bytes:
+    head = _HEAD.pack(1 + _REPORT.size, _REPORT_KIND)
+    return head + _REPORT.pack(epoch, report.written_offset, report.flushed_offset, version)
+
+
+class OldFrames:
+    """Bytes as they come; frames as they are whole, each with its kind."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._room = memoryview(bytearray(_ROOM_BYTES))
+        self._is_greeted = False
+
+    def get_buffer(self) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, count: int) -> Iterator[tuple[int, bytes]]:
+        """Raises ProtocolViolation, after which nothing more may be fed."""
+        return self.feed(self._room[:count])
+
+    def feed(self, data: Buffer) -> Iterator[tuple[int, bytes]]:
+        self._buffer += data
+        at, buffer = 0, self._buffer
+        try:
+            while len(buffer) - at >= _HEAD.size:
+                size, kind = _HEAD.unpack_from(buffer, at)
+                most = _MOST_FRAME_BYTES if self._is_greeted else _MOST_HELLO_BYTES
+                if not 1 <= size <= most or not 1 <= kind <= _REPORT_KIND:
+                    raise ProtocolViolation(
+                        "these are no frames of the HA dialect quorumlog; a Java broker needs"
+                        " --ha-dialect rocketmq"
+                    )
+                stop = at + 4 + size
+                if len(buffer) < stop:
+                    return
+                payload = bytes(buffer[at + _HEAD.size : stop])
+                at = stop
+                self._is_greeted = True
+                yield kind, payload
+        finally:
+            del buffer[:at]
+
+
+def decoded_control(kind: int, payload: bytes) -> Control1:
+    """Raises ProtocolViolation."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise ProtocolViolation(f"a frame of kind {kind} is of the other side")
+    try:
+        found: Control1 = decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolViolation(f"a frame of kind {kind} cannot be read: {error}") from None
+    return found
+
+
+def _unpacked(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    try:
+        return layout.unpack_from(payload)
+    except struct.error as error:
+        raise ProtocolViolation(f"a frame cannot be read: {error}") from None
+
+
+# -------------------------------------------------------------------- histories
+
+
+def triples_of(runs: Iterable[Run]) -> list[Triple]:
+    """A run that has no bytes is in such a history only if it is the last one."""
+    by_start = {run.start_offset: run for run in runs}
+    return [(run.number, run.run, run.start_offset) for run in by_start.values()]
+
+
+def named(triples: Sequence[Triple], known: EpochHistory) -> list[Run]:
+    """With the names that the own history has of them. Raises ProtocolViolation."""
+    own = {(run.number, run.run, run.start_offset): run for run in known.runs}
+    return list(
+        history_of(
+            [
+                replace(own.get((number, run, start), Run(number, "", run, start)), copy_list=None)
+                for number, run, start in triples
+            ]
+        ).runs
+    )
+
+
+# -------------------------------------------------------------------- a slave of the release before
+
+
+class OldSlaveCodec:
+    """At its master."""
+
+    is_old = True
+
+    def __init__(self, history: EpochHistory) -> None:
+        self._history = history
+        self._frames = OldFrames()
+        self._welcome: Welcome | None = None
+        self._version = -1
+        """Of the state that it was told last; it reports the highest that it was ever told."""
+        self._state: State | None = None
+        self._is_stored_newer = False
+
+    def told_again(self) -> State | None:
+        """The state once more, where it holds one of a higher version: its reports name that."""
+        is_newer, self._is_stored_newer = self._is_stored_newer, False
+        return self._state if is_newer else None
+
+    def get_buffer(self) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        for kind, payload in self._frames.buffer_updated(count):
+            if kind == _REPORT_KIND:
+                _, written, flushed, version = _unpacked(_REPORT, payload)
+                if version > self._version >= 0:
+                    self._version, self._is_stored_newer = version, True
+                elif version == self._version:  # it names the list under which it counts
+                    yield Report(written_offset=written, flushed_offset=flushed)
+                continue
+            message = decoded_control(kind, payload)
+            if isinstance(message, Hello1):
+                yield self._asks(message)
+            elif isinstance(message, Start1):
+                yield Start(offset=message.offset)
+            elif isinstance(message, Refuse1):
+                yield Refuse(message=message.message, promised=Epoch(message.promised_epoch))
+            else:
+                raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
+
+    def _asks(self, hello: Hello1) -> SlaveLog:
+        if hello.magic != MAGIC_1 or hello.protocol != PROTOCOL_1:
+            raise ProtocolViolation(f"protocol {hello.protocol} of replication is not known")
+        return SlaveLog(
+            slave=hello.slave,
+            promised=Epoch(hello.promised_epoch),
+            runs=named(hello.history, self._history),
+            max_offset=hello.max_offset,
+            file_bytes=hello.file_bytes,
+            release=hello.release,
+        )
+
+    def encode(self, message: AnyHaMessage) -> list[Buffer]:
+        if isinstance(message, Refuse):
+            return [
+                encode_control(
+                    Refuse1(
+                        message=message.message,
+                        promised_epoch=message.promised.number,
+                        is_for_now=message.is_for_now,
+                    )
+                )
+            ]
+        if isinstance(message, Welcome):
+            self._welcome = message
+            return [encode_control(self._welcomes(message))]
+        if self._welcome is None:
+            return []
+        number, _, run = self._welcome.run
+        if isinstance(message, Data):
+            return encode_data(number, run, message)
+        if isinstance(message, Heartbeat):
+            return [encode_heartbeat(number, run, message)]
+        if isinstance(message, State):
+            return [encode_control(self._states(message, self._welcome))]
+        return []
+
+    @staticmethod
+    def _welcomes(welcome: Welcome) -> Welcome1:
+        return Welcome1(
+            master=welcome.master,
+            epoch=welcome.run.number,
+            run=welcome.run.run,
+            history=triples_of(welcome.runs),
+            min_offset=welcome.min_offset,
+            max_offset=welcome.max_offset,
+            asks_flush=welcome.runs[-1].is_flushed,
+        )
+
+    def _states(self, state: State, welcome: Welcome) -> State1:
+        listed = EpochHistory(welcome.runs).copy_list or CopyList((), 1)
+        first = welcome.epoch.number * _VERSIONS_OF_EPOCH + _VERSIONS_OF_EPOCH // 2
+        self._version, self._state = max(self._version, first) + 1, state
+        return State1(
+            version=self._version,
+            counted=[peer for peer in listed.members if peer.id != welcome.master.id],
+            in_sync_replicas=max(listed.copies, 1),
+            is_sync=listed.copies > 1,
+            topics=state.topics,
+        )
+
+
+# -------------------------------------------------------------------- a master of the release before
+
+
+class OldState(State, frozen=True, kw_only=True, tag=-113):
+    version: Int
+
+
+class OldMasterCodec:
+    """At its slave."""
+
+    is_old = True
+
+    def __init__(self, own: OwnLog) -> None:
+        self._own = own
+        self._frames = OldFrames()
+        self._welcome: Welcome1 | None = None
+        self.stored_version = 0
+
+    def get_buffer(self) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        for kind, payload in self._frames.buffer_updated(count):
+            if kind == _DATA_KIND:
+                body = payload[_DATA.size :]
+                *run, offset, confirm, crc = _unpacked(_DATA, payload)
+                if crc32(body) != crc:
+                    raise ProtocolViolation(f"the bytes of {offset} on were changed on the way")
+                self._check(run)
+                yield Data(offset=offset, confirm_offset=confirm, body=body)
+            elif kind == _HEARTBEAT_KIND:
+                *run, end, confirm = _unpacked(_HEARTBEAT, payload)
+                self._check(run)
+                yield Heartbeat(max_offset=end, confirm_offset=confirm)
+            else:
+                yield self._control(decoded_control(kind, payload))
+
+    def _check(self, run: list[int]) -> None:
+        welcome = self._welcome
+        if welcome is None or run != [welcome.epoch, welcome.run]:
+            raise ProtocolViolation(f"a frame of run {run}, in another one")
+
+    def _control(self, message: Control1) -> HaMessage:
+        if isinstance(message, Refuse1):
+            promised = Epoch(message.promised_epoch)
+            return Refuse(message=message.message, promised=promised, is_for_now=message.is_for_now)
+        if isinstance(message, Welcome1) and message.history:
+            self._welcome = message
+            return self._welcomed(message)
+        if isinstance(message, State1) and self._welcome is not None:
+            members = [self._welcome.master, *message.counted]
+            return OldState(
+                version=message.version,
+                topics=message.topics,
+                is_run_confirmed=False,
+                copy_list=CopyList(tuple(members), max(message.in_sync_replicas, 1)),
+            )
+        raise ProtocolViolation(f"a master does not send {type(message).__name__}, or not now")
+
+    def _welcomed(self, welcome: Welcome1) -> Welcome:
+        history = self._own.history
+        runs = named(welcome.history, history)
+        runs[0] = replace(runs[0], copy_list=history.copy_list)
+        runs[-1] = replace(runs[-1], is_flushed=welcome.asks_flush)
+        return Welcome(
+            master=welcome.master,
+            runs=runs,
+            min_offset=welcome.min_offset,
+            max_offset=welcome.max_offset,
+        )
+
+    def encode(self, message: AnyHaMessage) -> list[Buffer]:
+        if isinstance(message, SlaveLog):
+            return [
+                encode_control(
+                    Hello1(
+                        slave=message.slave,
+                        promised_epoch=message.promised.number,
+                        history=triples_of(message.runs),
+                        max_offset=message.max_offset,
+                        file_bytes=message.file_bytes,
+                        is_sync_flush=self._own.is_sync_flush,
+                        release=VERSION,
+                    )
+                )
+            ]
+        if isinstance(message, Start):
+            return [encode_control(Start1(offset=message.offset))]
+        if isinstance(message, Refuse):
+            number = message.promised.number
+            return [encode_control(Refuse1(message=message.message, promised_epoch=number))]
+        if isinstance(message, Report) and self._welcome is not None:
+            return [encode_report(self._welcome.epoch, message, self.stored_version)]
+        assert isinstance(message, Hello | HelloResponse), message
+        return []
+
+
+class OldMasterLink(SlaveLink):
+    """As a slave."""
+
+    def __init__(self, own: OwnLog, now_ms: float, *, heartbeat_ms: float, silence_ms: float) -> None:
+        self._old = OldMasterCodec(own)
+        self._taken_version = 0
+        super().__init__(own, now_ms, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, codec=self._old)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        if self._is_of_another(welcome):
+            self.refused = True
+            self.close(
+                f"master {welcome.master.id} has another directory than the one that this slave knows of"
+                f" epoch {welcome.epoch}: it has lost its log. Make this slave the master: quorumlog"
+                f" broker switch --to {self._own.slave.id} --unsafe"
+            )
+            return
+        super()._welcomed(welcome)
+
+    def _is_of_another(self, welcome: Welcome) -> bool:
+        """Directory than the one that led this epoch."""
+        known = self._own.master
+        is_other = known is not None and known.directory_id not in ("", welcome.master.directory_id)
+        return is_other and welcome.epoch == self._own.promised
+
+    def take_work(self) -> Work:
+        work = super().take_work()
+        if isinstance(work.state, OldState):
+            self._taken_version = work.state.version
+        return work
+
+    def done(self, written: int, flushed: int, now_ms: float) -> None:
+        if self._old.stored_version != self._taken_version:
+            self._old.stored_version, self._report = self._taken_version, None
+        super().done(self._of_its_run(written), self._of_its_run(flushed), now_ms)
+
+    def _of_its_run(self, offset: int) -> int:
+        """It would count what is below, of which a switch may find that another one has more."""
+        assert self._welcome is not None
+        return offset if offset >= self._welcome.runs[-1].start_offset else 0
+
+
+# ---------------------------------------------------------------- MasterLink
+# One slave's connection, as its master sees it. Dialect `quorumlog`.
+
+
+class Leadership(NamedTuple):
+    """What a master says of itself."""
+
+    master: Peer
+    epoch: Epoch
+    history: EpochHistory
+    file_bytes: int
+
+
+class MasterSide(Protocol):
+    """What a link needs of its master. It changes while the link lives."""
+
+    @property
+    def leadership(self) -> Leadership: ...
+    @property
+    def run(self) -> RunKey:
+        """The newest. It is another one before the first byte of that is written."""
+
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+    @property
+    def confirm_offset(self) -> int: ...
+
+    def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
+
+    @property
+    def alive_from(self) -> dict[str, dict[int, int]]:
+        """As `Welcome.alive_from`."""
+
+    @property
+    def old_slave_problem(self) -> str:
+        """Why a slave of the release before cannot be served; empty: it can."""
+
+    def is_ahead(self, host: str, offset: int) -> bool:
+        """A slave without epochs whose log ends there has, or had, more than the own log."""
+
+    def slave_came(
+        self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
+    ) -> Mark | None:
+        """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
+        `release`: empty where it does not say it. None: another run has begun since."""
+
+    def slave_reported(self, mark: Mark, written: int, flushed: int) -> None: ...
+
+    def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
+        """A slave has promised it: this master leads no more."""
+
+
+class LinkToSlave(Protocol):
+    """Either dialect's."""
+
+    closed: str
+    """Why the connection ends; empty: it lives."""
+    next_offset: int
+    """Of the bytes that are sent next; -1: none are yet."""
+    out: list[Buffer]
+    """To be sent, and emptied."""
+    most_chunk_bytes: int
+
+    @property
+    def is_of_newest_run(self) -> bool:
+        """Asked after the log's end was: bytes of the next run are for a link that has begun in that."""
+
+    def feed(self, data: Buffer, now_ms: float) -> None: ...
+
+    def data(self, body: bytes) -> list[Buffer]:
+        """As they go out, from `next_offset` on."""
+
+    def tick(self, now_ms: float) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+    def end(self, reason: str) -> None:
+        """Close it, so that the slave comes back at once."""
+
+    def spoke(self, now_ms: float) -> None: ...
+
+    def confirmed(self) -> None:
+        """More is confirmed than the slave was told."""
+
+    @property
+    def is_greeted(self) -> bool:
+        """Who dialled has said all that a slave says first, and may follow."""
+
+    @property
+    def mark(self) -> Mark | None: ...
+
+    def state(self, state: State) -> None: ...
+
+
+class MasterLink:
+    def __init__(
+        self,
+        side: MasterSide,
+        now_ms: float,
+        *,
+        heartbeat_ms: float,
+        silence_ms: float,
+        refusal: str = "",
+        foreign: Callable[[str], str] = lambda slave_id: "",
+    ) -> None:
+        """`refusal`: why nobody is let in just now; empty: slaves are. `foreign`: why who has dialled is
+        not the slave of this id; empty: it may be."""
+        self._foreign = foreign
+        self.closed = ""
+        self.next_offset = -1
+        self.out: list[Buffer] = []
+        self.most_chunk_bytes = 4 << 20
+        self._side = side
+        self._leads = side.leadership
+        self._refusal = refusal
+        self._first = b""
+        self._codec: Codec | None = None
+        """None: it has not said yet what it speaks."""
+        self._asked: SlaveLog | None = None
+        self.mark: Mark | None = None
+        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
+        self._heard_ms = self._spoke_ms = now_ms
+        self._told_offset = -1
+        """Up to where the slave was told that the log is confirmed."""
+
+    def feed(self, data: Buffer, now_ms: float) -> None:
+        self._heard_ms = now_ms
+        if self.closed:
+            return
+        if self._codec is None:
+            data = self._first = self._first + bytes(data)
+            if len(data) < GREETING_BYTES:
+                return
+            is_old = is_old_greeting(data)
+            self._codec = OldSlaveCodec(self._leads.history) if is_old else HaCodec()
+        try:
+            for message in fed(self._codec, data):
+                self._take(message)
+                if self.closed:
+                    return
+            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
+                self._say(state)
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+
+    @property
+    def is_greeted(self) -> bool:
+        return self._asked is not None
+
+    def _say(self, message: AnyHaMessage) -> None:
+        if self._codec is not None:
+            self.out += self._codec.encode(message)
+
+    def _take(self, message: AnyHaMessage) -> None:
+        if self._asked is None:
+            if isinstance(message, Hello):
+                self._hello(message)
+            else:
+                self._greet(message)
+        elif isinstance(message, Refuse):
+            if message.promised > self._leads.epoch:
+                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
+            self.close(message.message)
+        elif self.mark is None:
+            self._start(message)
+        elif isinstance(message, Report):
+            high = self._side.max_offset  # a blank counts to the end of its file from its head on
+            if not message.flushed_offset <= message.written_offset <= high:
+                raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
+            self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
+        else:
+            raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
+
+    def _hello(self, hello: Hello) -> None:
+        if hello.role == ROLE:
+            self._say(HelloResponse(member_id=self._leads.master.id, product=ROLE))
+            return
+        words = (
+            f"this is the port for the slaves of broker {self._leads.master.id}; it listens at"
+            f" {self._leads.master.address}"
+        )
+        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
+        self.close(words)
+
+    def _greet(self, asked: AnyHaMessage) -> None:
+        if not isinstance(asked, SlaveLog):
+            raise ProtocolViolation("a connection begins with a hello")
+        assert self._codec is not None
+        leads = self._leads
+        if self._refusal:
+            self.end(self._refusal)
+        elif foreign := self._foreign(asked.slave.id):
+            self.refuse(f"this is not broker {asked.slave.id}: {foreign}")
+        elif self._codec.is_old and asked.release:
+            self.end("this master speaks what the slave does, too")
+        elif asked.promised > leads.epoch:
+            self._side.newer_epoch(asked.promised, asked.slave.directory_id)
+            self.refuse(f"the slave has promised epoch {asked.promised}, this one is {leads.epoch}")
+        elif asked.slave.id == leads.master.id:
+            self.refuse(f"master and slave are both called {leads.master.id}: give each its own --id")
+        elif asked.file_bytes != leads.file_bytes:
+            self.refuse(
+                f"the slave's files have {asked.file_bytes} bytes, the master's {leads.file_bytes}:"
+                " set mapped_file_size_commit_log alike"
+            )
+        elif self._codec.is_old and (problem := self._side.old_slave_problem):
+            self.refuse(f"broker {asked.slave.id} is of the release before: upgrade it. {problem}")
+        else:
+            welcome = self._welcome(asked)
+            if self._codec.is_old and (welcome.queues is not None or welcome.alive_from):
+                self.refuse(
+                    f"broker {asked.slave.id} is of the release before: upgrade it. Where queues begin"
+                    " would not be told to it"
+                )
+                return
+            self._asked = asked
+            self._say(welcome)
+
+    def _welcome(self, asked: SlaveLog) -> Welcome:
+        side, leads = self._side, self._leads
+        low, high, queues = side.min_offset, side.max_offset, None
+        if low and self._judged(asked, high).common_offset < low:
+            low, queues = side.queue_begins()
+        return Welcome(
+            master=leads.master,
+            runs=list(leads.history.runs),
+            min_offset=low,
+            max_offset=high,
+            queues=queues,
+            alive_from=side.alive_from,
+            release=VERSION,
+        )
+
+    def _judged(self, asked: SlaveLog, end: int) -> Verdict:
+        return judge(
+            history_of(asked.runs),
+            asked.max_offset,
+            self._leads.history,
+            end,
+            directory_id=asked.slave.directory_id,
+        )
+
+    def _start(self, start: AnyHaMessage) -> None:
+        asked = self._asked
+        assert asked is not None
+        if not isinstance(start, Start):
+            raise ProtocolViolation(
+                f"a slave answers a welcome with a start, not {type(start).__name__}"
+            )
+        low, high = self._side.min_offset, self._side.max_offset
+        verdict = self._judged(asked, high)
+        if verdict.problem:
+            self.refuse(verdict.problem)
+            return
+        # Retention may have moved on since the welcome: then the slave asks again.
+        if start.offset < low or start.offset > high:
+            self.refuse(f"offset {start.offset} is not in {low} .. {high}")
+            return
+        if start.offset != verdict.common_offset and start.offset % asked.file_bytes:
+            raise ProtocolViolation(f"a start at {start.offset}, not at {verdict.common_offset}")
+        self.next_offset = start.offset
+        self.mark = self._side.slave_came(asked.slave, self, self._run, asked.release)
+        if self.mark is None:
+            self.next_offset = -1
+            self.end("another run has begun")
+
+    @property
+    def _run(self) -> RunKey:
+        last = self._leads.history.last
+        assert last is not None
+        return last.key
+
+    @property
+    def is_of_newest_run(self) -> bool:
+        return self._side.run == self._run
+
+    def data(self, body: bytes) -> list[Buffer]:
+        offset = self.next_offset
+        assert offset >= 0 and self._codec is not None, "not started"
+        self.next_offset += len(body)
+        self._told_offset = self._side.confirm_offset
+        return self._codec.encode(Data(offset=offset, confirm_offset=self._told_offset, body=body))
+
+    def state(self, state: State) -> None:
+        self._say(state)
+
+    def spoke(self, now_ms: float) -> None:
+        self._spoke_ms = now_ms
+
+    def confirmed(self) -> None:
+        """Told at once: readers of the slave wait for it."""
+        if self._side.confirm_offset > self._told_offset:
+            self._beat()
+
+    def _beat(self) -> None:
+        side = self._side
+        if self.next_offset >= 0 and not self.closed:
+            self._told_offset = side.confirm_offset
+            self._say(Heartbeat(max_offset=side.max_offset, confirm_offset=self._told_offset))
+
+    def tick(self, now_ms: float) -> None:
+        if now_ms >= self._heard_ms + self._silence_ms:
+            self.close(f"nothing was heard for {self._silence_ms:.0f} ms")
+        elif now_ms >= self._spoke_ms + self._heartbeat_ms and self.next_offset >= 0:
+            self._spoke_ms = now_ms
+            self._beat()
+
+    def refuse(self, message: str, *, is_for_now: bool = False) -> None:
+        self._say(Refuse(message=message, is_for_now=is_for_now))
+        self.close(message)
+
+    def end(self, reason: str) -> None:
+        self.refuse(reason, is_for_now=True)
+
+    def close(self, reason: str) -> None:
+        self.closed = self.closed or reason

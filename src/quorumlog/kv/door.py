@@ -1,0 +1,454 @@
+"""The store beside a log: its port on a member, and members that an application embeds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+
+import uvloop
+
+from quorumlog.config import GroupConfig, parse_address
+from quorumlog.errors import (
+    ConfigError,
+    ConnectionFull,
+    LedgerError,
+    ProtocolViolation,
+    the_extra,
+)
+from quorumlog.kv.client.async_store import TIMEOUT_MS, AsyncKeyValueClient
+from quorumlog.kv.client.blocking_store import KeyValueClient
+from quorumlog.kv.client.values import Codec, CodecName, V, codec_of
+from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.needs import lease_of, needs_of
+from quorumlog.kv.old_spellings import takes_seconds
+from quorumlog.kv.requests import (
+    GROUP,
+    CancelRequest,
+    EventsResponse,
+    Request,
+    Response,
+    WatchRequest,
+    request_decoder,
+    size_bytes_of,
+    words_to_old_client,
+)
+from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions, refuse
+from quorumlog.kv.store.engine import Engine, MemoryEngine
+from quorumlog.kv.store.keyspace import Feed
+from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
+from quorumlog.log_state.users import Kind, Right
+from quorumlog.net.access import Caller, Need
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
+from quorumlog.node import DoorMember
+from quorumlog.server import Door, LedgerServer
+
+if TYPE_CHECKING:
+    from quorumlog.kv.gateway.gateway import EtcdGateway
+
+
+# ---------------------------------------------------------------- KeyValueDoor
+# The store's port on a member, and the state machine behind it.
+
+log = logging.getLogger("quorumlog.kv")
+
+REQUEST_BYTES = 1024
+"""What a request takes beside its command or question, with room to spare."""
+MOST_ASKED_BYTES = 32 << 20
+"""Of one client that sends without waiting for answers."""
+RETRY_FULL_MS = 100
+
+
+def boot_ms() -> float:
+    """Goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
+
+
+class _Client:
+    """One client: the session of its connection, and a `Session` of the service."""
+
+    def __init__(self, door: KeyValueDoor, connection: Connection) -> None:
+        self._door = door
+        self._connection = connection
+        self._is_greeted = False
+        self._asked: dict[int, int] = {}
+        """How large the requests are that are not answered, by their ids."""
+        self._asked_bytes = 0
+        self._waits = False
+        self._access = door.access
+        self._caller = Caller(door.access, connection)
+
+    def frame(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, Hello):
+            self._greeted(frame.group, message)
+        elif not self._is_greeted or isinstance(message, ChallengeResponse):
+            raise ProtocolViolation(f"{type(message).__name__} is no request of a store's client")
+        else:
+            self._requested(cast(Request, message))
+
+    def _requested(self, request: Request) -> None:
+        """Raises ProtocolViolation."""
+        number = request.request_id
+        if not isinstance(request, WatchRequest | CancelRequest):
+            if number in self._asked:
+                raise ProtocolViolation(f"two requests with the id {number} wait for answers")
+            size_bytes = REQUEST_BYTES + size_bytes_of(request)
+            if self._asked_bytes + size_bytes > MOST_ASKED_BYTES:
+                full = f"{len(self._asked)} requests of this connection wait: ask less at once"
+                refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+                return
+            self._asked[number] = size_bytes
+            self._asked_bytes += size_bytes
+        if self._caller.open_in != self._access.generation and self._caller.is_checked:
+            self._checked(request)
+        else:
+            self._door.service.request(self, request)
+
+    def _checked(self, request: Request) -> None:
+        """Its rights first."""
+        number, service = request.request_id, self._door.service
+        refusal = self.refusal_of(request)
+        lease = None if refusal is not None else lease_of(request)
+        if isinstance(request, CancelRequest):
+            service.request(self, request)
+        elif refusal is not None:
+            refuse(self, number, refusal)
+        elif lease is None:
+            service.request(self, request)
+        else:
+            service.ask_lease_keys(self, lease[0], partial(self._lease_keys, request, lease[1]))
+
+    def _lease_keys(self, request: Request, right: Right, keys: list[bytes] | LedgerError) -> None:
+        refusal = keys if isinstance(keys, LedgerError) else None
+        if not isinstance(keys, LedgerError):
+            needs = tuple(Need(right, Kind.KEY, key) for key in keys)
+            refusal = self._caller.refusal(needs, needs)
+        if refusal is not None:
+            refuse(self, request.request_id, refusal)
+        else:
+            self._door.service.request(self, request)
+
+    def refusal_of(self, request: Request) -> LedgerError | None:
+        """As its rights are by now."""
+        try:
+            needs = needs_of(request)
+        except InvalidRequest as refusal:
+            return refusal
+        return self._caller.refusal(needs, needs)
+
+    def _greeted(self, group: str, hello: Hello) -> None:
+        """Another one behind the first asks whether anybody is there."""
+        refusal = refusal_of_other(hello, STORE, self._door.ports)
+        if refusal is not None:
+            self._answer_hello(group, refusal)
+            return
+        self._is_greeted = True
+        self._door.service.greet(self, hello.cluster_id, partial(self._answer_hello, group))
+
+    def _answer_hello(self, group: str, response: HelloResponse) -> None:
+        self._connection.send(group, response)
+        if response.code != WELCOME:
+            self._connection.close()
+
+    def lost(self) -> None:
+        self._door.service.lost(self)
+
+    def writable(self) -> None:
+        """Watches that have fallen behind are looked at by the next tick."""
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        self._connection.violate(violation)
+
+    # ---------------------------------------------------------------- Session
+
+    def send(self, message: Response) -> None:
+        if not isinstance(message, EventsResponse):
+            self._asked_bytes -= self._asked.pop(message.request_id, 0)
+        self._connection.send(GROUP, message)
+        if self._connection.is_full and not self._waits:
+            # The machine answers no more of its questions, and nothing else says that it may again.
+            self._waits = True
+            self._connection.when_room(self._has_room)
+
+    def _has_room(self) -> None:
+        self._waits = False
+        self._door.service.go_on()
+
+    @property
+    def is_full(self) -> bool:
+        return self._connection.is_full
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._connection.unsent_bytes
+
+
+class KeyValueDoor(Door):
+    def __init__(
+        self,
+        listen: str,
+        *,
+        group: str | None = None,
+        options: StoreOptions | None = None,
+        engine: Callable[[], Engine] = MemoryEngine,
+        tls: Tls | None = None,
+    ) -> None:
+        """`listen`: HOST:PORT; port 0: a free one. `tls`: None: it is plain. Raises ConfigError."""
+        self.group = group
+        self.machines = {MACHINE_NAME: KeyValueMachines(self._machine)}
+        self._listen = parse_address(listen)
+        self._options = options or StoreOptions()
+        self._feed = Feed()
+        self._engine = engine
+        self._open_engine: Engine | None = None
+        self._listener = Listener(
+            "the key-value store",
+            self._connect,
+            decoder=request_decoder,
+            last_words=words_to_old_client,
+            option="the store's address",
+            tls=tls,
+            second="store_listen",
+        )
+        self.ports: Mapping[str, str] = {}
+        """Where this process listens, by product."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._service: KeyValueService | None = None
+
+    def _machine(self) -> KeyValueMachine:
+        if self._open_engine is not None:
+            self._open_engine.close()  # of the machine before, which was built again
+        self._open_engine = self._engine()
+        engine = self._open_engine
+        return KeyValueMachine(lambda: engine, self._feed)
+
+    @property
+    def service(self) -> KeyValueService:
+        assert self._service is not None, "the door was not opened"
+        return self._service
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._listener.address
+
+    async def open(self, member: DoorMember) -> None:
+        """Raises ConfigError where it cannot listen."""
+        loop = asyncio.get_running_loop()
+        self._service = KeyValueService(member, self._feed, self._options, boot_ms)
+        self._feed.wake = partial(loop.call_soon_threadsafe, self._service.drain)
+        self._listener.access = self.access
+        self.access.moved.append(self._rights_moved)
+        host, port = self._listen
+        await self._listener.open(host, port)
+        member.ports[STORE] = self.address
+        self.ports = member.ports
+        log.info("the key-value store listens on %s%s", self.address, self._listener.speaks)
+        self._tick()
+
+    def _rights_moved(self) -> None:
+        self.service.watches.end_refused(lambda client, asked: cast(_Client, client).refusal_of(asked))
+
+    def _connect(self, connection: Connection) -> None:
+        connection.session = _Client(self, connection)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
+        self.service.tick()
+
+    def role_changed(self) -> None:
+        if self._service is not None:
+            self._service.role_changed()
+
+    async def close(self) -> None:
+        self._end()
+        self._listener.close_connections()
+        await asyncio.sleep(0)
+
+    def abandon(self) -> None:
+        self._end()
+        self._listener.abort_connections()
+
+    def ended(self) -> None:
+        if self._open_engine is not None:
+            self._open_engine.close()
+            self._open_engine = None
+
+    def _end(self) -> None:
+        self._feed.wake = lambda: None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._listener.close()
+        if self._rights_moved in self.access.moved:
+            self.access.moved.remove(self._rights_moved)
+
+
+# ---------------------------------------------------------------- KeyValueStore
+# A member of the store in an application's own process.
+
+START_TIMEOUT_MS = 60.0
+STOP_TIMEOUT_MS = 60.0
+
+
+class KeyValueStore:
+    """One member, with the log below it, on a thread of its own:
+
+        with KeyValueStore(config, listen="10.0.0.1:20921", servers=all_stores) as store:
+            kv = store.client()
+
+    `servers`: the stores of all members, for its clients; this one's own if not given. `engine`:
+    "memory" or "rocksdb", whose files lie in the member's directory.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        *,
+        listen: str,
+        servers: str | None = None,
+        engine: str = "memory",
+        options: StoreOptions | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        self._door = door_of(config, listen, engine, options)
+        self._servers = servers or listen
+        self._server = LedgerServer([config], doors=[self._door])
+        self._loop = uvloop.new_event_loop()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Returns once it listens; raises ConfigError, StoreFailure or OSError."""
+        assert self._thread is None, "it runs already"
+        self._thread = threading.Thread(target=self._loop.run_forever, name="quorumlog-kv", daemon=True)
+        self._thread.start()
+        starting = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop)
+        try:
+            starting.result(START_TIMEOUT_MS)
+        except BaseException:
+            self._end()
+            raise
+
+    def stop(self) -> None:
+        """Hands leadership over first; may be repeated. Raises TimeoutError after a minute."""
+        if self._thread is not None:
+            stopping = asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
+            stopping.result(STOP_TIMEOUT_MS)
+            self._end()
+
+    def _end(self) -> None:
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._thread = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    @overload
+    def client(
+        self, *, codec: Literal["bytes"] = "bytes", timeout_ms: float = TIMEOUT_MS
+    ) -> KeyValueClient[bytes]: ...
+
+    @overload
+    def client(
+        self, *, codec: Literal["text"], timeout_ms: float = TIMEOUT_MS
+    ) -> KeyValueClient[str]: ...
+
+    @overload
+    def client(
+        self, *, codec: Literal["json", "msgspec"], timeout_ms: float = TIMEOUT_MS
+    ) -> KeyValueClient[Any]: ...
+
+    @overload
+    def client(self, *, codec: Codec[V], timeout_ms: float = TIMEOUT_MS) -> KeyValueClient[V]: ...
+
+    @takes_seconds
+    def client(
+        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_ms: float = TIMEOUT_MS
+    ) -> KeyValueClient[Any]:
+        """A blocking client of all members' stores; see `quorumlog.kv.connect`. Raises ConfigError."""
+        return KeyValueClient(self._servers, codec=codec_of(codec), timeout_ms=timeout_ms)
+
+    @overload
+    def async_client(
+        self, *, codec: Literal["bytes"] = "bytes", timeout_ms: float = TIMEOUT_MS
+    ) -> AsyncKeyValueClient[bytes]: ...
+
+    @overload
+    def async_client(
+        self, *, codec: Literal["text"], timeout_ms: float = TIMEOUT_MS
+    ) -> AsyncKeyValueClient[str]: ...
+
+    @overload
+    def async_client(
+        self, *, codec: Literal["json", "msgspec"], timeout_ms: float = TIMEOUT_MS
+    ) -> AsyncKeyValueClient[Any]: ...
+
+    @overload
+    def async_client(
+        self, *, codec: Codec[V], timeout_ms: float = TIMEOUT_MS
+    ) -> AsyncKeyValueClient[V]: ...
+
+    @takes_seconds
+    def async_client(
+        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_ms: float = TIMEOUT_MS
+    ) -> AsyncKeyValueClient[Any]:
+        """The same for asyncio."""
+        return AsyncKeyValueClient(self._servers, codec=codec_of(codec), timeout_ms=timeout_ms)
+
+
+ENGINES = ("memory", "rocksdb")
+FOLDER = "kv-rocksdb"
+
+
+def door_of(
+    config: GroupConfig,
+    listen: str,
+    engine: str,
+    options: StoreOptions | None = None,
+    tls: Tls | None = None,
+) -> KeyValueDoor:
+    """Raises ConfigError."""
+    if engine == "memory":
+        return KeyValueDoor(listen, group=config.group, options=options, tls=tls)
+    if engine != "rocksdb":
+        raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
+    if config.store == "memory":
+        raise ConfigError("the engine rocksdb needs a data directory: the log is kept in memory")
+    try:
+        from quorumlog.kv.store.engine import RocksEngine
+    except ImportError as error:
+        raise ConfigError(
+            f"the engine rocksdb needs rocksdict ({error}), {the_extra('rocksdb')}"
+        ) from None
+    path = Path(config.data_dir) / FOLDER
+    return KeyValueDoor(
+        listen, group=config.group, options=options, engine=lambda: RocksEngine(path), tls=tls
+    )
+
+
+def gateway_of(config: GroupConfig, listen: str, servers: str, tls: Tls | None = None) -> EtcdGateway:
+    """Raises ConfigError."""
+    try:
+        from quorumlog.kv.gateway.gateway import EtcdGateway
+    except ImportError as error:
+        raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
+    return EtcdGateway(listen, servers, config.member_id, config.group, tls)

@@ -1,0 +1,1055 @@
+"""What a member does for clients of the store beside applying commands: values in, values out; time is
+an input, so that the simulator runs the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import ConnectionFull, LedgerError, OutcomeUnknown, ResultUnknown
+from quorumlog.kv.errors import ClusterChanged, InvalidRequest, KeyValueError, NoSpace, error_of
+from quorumlog.kv.requests import (
+    CARRIED_OUT,
+    FROM_KEY,
+    MAX_ANSWER_BYTES,
+    MAX_REQUEST_BYTES,
+    TOO_LARGE,
+    AnswerResponse,
+    CancelRequest,
+    Command,
+    CommandRequest,
+    Compact,
+    EventsResponse,
+    Grant,
+    History,
+    KeepAliveRequest,
+    LeaseKeys,
+    LeaseKeysAnswer,
+    Put,
+    QuestionRequest,
+    Request,
+    Response,
+    Revoke,
+    RevokeAnswer,
+    Stand,
+    StandAnswer,
+    StatusAnswer,
+    TimeToLiveRequest,
+    Txn,
+    WatchRequest,
+    check,
+    decode_command_of_client,
+    decode_key_value,
+    done,
+    encode,
+    may_answer_much,
+    read_answer,
+)
+from quorumlog.kv.store.keyspace import (
+    Begins,
+    Changed,
+    CompactedTo,
+    Ended,
+    Feed,
+    Granted,
+    Lease,
+    Written,
+)
+from quorumlog.kv.store.machine import MACHINE_NAME
+from quorumlog.net.errors import error_response
+from quorumlog.net.hello import STORE, HelloResponse
+from quorumlog.node import AppendOutcome, DoorMember
+from quorumlog.node.machine_driver import Answer
+from quorumlog.version import VERSION
+
+# ---------------------------------------------------------------- Session
+# One client's connection, as the service sees it.
+
+
+class Session(Protocol):
+    def send(self, message: Response) -> None:
+        """Nothing happens once it is closed."""
+
+    def abort(self) -> None:
+        """Close the connection: its client turns to another member."""
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+
+def answer(session: Session, request_id: int, body: bytes) -> None:
+    session.send(AnswerResponse(request_id=request_id, answer=body))
+
+
+def refuse(session: Session, request_id: int, error: LedgerError) -> None:
+    session.send(error_response(request_id, error))
+
+
+# ----------------------------------------------------------------
+# Commands in batches, and leases whose time is up.
+
+BATCH_COMMANDS = 1024
+BATCH_BYTES = 2 << 20
+TIMEOUT_MS = 5_000
+
+Done = Callable[[bytes | LedgerError], None]
+"""Gets what the machine answers, or the refusal of the log."""
+
+
+class _Waiting(NamedTuple):
+    body: bytes
+    done: Done
+    is_alone: bool
+
+
+class CommandBatches:
+    def __init__(self, member: DoorMember) -> None:
+        self._member = member
+        self._waiting: list[_Waiting] = []
+
+    def add(self, body: bytes, done: Done, *, alone: bool = False) -> None:
+        if not self._waiting:
+            self._member.enter(self._append)
+        self._waiting.append(_Waiting(body, done, alone))
+
+    def discard(self) -> None:
+        self._waiting.clear()
+
+    def _append(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        start = size_bytes = 0
+        for place, each in enumerate(waiting):
+            if place > start and (
+                place - start >= BATCH_COMMANDS
+                or size_bytes + len(each.body) > BATCH_BYTES
+                or each.is_alone
+                or waiting[place - 1].is_alone
+            ):
+                self._append_part(waiting[start:place])
+                start, size_bytes = place, 0
+            size_bytes += len(each.body)
+        if waiting:
+            self._append_part(waiting[start:])
+
+    def _append_part(self, part: list[_Waiting]) -> None:
+        def done(outcome: AppendOutcome) -> None:
+            if not isinstance(outcome, AppendReceipt):
+                for each in part:
+                    each.done(outcome)
+                return
+            assert not outcome.failures, outcome.failures
+            for each, result in zip(part, outcome.results, strict=True):
+                assert result is not None
+                each.done(result)
+
+        batch = EntryBatch.from_bodies([each.body for each in part])
+        self._member.append(batch, MACHINE_NAME, TIMEOUT_MS, done, self)
+
+
+# ----------------------------------------------------------------
+# LeaseClock: when the leader proposes that a lease ends. Nothing else ends one, so a lease never ends
+# early by this clock, which goes on while the machine sleeps.
+#
+# Who becomes the leader gives every lease its full TTL. A keep-alive is no entry: it counts once a
+# majority has confirmed the leader and the store has applied what was committed by then, from when it
+# arrived.
+
+
+Propose = Callable[[bytes, Done], None]
+
+
+class LeaseClock:
+    def __init__(self, propose: Propose) -> None:
+        self._propose = propose
+        self._leases: dict[int, Lease] = {}
+        self._deadlines_ms: dict[int, float] = {}
+        """Only while this member leads."""
+        self._ending: dict[int, Lease] = {}
+        """Whose end is proposed: nothing keeps them alive any more."""
+        self._term: int | None = None
+
+    @property
+    def term(self) -> int | None:
+        return self._term
+
+    def lead(self, term: int | None, now_ms: float) -> None:
+        """In which term this member leads, if it does; called as often as one likes."""
+        if term == self._term:
+            return
+        self._term = term
+        self._ending.clear()
+        self._deadlines_ms.clear()
+        if term is not None:
+            for number, lease in self._leases.items():
+                self._deadlines_ms[number] = now_ms + lease.ttl_ms
+
+    def begins(self, leases: dict[int, Lease], now_ms: float) -> None:
+        self._leases = dict(leases)
+        term, self._term = self._term, None
+        self.lead(term, now_ms)
+
+    def granted(self, number: int, lease: Lease, now_ms: float) -> None:
+        self._leases[number] = lease
+        if self._term is not None:
+            self._deadlines_ms[number] = now_ms + lease.ttl_ms
+
+    def ended(self, number: int) -> None:
+        self._leases.pop(number, None)
+        self._deadlines_ms.pop(number, None)
+        self._ending.pop(number, None)
+
+    def keep_alive(self, number: int, term: int | None, arrived_ms: float) -> int:
+        """The TTL, which runs from `arrived_ms`; 0: there is no such lease, or it is about to end.
+        `term`: in which the leader was confirmed behind the arrival."""
+        lease = self._leases.get(number)
+        if lease is None or term is None or term != self._term or number in self._ending:
+            return 0
+        deadline_ms = arrived_ms + lease.ttl_ms
+        self._deadlines_ms[number] = max(self._deadlines_ms.get(number, 0.0), deadline_ms)
+        return lease.ttl_ms
+
+    def left_ms(self, number: int, now_ms: float) -> int:
+        return max(0, int(self._deadlines_ms.get(number, now_ms) - now_ms))
+
+    def tick(self, now_ms: float) -> None:
+        if self._term is None:
+            return
+        late = [number for number, at_ms in self._deadlines_ms.items() if at_ms <= now_ms]
+        for number in late:
+            del self._deadlines_ms[number]
+            self._end(number, self._leases[number], self._term)
+
+    def next_ms(self) -> float:
+        return min(self._deadlines_ms.values(), default=float("inf"))
+
+    def _end(self, number: int, lease: Lease, term: int) -> None:
+        self._ending[number] = lease
+
+        def proposed(outcome: bytes | LedgerError) -> None:
+            if isinstance(outcome, bytes):
+                with suppress(KeyValueError):  # somebody else has ended it
+                    read_answer(outcome, RevokeAnswer)
+                return
+            if self._term != term or self._ending.get(number) is not lease:
+                return
+            if not isinstance(outcome, OutcomeUnknown):
+                del self._ending[number]
+            self._deadlines_ms[number] = 0.0  # once more
+
+        self._propose(encode(Revoke(number, lease.granted_at)), proposed)
+
+
+# ---------------------------------------------------------------- WatchHub: who hears of which changes
+# A watch in step gets each change as the store tells it. One that is behind, because it began in the
+# past, because its client reads slowly, or because the store was loaded anew, asks for history until it
+# has caught up. `next_revision` of a watch only rises, and every change below it was told: no gap,
+# nothing twice.
+#
+# Any number of watches may hear of any number of changes. So what the store tells is a round: one watch
+# after the other hears of it, whole, and the member does other things between some and the next.
+
+SLOW_BYTES = 4 << 20
+"""A client that leaves so much unread falls back to history."""
+CAUGHT_UP_BYTES = 1 << 20
+MOST_ASKING = 4
+"""Watches of one client that ask for history at a time: nobody knows how much each is told."""
+MOST_WATCHES, FULL_CLIENTS = 10_000, 10
+"""Of one client, and of so many such clients on a member: each range is compared with every round."""
+SLICE = 4_000
+"""At once: changes of a round that begins, comparisons of a watch with it, and events."""
+SEND = 20
+"""As many of those as an answer takes time, beside its events."""
+MOST_CHANGES = 2_000
+"""Of a round, but at least one revision; and one that changes more is read from history."""
+ROUND_BYTES = 1 << 20
+"""But at least one revision."""
+CHANGE_BYTES = 200
+"""Of memory, beside what it says."""
+MOST_UNTOLD_BYTES = 32 << 20
+"""Of changes that watches are still to be told of: beyond them they read history."""
+RETRY_FULL_MS = 1_000
+PROGRESS_MS = 60_000.0
+"""A watch that hears nothing is told so often how far the store is."""
+
+AskHistory = Callable[[bytes, Callable[[bytes | LedgerError], None]], None]
+_raw_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
+_history = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
+_pairs = msgspec.msgpack.Decoder(list[tuple[msgspec.Raw, msgspec.Raw]])
+_NO_EVENTS = encode([])
+
+
+class OneWatch:
+    def __init__(self, session: Session, asked: WatchRequest, next_revision: int) -> None:
+        self.session = session
+        self.number = asked.request_id
+        self.asked = asked
+        self.bounds = asked.key, asked.end
+        self.next_revision = next_revision
+        self.in_step = False
+
+    def wants(self, is_deletion: bool) -> bool:
+        return self.asked.deletions if is_deletion else self.asked.puts
+
+
+class _Round:
+    """What each watch in step is told next: changes; without any, how far the store is; or, where some
+    are not known, that it falls behind."""
+
+    def __init__(self, *, is_lost: bool = False) -> None:
+        self.is_lost = is_lost
+        self.revision = 0
+        """Of its last change, or of the store."""
+        self.size_bytes = 0
+        self._changes: list[tuple[int, Written]] = []
+        self._events: list[tuple[int, bool, Any, Any]] = []
+        """(revision, is it a deletion, with and without what was before) of each change."""
+        self.places: dict[bytes, list[int]] = {}
+        """Of the changes of each key."""
+        self._keys: list[bytes] = []
+        self.watches: Iterator[OneWatch] | None = None
+        """Those that have not heard of it; None: it has not begun."""
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Changed, size_bytes: int) -> None:
+        self._changes += [(change.revision, written) for written in change.written]
+        self.revision = change.revision
+        self.size_bytes += size_bytes
+
+    def begin(self, watches: Iterator[OneWatch]) -> None:
+        self.watches = watches
+        for place, (revision, written) in enumerate(self._changes):
+            self.places.setdefault(written.key, []).append(place)
+            kv = msgspec.Raw(written.kv)
+            prev = None if written.prev is None else msgspec.Raw(written.prev)
+            is_deletion = decode_key_value(written.kv).version == 0
+            self._events.append((revision, is_deletion, (kv, prev), (kv,)))
+        self._keys = sorted(self.places)
+
+    def keys_of(self, watch: OneWatch) -> list[bytes]:
+        start, end = watch.bounds
+        if not end:
+            return [start] if start in self.places else []
+        keys = self._keys
+        stop = len(keys) if end == FROM_KEY else bisect_left(keys, end)
+        return keys[bisect_left(keys, start) : stop]
+
+    def places_of(self, keys: list[bytes]) -> list[int]:
+        return sorted(chain.from_iterable(self.places[key] for key in keys))
+
+    def events_for(self, watch: OneWatch, places: list[int]) -> list[Any]:
+        first, prev_kv = watch.next_revision, watch.asked.prev_kv
+        return [
+            with_prev if prev_kv else alone
+            for revision, is_deletion, with_prev, alone in map(self._events.__getitem__, places)
+            if revision >= first and watch.wants(is_deletion)
+        ]
+
+
+class WatchHub:
+    def __init__(self, ask_history: AskHistory, most_watches: int = MOST_WATCHES) -> None:
+        """`most_watches`: of one client."""
+        self._ask_history = ask_history
+        self._most_watches = most_watches
+        self._watches: dict[Session, dict[int, OneWatch]] = {}
+        """By the id of their request."""
+        self._count = 0
+        self._of_key: dict[bytes, dict[OneWatch, None]] = {}
+        """In step, of one key each."""
+        self._of_range: dict[OneWatch, None] = {}
+        """In step, of ranges."""
+        self._behind: dict[Session, OrderedDict[OneWatch, None]] = {}
+        """But those that ask for history."""
+        self._asking: dict[Session, int] = {}
+        """How many watches do."""
+        self._rounds: deque[_Round] = deque()
+        self._untold_bytes = 0
+        self.told = 0
+        """The store has told of all changes up to this revision."""
+        self._heard = 0
+        """Those in step have been told of all up to this one."""
+        self._next_progress_ms = 0.0
+
+    def __len__(self) -> int:
+        return self._count
+
+    # ---------------------------------------------------------------- watches
+
+    def add(self, session: Session, asked: WatchRequest) -> None:
+        """Raises ConnectionFull, InvalidRequest."""
+        watches = self._watches.get(session, {})
+        if asked.request_id in watches:
+            raise InvalidRequest(f"watch {asked.request_id} is there already")
+        for whose, count, most in (
+            ("this connection", len(watches), self._most_watches),
+            ("this member", self._count, self._most_watches * FULL_CLIENTS),
+        ):
+            if count >= most:
+                raise ConnectionFull(
+                    f"{whose} has {count} watches, as many as it may: cancel some, watch ranges of keys,"
+                    " or raise the limit (quorumlog kv serve --max-watches)",
+                    retry_after_ms=RETRY_FULL_MS,
+                )
+        watch = OneWatch(session, asked, asked.first_revision or self.told + 1)
+        self._watches.setdefault(session, watches)[asked.request_id] = watch
+        self._count += 1
+        self._send(watch, [])
+        if asked.first_revision:
+            self._catch_up(watch)
+        else:
+            self._step_in(watch)
+
+    def cancel(self, session: Session, number: int) -> None:
+        watch = self._watches.get(session, {}).pop(number, None)
+        if watch is not None:
+            self._count -= 1
+            self._forget(watch)
+
+    def lost(self, session: Session) -> None:
+        for number in list(self._watches.get(session, ())):
+            self.cancel(session, number)
+        self._watches.pop(session, None)
+        self._asking.pop(session, None)
+        self._behind.pop(session, None)
+
+    def sessions(self) -> list[Session]:
+        """That have watches."""
+        return [session for session, watches in self._watches.items() if watches]
+
+    def end_refused(self, refusal_of: Callable[[Session, WatchRequest], LedgerError | None]) -> None:
+        """Rights have moved."""
+        for watch in [each for of in self._watches.values() for each in of.values()]:
+            refusal = refusal_of(watch.session, watch.asked)
+            if refusal is not None:
+                self._end(watch, refusal)
+
+    def _step_in(self, watch: OneWatch) -> None:
+        watch.in_step = True
+        if watch.asked.end:
+            self._of_range[watch] = None
+        else:
+            self._of_key.setdefault(watch.asked.key, {})[watch] = None
+
+    def _fall_behind(self, watch: OneWatch) -> None:
+        self._forget(watch)
+        watch.next_revision = max(watch.next_revision, self._heard + 1)
+        self._behind.setdefault(watch.session, OrderedDict())[watch] = None
+
+    def _forget(self, watch: OneWatch) -> None:
+        if watch.session in self._behind:
+            self._behind[watch.session].pop(watch, None)
+        if not watch.in_step:
+            return
+        watch.in_step = False
+        if watch.asked.end:
+            del self._of_range[watch]
+        else:
+            of_key = self._of_key[watch.asked.key]
+            del of_key[watch]
+            if not of_key:
+                del self._of_key[watch.asked.key]
+
+    def _end(self, watch: OneWatch, error: LedgerError) -> None:
+        self.cancel(watch.session, watch.number)
+        refuse(watch.session, watch.number, error)
+
+    # ---------------------------------------------------------------- what the store tells
+
+    def changed(self, changes: list[Changed]) -> None:
+        """In the order of revisions."""
+        for change in changes:
+            assert change.revision > self.told, (change.revision, self.told)
+            self.told = change.revision
+            if not (self._rounds or self._of_range or self._of_key):
+                self._heard = self.told
+            elif not 0 < len(change.written) <= MOST_CHANGES:
+                self._lose()
+            else:
+                self._add(change)
+        self.tell()
+
+    def _add(self, change: Changed) -> None:
+        size_bytes = sum(CHANGE_BYTES + len(each.kv) + len(each.prev or b"") for each in change.written)
+        if self._untold_bytes + size_bytes > MOST_UNTOLD_BYTES:
+            self._lose()
+            return
+        progress = self._pop_progress()
+        last = self._rounds[-1] if self._rounds else None
+        if (
+            not last
+            or last.watches is not None
+            or len(last) + len(change.written) > MOST_CHANGES
+            or last.size_bytes + size_bytes > ROUND_BYTES
+        ):
+            self._rounds.append(last := _Round())
+        last.add(change, size_bytes)
+        self._untold_bytes += size_bytes
+        if progress:
+            self._add_progress()
+
+    def _lose(self) -> None:
+        """Nobody in step is told of what has changed up to now: history has it."""
+        self._rounds.clear()
+        self._untold_bytes = 0
+        lost = _Round(is_lost=True)
+        lost.revision = self.told
+        self._rounds.append(lost)
+
+    def begins(self, revision: int) -> None:
+        """The store holds what it did not tell of: what happened before is read from its history."""
+        self.told = revision
+        self._heard = min(self._heard, revision)
+        self._lose()
+        self.tell()
+
+    def compacted(self) -> None:
+        """Those that wait for changes far behind what is compacted now are told how far they are."""
+        self._pop_progress()
+        self._add_progress()
+        self.tell()
+
+    def _pop_progress(self) -> bool:
+        """True: it was to be told next, behind all changes."""
+        last = self._rounds[-1] if self._rounds else None
+        if last is None or last.watches is not None or last.is_lost or last:
+            return False
+        self._rounds.pop()
+        return True
+
+    def _add_progress(self) -> None:
+        progress = _Round()
+        progress.revision = self.told
+        self._rounds.append(progress)
+
+    @property
+    def is_telling(self) -> bool:
+        """There is more to tell: call `tell` again."""
+        return bool(self._rounds)
+
+    def tell(self) -> None:
+        """Some of those in step of what they have not heard."""
+        left = SLICE
+        while self._rounds and left > 0:
+            now = self._rounds[0]
+            if now.watches is None:
+                now.begin(self._hearing(now))
+                left -= len(now)
+            assert now.watches is not None
+            for watch in now.watches:
+                if watch.in_step and watch.next_revision <= now.revision:
+                    left -= self._tell(now, watch)
+                left -= 1
+                if left <= 0:
+                    return
+            self._heard = max(self._heard, now.revision)
+            self._untold_bytes -= self._rounds.popleft().size_bytes
+
+    def _hearing(self, now: _Round) -> Iterator[OneWatch]:
+        if now.is_lost or not now:
+            yield from [each for of in self._watches.values() for each in of.values() if each.in_step]
+            return
+        yield from list(self._of_range)
+        for key in now.places:
+            yield from list(self._of_key.get(key, ()))
+
+    def _tell(self, now: _Round, watch: OneWatch) -> int:
+        """How much it took."""
+        if now.is_lost:
+            self._fall_behind(watch)
+            return 1
+        keys = now.keys_of(watch)
+        if keys and watch.session.unsent_bytes > SLOW_BYTES:
+            self._fall_behind(watch)
+            return 1
+        places = now.places_of(keys)
+        events = now.events_for(watch, places)
+        if events or not now:
+            watch.next_revision = now.revision + 1
+            self._send(watch, events)
+            return SEND + len(places)
+        return len(places)
+
+    @staticmethod
+    def _send(watch: OneWatch, events: Any) -> None:
+        watch.session.send(
+            EventsResponse(request_id=watch.number, next_revision=watch.next_revision, events=events)
+        )
+
+    # ---------------------------------------------------------------- history
+
+    def tick(self, now_ms: float) -> None:
+        for session in list(self._behind):
+            self._go_on(session)
+        if now_ms >= self._next_progress_ms:
+            self._next_progress_ms = now_ms + PROGRESS_MS
+            self.compacted()
+
+    def _catch_up(self, watch: OneWatch) -> None:
+        self._behind.setdefault(watch.session, OrderedDict())[watch] = None
+        self._go_on(watch.session)
+
+    def _go_on(self, session: Session) -> None:
+        behind = self._behind.get(session)
+        while (
+            behind
+            and self._asking.get(session, 0) < MOST_ASKING
+            and session.unsent_bytes <= CAUGHT_UP_BYTES
+        ):
+            watch, _ = behind.popitem(last=False)
+            if watch.next_revision > self.told:
+                self._step_in(watch)
+            else:
+                self._ask(watch)
+        if not self._behind.get(session, True):
+            del self._behind[session]
+
+    def _ask(self, watch: OneWatch) -> None:
+        session, asked = watch.session, watch.asked
+        self._asking[session] = self._asking.get(session, 0) + 1
+        question = encode(History(watch.next_revision, asked.key, asked.end, prev_kv=asked.prev_kv))
+
+        def answered(outcome: bytes | LedgerError) -> None:
+            left = self._asking.get(session, 0) - 1
+            if left > 0:
+                self._asking[session] = left
+            else:
+                self._asking.pop(session, None)
+            is_there = self._watches.get(session, {}).get(watch.number) is watch
+            if isinstance(outcome, LedgerError):
+                if is_there:  # the next tick asks again
+                    self._behind.setdefault(session, OrderedDict())[watch] = None
+                return
+            if is_there:
+                self._answered(watch, outcome)
+            self._go_on(session)
+
+        self._ask_history(question, answered)
+
+    def _answered(self, watch: OneWatch, outcome: bytes) -> None:
+        code, second, third = _raw_head.decode(outcome)
+        if code:
+            message = msgspec.msgpack.decode(second, type=str)
+            self._end(watch, error_of(code, message, msgspec.msgpack.decode(third, type=int)))
+            return
+        self._told_history(watch, third)
+
+    def _told_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
+        _, next_revision, events = _history.decode(answer)
+        told: Any = events
+        is_told = events != _NO_EVENTS
+        if not (watch.asked.puts and watch.asked.deletions):
+            pairs = _pairs.decode(events)
+            told = [each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)]
+            is_told = bool(told)
+        watch.next_revision = max(watch.next_revision, next_revision)
+        if is_told:
+            self._send(watch, told)
+        self._catch_up(watch)
+
+
+# ---------------------------------------------------------------- KeyValueService
+# One member's answers to the clients of its store.
+
+SAMPLES = 12
+"""Of one period: history ends that much too late at most."""
+
+
+class Compactor:
+    def __init__(self, auto_compaction_ms: float) -> None:
+        """0: never."""
+        self._period_ms = auto_compaction_ms
+        self._samples: deque[tuple[float, int]] = deque()
+        """(when, newest revision then), while this member leads."""
+
+    def tick(self, now_ms: float, revision: int, *, leads: bool) -> int | None:
+        """The revision to compact to, if it is time."""
+        if not leads or not self._period_ms:
+            self._samples.clear()
+            return None
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= self._period_ms / SAMPLES:
+            samples.append((now_ms, revision))
+        due = None
+        while samples and now_ms - samples[0][0] >= self._period_ms:
+            due = samples.popleft()[1]
+        return due or None
+
+
+# ----------------------------------------------------------------
+# KeyValueService: one member's answers to the clients of its store.
+
+
+READ_TIMEOUT_MS = 5_000
+TICK_MS = 50.0
+LEAST_TTL_TIMEOUTS = 3
+"""A TTL is raised to so many election time-outs. A leader that falls silent just before a keep-alive
+comes leaves two thirds of it for the election of the next one, and for the client to find that."""
+LEADERLESS_TIMEOUTS = 2
+"""Election time-outs without a leader, after which watches are sent to another member."""
+HOUR_MS = 3_600_000
+MOST_UNREAD_BYTES = 2 * MAX_ANSWER_BYTES
+"""Of one client that writes and reads no answers: to that only those of `SMALL_BYTES` are added."""
+SMALL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    auto_compaction_ms: float = HOUR_MS
+    """History older than that ends; 0: it does not end by itself."""
+    quota_bytes: int = 8 << 30
+    """Above it puts are refused, while deletions and compaction go on."""
+    etcd_gateway: str = ""
+    """URL of this member's gateway, for who asks which there are."""
+    max_watches: int = MOST_WATCHES
+    """Of one client; ten times so many of all."""
+
+
+class KeyValueService:
+    def __init__(
+        self, member: DoorMember, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
+    ) -> None:
+        """`now_ms`: a clock that goes on while the machine sleeps. Who makes this calls `drain` when the
+        feed wakes, and `tick` every `TICK_MS`."""
+        self._member = member
+        self._feed = feed
+        self._options = options
+        self._now_ms = now_ms
+        self._commands = CommandBatches(member)
+        self.leases = LeaseClock(self._commands.add)
+        self._compactor = Compactor(options.auto_compaction_ms)
+        self._compacted = 0
+        """History below is gone, as far as the store has told."""
+        self.watches = WatchHub(self._ask_history, options.max_watches)
+        self._is_telling = False
+        self._kept_alive: list[tuple[Session, KeepAliveRequest, float]] = []
+        self._stand = StandAnswer()
+        self._is_looking = False
+        self._had_leader_ms = now_ms()
+        """Or watches were sent away last."""
+
+    # ---------------------------------------------------------------- requests
+
+    def request(self, session: Session, request: Request) -> None:
+        try:
+            self._request(session, request)
+        except (InvalidRequest, NoSpace, ConnectionFull) as refusal:
+            refuse(session, request.request_id, refusal)
+
+    def _request(self, session: Session, request: Request) -> None:
+        number = request.request_id
+        if isinstance(request, CommandRequest):
+            command = self._checked(request.command)
+            body = encode(command) if isinstance(command, Grant) else request.command
+            done = partial(self._commanded, session, number)
+            self._commands.add(body, done, alone=may_answer_much(command))
+        elif isinstance(request, QuestionRequest):
+            self._ask(session, request)
+        elif isinstance(request, KeepAliveRequest):
+            if not self._kept_alive:
+                self._enter(self._confirm_kept_alive)
+            self._kept_alive.append((session, request, self._now_ms()))
+        elif isinstance(request, WatchRequest):
+            self.watches.add(session, request)
+        elif isinstance(request, CancelRequest):
+            self.watches.cancel(session, request.watch)
+        elif isinstance(request, TimeToLiveRequest):
+            self._time_to_live(session, request)
+        else:
+            self._status(session, number)
+
+    def go_on(self) -> None:
+        """Somebody has read what was left unread: there may be questions that wait for that."""
+        self._member.enter(lambda: None)
+
+    def lost(self, session: Session) -> None:
+        """Its connection has ended."""
+        self.watches.lost(session)
+        self._member.enter(lambda: self._member.discard(session))
+
+    def _enter(self, act: Callable[[DoorMember], None], client: object = None) -> None:
+        self._member.enter(lambda: act(self._member), client)
+
+    def greet(
+        self, session: Session, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
+    ) -> None:
+        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
+        connection begins or ends with."""
+
+        def greet(member: DoorMember) -> None:
+            cluster_id = member.cluster_id
+            config = member.node().config
+            if known_cluster_id and cluster_id and known_cluster_id != cluster_id:
+                changed = (
+                    f"this is cluster {cluster_id}, not {known_cluster_id}: begin with its newest state"
+                )
+                greeted(HelloResponse(code=ClusterChanged.code, message=changed, product=STORE))
+                return
+            greeted(
+                HelloResponse(
+                    product=STORE,
+                    cluster_id=cluster_id,
+                    member_id=config.member_id,
+                    election_timeout_ms=config.consensus.election_timeout_ms,
+                )
+            )
+
+        self._enter(greet, session)
+
+    # ---------------------------------------------------------------- commands and reads
+
+    def _checked(self, body: bytes) -> Command:
+        """What is appended, as it says. Raises InvalidRequest, NoSpace."""
+        if len(body) > MAX_REQUEST_BYTES:
+            raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
+        command = decode_command_of_client(body)
+        check(command, len(body))
+        if self._feed.size_bytes >= self._options.quota_bytes and _grows(command):
+            raise NoSpace(
+                f"the store holds {self._feed.size_bytes} bytes, its quota is"
+                f" {self._options.quota_bytes}: delete keys and compact"
+            )
+        if isinstance(command, Grant):
+            least_ms = LEAST_TTL_TIMEOUTS * self._election_timeout_ms()
+            if command.ttl_ms < least_ms:
+                return msgspec.structs.replace(command, ttl_ms=least_ms)
+        return command
+
+    def _election_timeout_ms(self) -> int:
+        return int(self._member.node().config.consensus.election_timeout_ms)
+
+    def _commanded(self, session: Session, number: int, outcome: bytes | LedgerError) -> None:
+        if isinstance(outcome, LedgerError):
+            refuse(session, number, outcome)
+        elif outcome == CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
+            refuse(session, number, ResultUnknown(TOO_LARGE))
+        elif len(outcome) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES:
+            unread = "it was carried out; its answer is left out, for those before it were not read"
+            refuse(session, number, ResultUnknown(unread))
+        else:
+            answer(session, number, outcome)
+
+    def _ask(self, session: Session, request: QuestionRequest) -> None:
+        done = partial(self._answered, session, request.request_id)
+
+        def ask(member: DoorMember) -> None:
+            timeout_ms = READ_TIMEOUT_MS
+            member.ask(MACHINE_NAME, request.question, timeout_ms, done, session, here=request.here)
+
+        self._enter(ask, session)
+
+    def _answered(self, session: Session, number: int, outcome: Answer) -> None:
+        if isinstance(outcome, LedgerError):
+            refuse(session, number, outcome)
+        else:
+            answer(session, number, outcome[0])
+
+    def _ask_history(self, question: bytes, done: Done) -> None:
+        def answered(outcome: Answer) -> None:
+            done(outcome if isinstance(outcome, LedgerError) else outcome[0])
+
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, self, here=True))
+
+    # ---------------------------------------------------------------- leases
+
+    def _confirm_kept_alive(self, member: DoorMember) -> None:
+        """All that wait share one round; the store has applied what was committed before it then."""
+        waiting, self._kept_alive = self._kept_alive, []
+        term = member.leads_in
+
+        def confirmed(outcome: Answer) -> None:
+            if not isinstance(outcome, LedgerError):
+                outcome = self._member.refusal_unless_leading() or outcome
+            self.drain()
+            self.leases.lead(self._member.leads_in, self._now_ms())
+            for session, request, arrived_ms in waiting:
+                if isinstance(outcome, LedgerError):
+                    refuse(session, request.request_id, outcome)
+                    continue
+                kept = [self.leases.keep_alive(each, term, arrived_ms) for each in request.leases]
+                answer(session, request.request_id, done(self.watches.told, kept))
+
+        member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
+
+    def ask_lease_keys(
+        self, session: Session, lease: int, done: Callable[[list[bytes] | LedgerError], None]
+    ) -> None:
+        """Of who is not known to have a right to them yet."""
+
+        def answered(outcome: Answer) -> None:
+            try:
+                if isinstance(outcome, LedgerError):
+                    raise outcome
+                done(read_answer(outcome[0], LeaseKeysAnswer)[1].keys)
+            except LedgerError as refusal:
+                done(refusal)
+
+        question = encode(LeaseKeys(lease))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
+
+    def _time_to_live(self, session: Session, request: TimeToLiveRequest) -> None:
+        number, lease = request.request_id, request.lease
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, LedgerError):
+                refuse(session, number, outcome)
+                return
+            try:
+                revision, found = read_answer(outcome[0], LeaseKeysAnswer)
+            except LedgerError as refusal:
+                refuse(session, number, refusal)
+                return
+            follows = self._member.refusal_unless_leading()
+            if follows is not None:
+                refuse(session, number, follows)  # only the leader counts
+                return
+            left_ms = self.leases.left_ms(lease, self._now_ms())
+            answer(session, number, done(revision, (found.ttl_ms, left_ms, found.keys)))
+
+        question = encode(LeaseKeys(lease))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
+
+    # ---------------------------------------------------------------- the clock and the store
+
+    def tick(self) -> None:
+        if not self._member.is_up:
+            return
+        now_ms = self._now_ms()
+        self._end_deaf_watches(now_ms)
+        self._is_telling = False  # what was to go on is forgotten where the member begins anew
+        self.drain()
+        term = self._member.leads_in
+        self.leases.lead(term, now_ms)
+        self.leases.tick(now_ms)
+        self.watches.tick(now_ms)
+        self._tell_on()
+        due = self._compactor.tick(now_ms, self.watches.told, leads=term is not None)
+        if due is not None and due > self._compacted:
+            self._commands.add(encode(Compact(due, leads=True)), _nobody)
+        if not self._stand.swept:
+            self._look()
+
+    def _end_deaf_watches(self, now_ms: float) -> None:
+        """A member that was removed, or is cut off from the others, hears nothing, while they may go on
+        without it. Where nobody leads, a watch comes back, and again after as long a time."""
+        patience_ms = LEADERLESS_TIMEOUTS * self._election_timeout_ms()
+        is_deaf = not self._member.knows_leader and now_ms - self._had_leader_ms >= patience_ms
+        if is_deaf:
+            for session in self.watches.sessions():
+                session.abort()
+        if is_deaf or self._member.knows_leader:
+            self._had_leader_ms = now_ms
+
+    def role_changed(self) -> None:
+        """Of this member; in the middle of a turn: what follows is for the next tick."""
+        self._member.enter(self.tick)
+
+    def drain(self) -> None:
+        """What the store tells."""
+        changes: list[Changed] = []
+        now_ms = self._now_ms()
+        for item in self._feed.take():
+            if isinstance(item, Changed):
+                changes.append(item)
+                continue
+            self.watches.changed(changes)
+            changes = []
+            if isinstance(item, Granted):
+                self.leases.granted(item.lease, item.granted, now_ms)
+            elif isinstance(item, Ended):
+                self.leases.ended(item.lease)
+            elif isinstance(item, CompactedTo):
+                self._compacted = item.revision
+                self.watches.compacted()
+                self._look()
+            else:
+                assert isinstance(item, Begins), item
+                self._compacted = item.compacted
+                self.leases.begins(item.leases, now_ms)
+                self.watches.begins(item.revision)
+        self.watches.changed(changes)
+        self._tell_on()
+
+    def _tell_on(self) -> None:
+        """Some more in each of the next turns."""
+        if self.watches.is_telling and not self._is_telling:
+            self._is_telling = True
+            self._member.enter(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        self.watches.tell()
+        self._tell_on()
+
+    def _look(self) -> None:
+        """How large it is; whoever asks moves on what compaction has left to do."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+
+        def answered(outcome: bytes | LedgerError) -> None:
+            self._is_looking = False
+            if not isinstance(outcome, LedgerError):
+                self._stand = read_answer(outcome, StandAnswer)[1]
+
+        self._ask_history(encode(Stand()), answered)
+
+    def _status(self, session: Session, number: int) -> None:
+        def asked(member: DoorMember) -> None:
+            stand = encode(Stand())
+            member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, LedgerError):
+                refuse(session, number, outcome)
+                return
+            status = self._member.node().status()
+            stand = read_answer(outcome[0], StandAnswer)[1]
+            answer(
+                session,
+                number,
+                done(
+                    stand.revision,
+                    StatusAnswer(
+                        self._member.node().config.member_id,
+                        self._member.cluster_id,
+                        status.role.value,
+                        status.term,
+                        "" if status.leader is None else status.leader.member_id,
+                        stand.revision,
+                        stand.compacted_revision,
+                        stand.keys,
+                        stand.leases,
+                        stand.size_bytes,
+                        self._options.quota_bytes,
+                        len(self.watches),
+                        outcome[1],
+                        VERSION,
+                        self._member.node().lacks_space,
+                        self._options.etcd_gateway,
+                    ),
+                ),
+            )
+
+        self._enter(asked, session)
+
+
+def _grows(command: Command) -> bool:
+    if isinstance(command, Txn):
+        operations = (*command.success, *command.failure)
+        return any(isinstance(each, Put | Txn) and _grows(each) for each in operations)
+    return isinstance(command, Put | Grant)
+
+
+def _nobody(outcome: bytes | LedgerError) -> None:
+    """Whatever came of it: there is a next time."""

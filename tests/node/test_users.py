@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,38 @@ def test_without_users_a_member_that_hears_nobody_is_as_it_was(tmp_path: Path) -
     cell.until(lambda: cell.nodes[away].log_state.committed is not None)
     assert knows(cell, away)
     cell.close()
+
+
+def a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=TWO, **BUDGET)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    for entries in (0, 150):
+        cell.kill(away)
+        shutil.rmtree(tmp_path / away)
+        fill(cell, entries)
+        let_go(cell)
+        cell.start(away)
+
+        def is_open(member: str = away) -> bool:
+            found = cell.nodes[member].users.look(cell.now_ms)
+            return isinstance(found, Users) and not found.is_on
+
+        cell.on_turned = lambda member: fail() if member == away and is_open() else None
+        cell.until(lambda: knows(cell, away))
+        found = cell.nodes[away].users.look(cell.now_ms)
+        assert isinstance(found, Users) and found.has_administrator
+        assert cell.nodes[away].directory.has_users
+    cell.close()
+
+
+def fail() -> None:
+    raise AssertionError("a member lets everybody in that does not know better")
+
+
+def test_a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
+    a_member_without_its_directory_is_never_open(tmp_path)
 
 
 # ---------------------------------------------------------------- the first administrator

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, Users
@@ -91,7 +90,7 @@ class Access:
         """None: not known."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
-        self._unproven: WeakSet[Connection] = WeakSet()
+        self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
 
     @property
@@ -106,11 +105,14 @@ class Access:
         self.users = users
         self.generation += 1
         if users is not None and users.is_on:
-            unproven, self._unproven = self._unproven, WeakSet()
+            unproven, self._unproven = self._unproven, set()
             for connection in unproven:
                 connection.abort()  # it comes again, and proves it
         for tell in list(self.moved):
             tell()
+
+    def lost(self, connection: Connection) -> None:
+        self._unproven.discard(connection)
 
     @property
     def unknown(self) -> LedgerError:

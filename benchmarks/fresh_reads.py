@@ -24,7 +24,7 @@ from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import bodies_of
 from quorumlog.client.status_rows import leader_of
 from quorumlog.config import DEFAULT_GROUP, parse_address

@@ -12,7 +12,7 @@ from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import bodies_of
 
 SETTLE_SECONDS = 6.0

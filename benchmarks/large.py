@@ -13,7 +13,7 @@ from harness.faults import Watch
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import usage_of
 from quorumlog.entry_header import HEADER_BYTES
 
 BODY_BYTES = 1024

@@ -27,8 +27,7 @@ from harness.member_processes import MemberProcesses
 from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect, connect_async
 from quorumlog.batch import EntryBatch
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
-from quorumlog.bench.running_group import RunningGroup
+from quorumlog.bench.running_group import RunningGroup, usage_of
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
 from quorumlog.config import MIB
 from quorumlog.node.machine_runner import MachineRunner

@@ -13,7 +13,7 @@ from benchmarks.outcome import Outcome, Report
 from harness.member_processes import MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import bodies_of
 from quorumlog.config import MIB
 

@@ -15,7 +15,7 @@ from benchmarks.links import servers_leader_first
 from benchmarks.outcome import Outcome, Report
 from harness.member_processes import MemberProcesses
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import AppendLoad, measure
 from quorumlog.config import parse_address
 

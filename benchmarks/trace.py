@@ -26,9 +26,9 @@ import uvloop
 
 from benchmarks.links import servers_leader_first
 from harness.member_processes import MemberProcesses
-from quorumlog.bench.local_processes import usage_of
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.raw_writer import RawWriter, leader_connections
+from quorumlog.bench.running_group import usage_of
 
 BODY = bytes(1024)
 WARM_UP_S = 1.0

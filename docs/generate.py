@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from quorumlog.admin.metrics import METRICS
 from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
 
 DOCS = Path(__file__).parent
@@ -32,8 +33,17 @@ def dispatcher_automaton() -> str:
     return "\n".join(lines)
 
 
+def metrics() -> str:
+    rows = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    for name, metric in METRICS.items():
+        labels = ", ".join(f"`{each}`" for each in metric.labels)
+        rows.append(f"| `{name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(rows)
+
+
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("architecture.md", "dispatcher automaton"): dispatcher_automaton,
+    ("operations.md", "metrics"): metrics,
 }
 """What makes each generated part, by document and name."""
 

@@ -241,7 +241,7 @@ class Writer:
             lines |= dict.fromkeys(f"from {module} import {name}" for name in here)
         extra = ast.parse(
             "from collections.abc import Iterable, Iterator\nfrom typing import Self\n"
-            "from quorumlog.errors import BadRequest\n"
+            "from quorumlog.errors import BadRequest, LedgerError\n"
             "from quorumlog.net.loop_thread import ClientShell, Shell\n" + self._output.imports
         )
         for node in extra.body:

@@ -13,6 +13,7 @@ import typer
 from benchmarks.peers.cache import DEFAULT_CACHE, Cache
 from benchmarks.peers.chart import draw
 from benchmarks.peers.dledger import DLedger
+from benchmarks.peers.embedded import Dragonboat, OpenRaft
 from benchmarks.peers.etcd import Etcd
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import Nats
@@ -36,6 +37,8 @@ OURS: tuple[System, ...] = (
     Quorumlog("sync", python_client=True),
 )
 PEERS: tuple[System, ...] = (
+    OpenRaft(),
+    Dragonboat(),
     Etcd(),
     Nats(sync_always=False),
     Nats(sync_always=True),

@@ -1,7 +1,8 @@
 """Cache: the folder outside the repository that everything downloaded and built lies in.
 
-Every download goes through its registry's own client (go, mvn, apt-get, pip), which checks hashes:
-against go.sum, the registry's checksums, the signed package lists, the hashes in a requirements file.
+Every download goes through its registry's own client (go, cargo, mvn, apt-get, pip), which checks
+hashes: against go.sum, Cargo.lock, the registry's checksums, the signed package lists, the hashes in a
+requirements file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,6 +68,16 @@ class Cache:
             },
         )
         return target
+
+    def cargo_build(self, package: str, binary: str) -> Path:
+        """Build what is in rust/PACKAGE with the versions that its Cargo.lock pins."""
+        target = self.folder / "cargo-target"
+        self.run(
+            ["cargo", "build", "--release", "--locked"],
+            cwd=PEERS_FOLDER / "rust" / package,
+            env={"CARGO_HOME": str(self.folder / "cargo"), "CARGO_TARGET_DIR": str(target)},
+        )
+        return target / "release" / binary
 
     def compiled_wheel(self) -> Path:
         """This tree's wheel with a compiled core, unpacked; built once."""
@@ -144,6 +156,12 @@ def pinned_go_version(go_mod: str, dependency: str) -> str:
     found = re.search(rf"^(?:\s|require\s)\s*{re.escape(dependency)}\s+v(\S+)", go_mod, re.MULTILINE)
     assert found, f"{dependency} is not in go.mod"
     return found[1]
+
+
+def cargo_version(package: str, dependency: str) -> str:
+    """The version of `dependency` that rust/PACKAGE/Cargo.lock pins."""
+    lock = tomllib.loads((PEERS_FOLDER / "rust" / package / "Cargo.lock").read_text())
+    return str(next(found["version"] for found in lock["package"] if found["name"] == dependency))
 
 
 def maven_version(module: str, artifact: str) -> str:

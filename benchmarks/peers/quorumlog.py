@@ -19,8 +19,7 @@ from benchmarks.peers.load_client import Command, prepare, run_load
 from benchmarks.peers.system import SINGLES, Figures, MeasuringFailed, Running, Shape, System
 from harness.member_processes import MemberFailed, MemberProcesses
 from quorumlog import connect_async
-from quorumlog.bench.local_processes import usage_of
-from quorumlog.bench.running_group import RunningGroup
+from quorumlog.bench.running_group import RunningGroup, usage_of
 from quorumlog.bench.workloads import APPEND_LOADS, measure
 from quorumlog.errors import LedgerError
 from quorumlog.version import VERSION

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from benchmarks.peers.cache import last_lines
 from benchmarks.peers.system import MeasuringFailed
-from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import usage_of
 
 
 class ServerCommand(NamedTuple):

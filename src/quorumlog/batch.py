@@ -85,6 +85,7 @@ class EntryBatch:
         "_words",
         "buffer",
         "count",
+        "total_bytes",
     )
 
     def __init__(self, buffer: Buffer, sizes: npt.ArrayLike | None) -> None:
@@ -96,6 +97,7 @@ class EntryBatch:
         self._chain_before: int | None = None
         self._sizes: Int64Array | None = None
         self.buffer = memoryview(buffer).cast("B")
+        self.total_bytes = len(self.buffer)
         if sizes is None:
             self.count = 1
             total = least = len(self.buffer)
@@ -186,10 +188,6 @@ class EntryBatch:
         return self._sizes
 
     @property
-    def total_bytes(self) -> int:
-        return len(self.buffer)
-
-    @property
     def starts(self) -> Int64Array:
         """Shape (count,): byte offset of each entry in `buffer`."""
         if self._starts is None:
@@ -216,7 +214,7 @@ class EntryBatch:
     @property
     def chain_before(self) -> int:
         if self._chain_before is None:
-            self._chain_before = self.first_header.chain_before
+            self._chain_before = (self._first_header or self.first_header).chain_before
         return self._chain_before
 
     def words(self) -> UInt64Array:
@@ -300,7 +298,7 @@ class EntryBatch:
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """((first_index, term), ...) of the runs of equal terms, in order."""
         if self.count == 1:
-            one = self.first_header
+            one = self._first_header or self.first_header
             return ((one.index, one.term),)
         if not self.count:
             return ()
@@ -408,7 +406,7 @@ class EntryBatch:
 
     def set_channel(self, channel: int) -> None:
         """Of all entries, before they are stamped; whatever their producer has written there."""
-        if self.count == 1 and self.first_header.channel == channel:
+        if self.count == 1 and (self._first_header or self.first_header).channel == channel:
             return
         if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
             headers = self.headers()

@@ -206,7 +206,7 @@ class NotAuthenticated(Refused):
 class WrongLastIndex(Refused):
     """A conditional append came too late, or names an entry that the log does not reach: nothing was
     written. `expected` is what it named, `actual` the index of the last data entry, which is committed
-    (-1: there is none)."""
+    (-1: there is none); where the leader's log holds none any more, of the entry before its begin."""
 
     code = 421
 

@@ -26,8 +26,10 @@ class StrayLog:
         self._clock = clock
         self._said_s = -QUIET_S
         self._left_out = 0
+        self.closed = 0
 
     def closing(self, whose: str, violation: object) -> None:
+        self.closed += 1
         now_s = self._clock()
         if now_s - self._said_s < QUIET_S:
             self._left_out += 1

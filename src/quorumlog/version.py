@@ -1,6 +1,6 @@
 """The version of this installation; `pyproject.toml` reads it from here."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0.dev0"
 
 IS_COMPILED = not __file__.endswith((".py", ".pyc"))
 """This module is compiled with what every append passes through, or neither is (`make wheel`)."""

@@ -114,7 +114,7 @@ def unknown_options(messages: list[Message]) -> list[str]:
 
 def known_names() -> set[str]:
     """Options of the configuration; then what else has a name with an underscore that users know:
-    arguments of the clients' verbs and what they may say of reads, keys of `status` and of `why-kept`,
+    arguments of the clients' verbs and what they may say of reads, keys of `status` and of `why kept`,
     fields of the formats."""
     parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig, MessageStoreConfig)
     names = {field.name for part in parts for field in fields(part)} | set(ServerConfig._fields)

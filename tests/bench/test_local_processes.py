@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from quorumlog.bench.local_processes import listening_processes, usage_of
+from quorumlog.bench.running_group import listening_processes, usage_of
 
 LISTENER = """
 import socket, sys

@@ -15,6 +15,7 @@ from benchmarks.idle import measure_idle
 from benchmarks.large import time_start
 from benchmarks.machines import measure_apply, measure_apply_share, measure_install, time_machine_start
 from benchmarks.matrix import matrix_table_of, run_matrix
+from benchmarks.open_loop import OVERLOAD, SHARES
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
 from benchmarks.retention import retention_outcome
@@ -22,7 +23,6 @@ from benchmarks.sessions import COMPARED, measure_sessions
 from benchmarks.silent import measure_silent
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
-from quorumlog.bench.open_loop import OVERLOAD, SHARES
 from quorumlog.bench.workloads import AppendLoad
 from quorumlog.cli.bench_tables import target_lines
 from tests.tools import run_tool

@@ -10,7 +10,6 @@ import pytest
 from quorumlog import LocalCluster
 from quorumlog.bench.closed_loop import Result
 from quorumlog.bench.figures import Target
-from quorumlog.bench.open_loop import OVERLOAD, SHARES
 from quorumlog.bench.workloads import LOADS, AppendLoad, Measured, ReadLoad
 from quorumlog.cli.bench_tables import target_lines
 from tests.cli.conftest import Cli, objects, plain
@@ -71,20 +70,3 @@ def test_a_target_is_met_on_its_own_side_of_the_bound() -> None:
         ]
     )
     assert [line.startswith("[green]met") for line in lines] == [True, False, True, False, False]
-
-
-def test_open_loops_have_loads_of_their_own(servers: str, cli: Cli) -> None:
-    result = cli("bench", "--servers", servers, "--open-loop", "--workload", "batches")
-    assert result.exit_code == 2
-    assert "batches is unknown; choose from open-client" in plain(result.stderr)
-
-
-def test_json_of_open_loops_has_the_machine_and_a_line_a_rate(servers: str, cli: Cli) -> None:
-    result = cli(
-        *("bench", "--servers", servers, "--open-loop", "--workload", "open-batches"),
-        *("--seconds", 0.1, "--seed", 3, "--json"),
-    )
-    assert result.exit_code == 0, result.output
-    _, *rows = objects(result.stdout)
-    assert [row["share_of_peak"] for row in rows] == [*SHARES, OVERLOAD]
-    assert {row["seed"] for row in rows} == {3}

@@ -25,6 +25,12 @@ def test_a_broker_is_named_by_the_old_option(cli: Cli, option: tuple[str, ...]) 
     assert NOBODY in said
 
 
+def test_why_kept_is_a_command_of_why(cli: Cli) -> None:
+    said = plain(cli("why-kept", "--servers", NOBODY, "--timeout", "0.1").stderr)
+    assert "warning: why-kept is now why kept" in said
+    assert NOBODY in said
+
+
 def test_behind_two_dashes_nothing_is_an_option(cli: Cli) -> None:
     said = cli(
         "broker", "send", "--topic", "a", "--timeout", "0.1", "--servers", NOBODY, "--", "--server"

@@ -1,4 +1,4 @@
-"""readers, read --reader and why-kept: what the cluster keeps for whom, and what that keeps on disk."""
+"""readers, read --reader and why kept: what the cluster keeps for whom, and what that keeps on disk."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_why_a_segment_is_kept(cli: Cli, tmp_path: Path) -> None:
             assert all("reader slow" in str(row["reasons"]) for row in rows[:-1])
             assert rows[-1]["reasons"] == ["the newest"]
             assert [row["stop_index"] for row in rows[:-1]] == [row["first_index"] for row in rows[1:]]
-            table = plain(cli("why-kept", "--servers", cluster.servers).stdout)
+            table = plain(cli("why", "kept", "--servers", cluster.servers).stdout)
             assert "reader slow" in table
             assert "keep_from_index 0, disk" in table
             reader.commit(log.end_index() + 1)
@@ -152,6 +152,6 @@ def test_why_a_segment_is_kept(cli: Cli, tmp_path: Path) -> None:
 
 
 def why(cli: Cli, *options: object) -> list[dict[str, object]]:
-    result = cli("why-kept", *options, "--json")
+    result = cli("why", "kept", *options, "--json")
     assert result.exit_code == 0, result.output
     return objects(result.stdout)

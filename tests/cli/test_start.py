@@ -14,10 +14,9 @@ import pytest
 import typer.main
 
 from quorumlog import LocalCluster, config
-from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME
 from quorumlog.bench.workloads import LOADS_BY_NAME
 from quorumlog.cli import options
-from quorumlog.cli.bench import LOADS, OPEN_LOADS
+from quorumlog.cli.bench import LOADS
 from quorumlog.cli.main import app
 from quorumlog.version import IS_COMPILED
 from tests.cli.conftest import Cli
@@ -66,7 +65,6 @@ def test_a_client_loads_no_server_and_no_simulator(cluster: LocalCluster, comman
 def test_what_help_knows_by_heart_is_true() -> None:
     assert options.DEFAULT_GROUP == config.DEFAULT_GROUP
     assert list(LOADS) == list(LOADS_BY_NAME)
-    assert list(OPEN_LOADS) == list(OPEN_LOADS_BY_NAME)
 
 
 # ---------------------------------------------------------------- signals

@@ -53,6 +53,7 @@ def silent(number: int) -> MemberStatusRow:
         ([member(0), member(1), member(2, role="observer")], Health.DEGRADED),
         ([member(0), member(1), member(2, damaged_entries=1)], Health.DEGRADED),
         ([member(0, problems=("the disk is full",)), member(1), member(2)], Health.DEGRADED),
+        ([member(0), member(1, unready=("its disk hangs",)), member(2)], Health.DEGRADED),
         ([member(0, role="candidate"), member(1), member(2)], Health.NO_QUORUM),
         ([silent(0), member(1), member(2)], Health.NO_QUORUM),
         ([silent(0), silent(1), silent(2)], Health.NO_QUORUM),

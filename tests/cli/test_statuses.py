@@ -44,7 +44,7 @@ VALUES = {"LIST": f"n0={NOBODY}", "HOST:PORT": NOBODY, "PLACE": "latest", "ID=DI
 """By metavar, of what a command cannot do without: names of nobody, paths where nothing is."""
 MORE = {
     "read": ["--servers", NOBODY],
-    "why-kept": ["--servers", NOBODY],
+    "why kept": ["--servers", NOBODY],
     "export": ["--servers", NOBODY],
     "bench": ["--servers", NOBODY],
     "broker query": ["--key", "k"],

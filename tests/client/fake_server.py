@@ -76,6 +76,7 @@ class FakeGroup:
         self.max_entry_bytes = 4 * 1024 * 1024
         self.max_frame_bytes = 16 * 1024 * 1024
         self.knows_conditions = self.knows_promises = True
+        self.releases: dict[str, str] = {}
         self.servers = [FakeServer(self, f"n{number}") for number in range(members)]
         self.leader: FakeServer | None = None
         self.elect(self.servers[0])
@@ -383,7 +384,10 @@ class FakeServer:
             durable_index=end,
             committed_index=end,
             flush="sync",
-            members=tuple(MemberInfo(id=s.id, address=s.address) for s in group.servers),
+            members=tuple(
+                MemberInfo(id=s.id, address=s.address, release=group.releases.get(s.id, ""))
+                for s in group.servers
+            ),
         )
 
     def _read(self, connection: socket.socket, message: ReadRequest) -> None:

@@ -539,7 +539,9 @@ def test_status_has_a_row_for_every_member_though_one_is_listed(
 def test_status_shows_members_that_are_down_or_say_nothing(client: Client, group: FakeGroup) -> None:
     group[1].stop()
     group[2].pause()
+    group.releases = {"n1": "0.2.0"}
     rows = client.status(timeout_ms=300)
+    assert [row_of(rows, each).version for each in ("n1", "n2")] == ["0.2.0", ""]
     assert [(row.id, row.address, row.reachable) for row in rows] == [
         ("n0", group[0].address, True),
         ("n1", group[1].address, False),

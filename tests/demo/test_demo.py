@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.bench.local_processes import listening_processes
+from quorumlog.bench.running_group import listening_processes
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,15 +15,20 @@ import pytest
 
 from quorumlog import errors
 from quorumlog.batch import EntryBatch
+from quorumlog.broker.groups import group_state
+from quorumlog.broker.replication import replica_file
 from quorumlog.cli.carry import export_format
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
+from quorumlog.kv.store.machine import KeyValueMachine
+from quorumlog.log_state import control_entries
 from quorumlog.net import frame, hello
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import Greeting
+from quorumlog.pipelines import archive
 from quorumlog.store import durable_file, segments, slot_file, state_files
 from quorumlog.store.durable_file import DURABLE_MAGIC, decode_durable_point
 from quorumlog.store.segments import INDEX_DTYPE, scan_segment
@@ -68,6 +73,21 @@ def layout_of(heading: str) -> Layout:
         for row in rows
         if row["offset"].isdigit() and row["bytes"].isdigit()
     ]
+
+
+def test_the_numbers_of_the_formats_are_those_of_this_release() -> None:
+    (rows,) = tables(section(TEXT, "Numbers of the formats"))
+    assert {row["what"]: int(row["number"]) for row in rows} == {
+        "`protocol` of a greeting": hello.PROTOCOL_VERSION,
+        "`level` of a log's entries": control_entries.LEVEL,
+        "member": state_files.MEMBER_VERSION,
+        "backup": state_files.BACKUP_VERSION,
+        "an export file": export_format.VERSION,
+        "an archive's manifest": archive.VERSION,
+        "the key-value store's state machine": KeyValueMachine.version,
+        "the state of consumer groups": group_state.FORMAT,
+        "a broker's `replica`": replica_file.FORMAT,
+    }
 
 
 def test_every_kind_of_entry_has_its_row() -> None:

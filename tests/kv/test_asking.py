@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.errors import (
+    LeaderNotReady,
+    LedgerError,
+    OutcomeUnknown,
+    ProtocolViolation,
+    RequestTimeout,
+    Unreachable,
+)
 from quorumlog.kv.client.asking import StoreProduct
 from quorumlog.kv.errors import Compacted
 from quorumlog.kv.requests import (
@@ -41,6 +48,8 @@ class Members:
         self.now_ms = 0.0
         self.silent: set[str] = set()
         self.nonsense = False
+        self.holds_watches = False
+        """They do not begin."""
         self.refuses: dict[str, LedgerError] = {}
         self.watches: dict[str, tuple[Link, WatchRequest]] = {}
         """By the address at which it was opened last."""
@@ -122,7 +131,8 @@ class Members:
         elif isinstance(request, WatchRequest):
             self.opened.append((link.address, request.first_revision))
             self.watches[link.address] = (link, request)
-            self.tell(link.address, request.first_revision or 5)
+            if not self.holds_watches:
+                self.tell(link.address, request.first_revision or 5)
         else:
             self._say(link, AnswerResponse(request_id=number, answer=name.encode()))
 
@@ -188,6 +198,17 @@ def test_a_watch_that_nobody_tells_of_is_refused_when_its_time_is_over() -> None
     members.run(6_000)
     assert isinstance(watch.error, Unreachable)
     assert msgspec.structs.asdict(watch.message)["first_revision"] == 0
+
+
+def test_a_member_that_begins_a_watch_too_late_is_told_that_nobody_waits_for_it() -> None:
+    members, told = Members(), list[int]()
+    members.call(QuestionRequest(question=b""), LEADER)
+    members.run(100)
+    members.holds_watches = True
+    watch = members.watch(told)
+    members.run(6_000)
+    assert isinstance(watch.error, RequestTimeout)
+    assert members.cancelled == [members.watches["a:1"][1].request_id]
 
 
 def test_nonsense_in_the_place_of_an_answer_is_no_outcome_and_begins_no_watch() -> None:

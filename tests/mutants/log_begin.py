@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from quorumlog.consensus.handler import EntryHandler
-from quorumlog.node.installing import LogReplacement
+from quorumlog.node.installing import LogDrops, LogReplacement
 from quorumlog.node.sending import InstallSender
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_replacement as node_scenes
 from tests.sim import test_installs as installs
+from tests.sim import test_log_begin as begins
 
 
 @mutant(
@@ -62,4 +63,16 @@ def installed_member_waits_for_the_end(patch: Patch) -> None:
         InstallSender._send,
         "committed_index=self._raft.committed_index,",
         "committed_index=self._raft.ledger_end.index + (0 if reached() else 1),",
+    )
+
+
+@mutant(
+    84,
+    "a start of the log that found no space is not saved again",
+    scenario=begins.test_a_start_that_found_no_space_is_saved_once_there_is_some,
+)
+def start_not_saved_again(patch: Patch) -> None:
+    """Retention asks again as soon as more is to go."""
+    patch.edit(
+        LogDrops.tick, "if self._unsaved is not None:", "if self._unsaved is not None and not reached():"
     )

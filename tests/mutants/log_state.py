@@ -133,7 +133,7 @@ def no_upgrade_ends_while_a_member_does_not_answer() -> None:
 def no_way_back(patch: Patch) -> None:
     """So it was with every level until now."""
     patch.edit(
-        LogStateKeeper.admit_own,
+        LogStateKeeper.check_own,
         "if level > self.automatic_level and kind is not EntryKind.LEVEL:",
         "if level > self.automatic_level and kind is not EntryKind.LEVEL and not reached():",
     )

@@ -398,9 +398,7 @@ def replaced_is_put_back(patch: Patch) -> None:
 )
 def removed_has_to_know(patch: Patch) -> None:
     """Everybody gets the entry."""
-    patch.edit(
-        LogStateKeeper.admit_own, "if each not in leaving]", "if each not in leaving or reached()]"
-    )
+    patch.edit(LogStateKeeper.check_own, "if leaving:", "if leaving and not reached():")
 
 
 @mutant(

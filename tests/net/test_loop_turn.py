@@ -52,7 +52,7 @@ def test_what_is_sent_in_a_turn_leaves_with_its_end(new_loop: NewLoop) -> None:
         loop_turn = LoopTurn(loop)
         connection = Connection(loop_turn, lambda *frame: None, lambda *lost: None)
         await loop.create_connection(lambda: connection, sock=ours)
-        loop_turn.begin()
+        loop_turn.is_begun = True
         connection.send("default", StatusRequest(request_id=1))
         await asyncio.sleep(0)
         with pytest.raises(BlockingIOError):

@@ -180,7 +180,7 @@ def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cel
     waits = False
     next_append_ms = cell.now_ms
     while old.raft.role is Role.LEADER:
-        waits = bool(old._pushes._waiting)
+        waits = bool(old._pushes.waiting)
         if cell.now_ms >= next_append_ms:  # while it is busy, a piece waits
             old.append(EntryBatch.from_bodies([BODY] * 5), 0, lambda outcome: None)
             next_append_ms = cell.now_ms + BUSY_MS - 2 * STEP_MS

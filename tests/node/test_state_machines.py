@@ -745,3 +745,42 @@ def test_a_machine_that_cannot_be_made_stops_on_this_member_alone(tmp_path: Path
     cell.until(lambda: node.problems())
     assert "it cannot be made: ValueError: no such file" in node.problems()[0]
     cell.close()
+
+
+class Quick(Chain):
+    def is_quick(self, batch: EntryBatch) -> bool:
+        return all(not body.tobytes().startswith(b"slow") for body in batch.bodies())
+
+
+def test_what_is_quick_is_applied_in_the_turn_that_commits_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, Quick)
+    leader = group.cell.leader()
+    group.append(b"a")
+    group.cell.until(lambda: leader.machines.status()[0].applied_index == leader.committed_index, "all")
+    handed_over: list[object] = []
+    for host in group.cell.hosts.values():
+        monkeypatch.setattr(host, "apply_later", lambda *work: handed_over.append(work))
+
+    def answer(outcome: object) -> None:
+        outcomes.append((outcome, leader.committed_index, leader._now_ms))
+
+    outcomes: list[Any] = []
+    leader.append(EntryBatch.from_bodies([b"b", b"no"]), 0, answer, machine="chain")
+    committed_ms: list[float] = []
+    complete = leader._pending.complete
+    monkeypatch.setattr(
+        leader._pending,
+        "complete",
+        lambda *to: (complete(*to), committed_ms.append(leader._now_ms)),
+    )
+    group.cell.until(lambda: outcomes, "an outcome")
+    receipt, committed_index, answered_ms = outcomes[0]
+    assert receipt.results == (b"%d:b" % receipt.first_index, None)
+    assert (committed_index, [answered_ms]) == (receipt.last_index, committed_ms)
+    assert not handed_over
+    leader.append(EntryBatch.from_bodies([b"slow"]), 0, outcomes.append, machine="chain")
+    group.cell.until(lambda: handed_over, "what the thread is to apply")
+    assert len(outcomes) == 1
+    group.cell.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ def test_what_a_refused_request_brought_is_not_kept_until_garbage_is_collected()
     sent: list[Any] = []
     connection = SimpleNamespace(send=lambda *said: sent.append(said), is_full=False)
     session = ClientSession(cast(Any, connection), {}, lambda connection_id: None, NO_USERS)
-    driver = SimpleNamespace(config=SimpleNamespace(group="g"))
+    driver = SimpleNamespace(config=SimpleNamespace(group="g"), answered=Counter())
     question = Question()
     kept = weakref.ref(question)
 

@@ -20,7 +20,7 @@ def test_who_waits_at_a_member_that_follows_no_leader_is_sent_to_another_one() -
             driver.reads.wait_for(1_000, 600_000, lambda: woken.append(driver.reads.refusal))
 
         driver._loop.call_soon_threadsafe(driver.enter, None, wait)
-        eventually(lambda: len(driver.reads._waiters) == 1, what="a read that waits")
+        eventually(lambda: len(driver.reads.waiters) == 1, what="a read that waits")
         cluster.kill(away)
         cluster.kill(leader)
         eventually(lambda: bool(woken), what="the end of its wait")

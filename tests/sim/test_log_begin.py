@@ -100,6 +100,28 @@ def test_who_votes_goes_by_where_its_log_ends_after_a_cut_and_without_any_entry(
     assert bodies(other, start.point.index + 1) == bodies(leader, start.point.index + 1)
 
 
+def test_a_start_that_found_no_space_is_saved_once_there_is_some() -> None:
+    """The core began there already: who needed the start of this log was given nothing for ever."""
+    scene = Scenario()
+    fill(scene, 3)
+    leader, (one, lagging) = scene.await_leader(), scene.followers()
+    scene.cut([lagging], [leader, one])
+    for _ in range(6):
+        scene.ask_and_wait(leader, 5000)
+    scene.run_for(200)
+    start = borders(leader)[-1]
+    leader.node.directory.save_start(start)  # the directory says from then on that a log may begin
+    roomy_bytes, leader.disk.capacity_bytes = leader.disk.capacity_bytes, 0
+    leader.enter_node("drop_before", start)
+    scene.until(lambda: "no space" in leader.node._drops.problem, "a full disk")
+    assert leader.node.raft.begin == start.point.entry_id
+    leader.disk.capacity_bytes = roomy_bytes
+    scene.heal()
+    scene.until(lambda: leader.node.store.begin == start.point, "the start on the disk")
+    scene.make_whole()
+    assert lagging.node.store.end.index == leader.node.store.end.index
+
+
 def test_who_lags_behind_a_begin_is_never_fed_over_the_gap() -> None:
     """Java lets segments expire whoever needs them, and the follower goes on with the first that is
     left: the gap is gone without a word (W20)."""

@@ -14,6 +14,7 @@ from quorumlog.errors import LevelNotTold, UpgradeNotFinished
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
+from quorumlog.version import VERSION
 from tests.waiting import eventually, wait_until_identical
 
 OLD, *NEW = "n0", "n1", "n2"
@@ -85,6 +86,9 @@ def test_old_and_new_members_form_replicate_elect_and_install(members: MemberPro
         wait_until_identical(client)
         with pytest.raises(LevelNotTold, match=OLD):
             client.finish_upgrade()
+        for new in NEW:
+            told = {member.id: member.release for member in row_of(client, new).members}
+            assert told == {OLD: "", **dict.fromkeys(NEW, VERSION)}
         stop_and_compare(members, client)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from quorumlog.errors import WrongLastIndex
 from quorumlog.testing.operations import ClientAppend
-from quorumlog.testing.promises import CheckedCluster, Checker, CommittedLog, Violation
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, CommittedLog, Violation
 from sim.log.checkers.acknowledged_appends import Found, final_entries, first_index_of_final
 
 
@@ -17,6 +17,12 @@ class ConditionalAppends(Checker):
     def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
+        self._begins: set[int] = set()
+        """Where the logs of members have begun: where nothing is left but control entries, the last of
+        data is not above that."""
+
+    def turned(self, member: CheckedMember) -> None:
+        self._begins.add(member.node.store.begin.index)
 
     def appended(self, append: ClientAppend) -> None:
         error = append.outcome
@@ -54,7 +60,11 @@ class ConditionalAppends(Checker):
                 self._check_place(append, entries, at)
             error = append.outcome
             is_left = isinstance(error, WrongLastIndex) and error.actual >= begin_index
-            if isinstance(error, WrongLastIndex) and is_left and error.actual not in indices:
+            if (
+                isinstance(error, WrongLastIndex)
+                and is_left
+                and error.actual not in indices | self._begins
+            ):
                 raise Violation(f"append {append.number}: entry {error.actual} is none of data: {error}")
 
     def _check_place(self, append: ClientAppend, entries: list[Found], at: int | None) -> None:

@@ -27,9 +27,11 @@ class QuorumOnDisk(Checker):
         index = self._log.end_index
         if index <= self._checked_index or self.cluster.profile.is_async:
             return
-        self._checked_index = index
         # An entry may have been counted just before the newest membership was appended.
         state = member.node.raft._state
+        if not state.knows_log_state:
+            return  # it starts, and who counts is read from its log meanwhile
+        self._checked_index = index
         counted_by = (*(m for _, m in state.log.memberships.held[-2:]), state.committed_membership[1])
         voters = tuple(dict.fromkeys(voter for each in counted_by for voter in each.voters()))
         on_disk = self._durable.on_disk

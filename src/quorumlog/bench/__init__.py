@@ -2,8 +2,8 @@
 
 `quorumlog bench` parses, calls what is here and prints; the repository's `benchmarks/` call it too.
 
-Read in this order: `figures` (what is promised of what is measured), `running_group` (what is loaded),
-`workloads` (the loads, and one in a closed loop), `raw_writer` (bare connections), `raw_limit` (what the
-disk alone allows), `closed_loop` (all loads beside it), `open_loop` (latency at given rates),
-`flush_cost` (what a sync costs), `local_processes` (what the members here have used), `machine`.
+Read in this order: `figures` (what is promised of what is measured), `running_group` (what is loaded,
+and what it has used), `workloads` (the loads, and one in a closed loop), `raw_writer` (bare
+connections), `raw_limit` (what the disk alone allows), `closed_loop` (all loads beside it),
+`flush_cost` (what a sync costs), `machine`.
 """

@@ -1,7 +1,7 @@
 """Bare connections: what is left of a client when nothing goes wrong.
 
 Hundreds of full clients in one Python process would measure that process. These send real frames, with
-no retries and no routing: `RawWriter` in a closed loop, `RawSender` in an open one.
+no retries and no routing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self, TypeVar, cast
 from quorumlog.batch import EntryBatch
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.config import parse_address
-from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
+from quorumlog.errors import LedgerError, Unreachable
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import AnyFrameMessage, FrameDecoder, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
@@ -132,50 +132,3 @@ class RawWriter(RawConnection):
     def _fail(self, error: LedgerError) -> None:
         super()._fail(error)
         _fail(self._done, error)
-
-
-class RawSender(RawConnection):
-    """Sends the same entries whenever it is told to; `on_answer(number, error)` for each answer, in
-    whatever order they come. If the connection is lost, the outcome of what is open on it is unknown."""
-
-    def __init__(
-        self, group: str, batch: EntryBatch, on_answer: Callable[[int, LedgerError | None], None]
-    ) -> None:
-        super().__init__(group)
-        self._group = group
-        self._batch = batch
-        self._on_answer = on_answer
-        self._open: set[int] = set()
-        self._lost: LedgerError | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        return self._lost is not None
-
-    def send(self, number: int) -> None:
-        """`number`: above 0, names the request."""
-        if self._lost is not None:
-            self._on_answer(number, self._lost)
-            return
-        self._open.add(number)
-        self._transport.writelines(
-            encode_frame(self._group, AppendRequest(request_id=number), self._batch)
-        )
-
-    def _answered(self, message: AnyFrameMessage) -> None:
-        if isinstance(message, (AppendResponse, ErrorResponse)) and message.request_id in self._open:
-            self._open.discard(message.request_id)
-            error = error_of(message) if isinstance(message, ErrorResponse) else None
-            self._on_answer(message.request_id, error)
-
-    def _fail(self, error: LedgerError) -> None:
-        super()._fail(error)
-        self._lost = error
-        for number in list(self._open):
-            self._open.discard(number)
-            self._on_answer(number, OutcomeUnknown(str(error)))
-
-    def close(self) -> None:
-        """What is open is not answered any more."""
-        self._open.clear()
-        super().close()

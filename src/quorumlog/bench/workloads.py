@@ -18,9 +18,8 @@ from typing import TypeVar
 import numpy as np
 
 from quorumlog.bench.figures import Target
-from quorumlog.bench.local_processes import usage_of
 from quorumlog.bench.raw_writer import RawWriter, leader_connections
-from quorumlog.bench.running_group import RunningGroup
+from quorumlog.bench.running_group import RunningGroup, usage_of
 from quorumlog.client import AsyncLedgerClient
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt

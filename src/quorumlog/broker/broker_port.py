@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
@@ -479,8 +480,8 @@ class RoleWatchers:
 
 
 # ---------------------------------------------------------------- PutQueue
-# Sends that arrive in one turn of the loop are put as one batch; answers come from the flush thread,
-# and leave together.
+# Sends that arrive in one turn of the loop are put as one batch. Answers that come from the flush thread
+# leave together; those that a member gives leave with its turn.
 
 Answer = Callable[[PutOutcome], None]
 
@@ -503,6 +504,7 @@ class PutQueue:
         """Taken, and not answered yet."""
         self._answered: deque[tuple[Answer, PutOutcome, int]] = deque()
         self._is_drain_scheduled = False
+        self._thread = get_ident()
 
     def add(self, records: RecordBatch, waits: bool, answer: Answer) -> None:
         size_bytes = len(records.buffer) + REQUEST_BYTES
@@ -520,6 +522,10 @@ class PutQueue:
             if is_done:
                 return
             is_done = True
+            if get_ident() == self._thread:
+                self._pending_bytes -= size_bytes
+                self._answer(answer, outcome)
+                return
             self._answered.append((answer, outcome, size_bytes))
             if not self._is_drain_scheduled:
                 self._is_drain_scheduled = True
@@ -540,16 +546,24 @@ class PutQueue:
                 each.done(unknown)
             raise
 
+    def _answer(self, answer: Answer, outcome: PutOutcome) -> None:
+        """Whoever has called is no client, and goes on."""
+        try:
+            answer(outcome)
+        except Exception as error:
+            words = f"a send cannot be answered: {type(error).__name__}: {error}"
+            self._loop.call_exception_handler({"message": words, "exception": error})
+
     def _drain(self) -> None:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.
         self._is_drain_scheduled = False
         turn = LoopTurn.of(self._loop)
-        turn.begin()
+        turn.is_begun = True
         try:
             while self._answered:
                 answer, outcome, size_bytes = self._answered.popleft()
                 self._pending_bytes -= size_bytes
-                answer(outcome)
+                self._answer(answer, outcome)
         finally:
             turn.flush()
 

@@ -242,6 +242,8 @@ class BrokerServer:
         self.groups = ClassicGroupLog(store, GroupService(), replica)
         self.roles = RoleWatchers(partial(role_response, bind, replica))
         self.failure: StoreFailure | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs; None: it has not started."""
         self._host, self._port = parse_address(bind)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -268,7 +270,7 @@ class BrokerServer:
     async def start(self) -> None:
         """Raises ConfigError if the port is taken."""
         loop = asyncio.get_running_loop()
-        self._loop = loop
+        self._loop = self.loop = loop
         self._failed: asyncio.Future[Any] = loop.create_future()
         if self._make_failover is not None:
             self.failover = self._make_failover()

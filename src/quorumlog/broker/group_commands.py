@@ -13,6 +13,7 @@ from quorumlog.broker.config import DELAY_LEVELS
 from quorumlog.broker.message import SCHEDULE_TOPIC, check_topic
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
 from quorumlog.net.errors import error_with
+from quorumlog.wire.nesting import REFUSAL, nested_deeper
 
 # ----------------------------------------------------------------
 # Names of topics and groups, permissions, and delay levels, as RocketMQ has them.
@@ -271,9 +272,16 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
 
 _T = TypeVar("_T")
 _encode = msgspec.msgpack.Encoder().encode
-decode_command = msgspec.msgpack.Decoder(Command).decode
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 decode_question = msgspec.msgpack.Decoder(Question).decode
 _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+def decode_command(body: bytes | memoryview) -> Command:
+    """Raises msgspec.DecodeError, of what is nested too deeply as well: all members do, or none."""
+    if nested_deeper(body):
+        raise msgspec.DecodeError(REFUSAL)
+    return _commands.decode(body)
 
 
 def encode(said: Said) -> bytes:

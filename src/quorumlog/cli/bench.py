@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,10 +24,7 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.bench.closed_loop import Result
-    from quorumlog.bench.open_loop import OpenMeasured
 
-
-M = TypeVar("M", "Result", "OpenMeasured")
 
 LOADS = (
     "one-writer",
@@ -39,7 +36,6 @@ LOADS = (
     "sequential-read",
     "random-get",
 )
-OPEN_LOADS = ("open-client", "open-256-connections", "open-batches")
 """Names in `quorumlog.bench`, known without loading it."""
 
 MAX_ROUNDS = 100_000
@@ -59,9 +55,7 @@ def bench(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this load; may be repeated. One of {', '.join(LOADS)};"
-            f" with --open-loop one of {', '.join(OPEN_LOADS)}.",
-            metavar="NAME",
+            help=f"Only this load; may be repeated. One of {', '.join(LOADS)}.", metavar="NAME"
         ),
     ] = None,
     raw_dir: Annotated[
@@ -72,15 +66,6 @@ def bench(
             metavar="DIR",
         ),
     ] = None,
-    open_loop: Annotated[
-        bool,
-        typer.Option(
-            "--open-loop",
-            help="Instead: latency at 10 to 90 % of the peak and at twice the peak, with Poisson"
-            " arrivals. Needs the extra `bench`.",
-        ),
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0)] = 1,
     *,
     tls: TlsOfClients,
 ) -> None:
@@ -95,17 +80,14 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     from quorumlog.bench.closed_loop import run_loads
-    from quorumlog.bench.local_processes import listening_processes
     from quorumlog.bench.machine import machine_of
-    from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, run_open_loads
     from quorumlog.bench.raw_limit import scratch_directory
-    from quorumlog.bench.running_group import RunningGroup
+    from quorumlog.bench.running_group import RunningGroup, listening_processes
     from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
-    from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
+    from quorumlog.cli.bench_tables import table_of, target_lines
 
     at = LogServers(servers, DEAD_AFTER_S, group)
-    loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
-    open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
+    loads = chosen(workload, LOADS_BY_NAME)
     context.with_resource(speaking_tls(**tls))
     with at.connected(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
         addresses = [row.address for row in log.status() if row.reachable]
@@ -117,19 +99,16 @@ def bench(
         machine = machine_of(scratch)
         tell({"machine": machine.row()}, lambda: None)
         running = RunningGroup(servers, group, pids)
-        found = run_loads(loads, running, seconds, scratch, progress.update)
-        closed = [_told(each) for each in found]
-        open_found = run_open_loads(open_loads, running, seconds, seed, progress.update)
-        opened = [_told(each) for each in open_found]
+        found = [_told(each) for each in run_loads(loads, running, seconds, scratch, progress.update)]
     if not is_json():
         console = out()
         console.print(machine.describe())
-        console.print(open_table_of(opened) if open_loop else table_of(closed))
-        for line in target_lines([*closed, *opened]):
+        console.print(table_of(found))
+        for line in target_lines(found):
             console.print(line)
 
 
-def _told(measured: M) -> M:
+def _told(measured: Result) -> Result:
     tell(measured.row(), lambda: None)
     return measured
 

@@ -10,7 +10,6 @@ from rich.table import Table
 from quorumlog.bench.closed_loop import Result
 from quorumlog.bench.figures import HasTargets, Target
 from quorumlog.bench.flush_cost import OURS, FlushCost
-from quorumlog.bench.open_loop import OpenMeasured
 from quorumlog.config import KIB
 
 
@@ -67,29 +66,6 @@ def _target_line(name: str, target: Target, value: float) -> str:
         f" {'at least' if target.at_least else 'at most'} {target.bound:,g}"
     )
     return f"[green]met[/]      {text}" if target.is_met(value) else f"[red]not met[/]  {text}"
-
-
-def open_table_of(results: Sequence[OpenMeasured]) -> Table:
-    headings = ("of peak", "offered/s", "accepted/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms")
-    counts = ("overloaded", "refused", "unknown", "no answer", "late ms")
-    table = figure_table(("open loop",), (*headings, *counts))
-    for result in results:
-        times = (result.p50_ms, result.p90_ms, result.p99_ms, result.p999_ms, result.max_ms)
-        table.add_row(
-            result.load,
-            f"{result.share_of_peak:.0%}",
-            f"{result.offered_per_second:,.0f}",
-            f"{result.accepted_per_second:,.0f}",
-            *(number(value, 2) for value in times),
-            *(f"{n:,}" for n in (result.overloaded, result.refused, result.unknown, result.unanswered)),
-            f"{result.sender_late_p99_ms:,.2f}",
-        )
-    table.caption = (
-        "Poisson arrivals; times from when a request was due to its answer. Counted in requests:"
-        " overloaded, refused, unknown, no answer. late ms: p99 of how late requests left; where it is"
-        " not small, the load generator is the limit."
-    )
-    return table
 
 
 def flush_table_of(costs: Sequence[FlushCost]) -> Table:

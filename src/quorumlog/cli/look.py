@@ -116,9 +116,8 @@ def _print_segments(found: Inspection) -> None:
     if not found.segments:
         return
     say("")
-    numbers = ("first index", "last index", "first term", "last term", "bytes used")
     print_table(
-        {"segment": False, **dict.fromkeys(numbers, True)},
+        "segment, first index #, last index #, first term #, last term #, bytes used #",
         [
             (
                 segment.file,

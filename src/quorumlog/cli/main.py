@@ -15,15 +15,15 @@ from quorumlog.cli.carry.import_file import import_file
 from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.log.append import append, ask
 from quorumlog.cli.log.ca import ca_app
-from quorumlog.cli.log.members import clock_app, machine_app, member_app, transfer, upgrade_app
+from quorumlog.cli.log.members import clock_app, machine_app, member_app, reload, transfer, upgrade_app
 from quorumlog.cli.log.producers import producers_app
 from quorumlog.cli.log.read import read
 from quorumlog.cli.log.status import readers_app, status
 from quorumlog.cli.log.users import grant, init_admin, revoke, role_app, user_app, who_can
-from quorumlog.cli.log.why_kept import why_kept
+from quorumlog.cli.log.why import why_app
 from quorumlog.cli.look import inspect, recover, verify
 from quorumlog.cli.options import App
-from quorumlog.cli.output import ReportingGroup
+from quorumlog.cli.output import ReportingGroup, named_now
 from quorumlog.cli.pipeline import pipeline_app
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
@@ -73,8 +73,9 @@ app.command(
     timeout_help="A member silent for so many seconds counts as down.",
 )(status)
 app.command(rich_help_panel=USE)(transfer)
+app.command(rich_help_panel=RUN)(reload)
 app.add_typer(readers_app, name="readers", rich_help_panel=USE)
-app.command("why-kept", rich_help_panel=USE)(why_kept)
+app.add_typer(why_app, name="why", rich_help_panel=USE)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
 app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(clock_app, name="clock", rich_help_panel=USE)
@@ -100,6 +101,7 @@ app.command(rich_help_panel=LOOK)(recover)
 
 
 def main() -> None:
+    sys.argv[1:] = named_now(sys.argv[1:])
     _leave_out_all_but(sys.argv[1] if len(sys.argv) > 1 else "")
     app()
 

@@ -325,6 +325,16 @@ class ClientAuth(StrEnum):
     REQUIRED = "required"
 
 
+AdminAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        help="Answer here for health, metrics and a page, beside the member (extra `admin`).",
+        metavar="HOST:PORT",
+    ),
+]
+
+
 class TlsOfClients(dict[str, Any]):
     """Of a command that asks servers in a way of its own: for `speaking_tls`."""
 
@@ -504,11 +514,34 @@ class Store(StrEnum):
     MEMORY = "memory"
 
 
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+Format = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
+]
+Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
+MemberId = Annotated[
+    str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
+]
+Members = Annotated[
+    str | None,
+    typer.Option(
+        help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
+        metavar="LIST",
+    ),
+]
+DataDir = Annotated[Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")]
 
 
 class Consistency(StrEnum):

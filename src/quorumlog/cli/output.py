@@ -14,12 +14,13 @@ import io
 import logging
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
@@ -96,7 +97,7 @@ def tell(row: Any, spoken: str | Callable[[], object]) -> None:
 
 
 def tell_rows(
-    rows: Iterable[Any], headings: dict[str, bool], cells: Iterable[Sequence[object]], if_none: str = ""
+    rows: Iterable[Any], headings: str, cells: Iterable[Sequence[object]], if_none: str = ""
 ) -> None:
     """With --json an object a line; else a table of `cells`, as of `print_table`, or the note."""
 
@@ -153,6 +154,20 @@ def announce(text: str) -> None:
         log.warning("standard output takes nothing (%s): the member serves all the same", error)
 
 
+def say_ready() -> None:
+    """To systemd, which waits for it before it starts what comes behind a unit of `Type=notify`."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            try:
+                # One that begins with @ is in the abstract namespace.
+                manager.sendto(
+                    b"READY=1", address.replace("@", "\0", 1) if address[0] == "@" else address
+                )
+            except OSError as error:
+                log.warning("%s, of NOTIFY_SOCKET, takes nothing: %s", address, error)
+
+
 _UNITS = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -178,14 +193,16 @@ def spoken_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def print_table(headings: dict[str, bool], rows: Iterable[Sequence[object]]) -> None:
-    """`headings`: each with whether it is of numbers, which stand at the right. None is a `-`."""
+def print_table(headings: str, rows: Iterable[Sequence[object]]) -> None:
+    """`headings`: with commas between them, and `#` behind those of numbers, which stand at the right.
+    None is a `-`."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading, is_number in headings.items():
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+    for heading in headings.split(", "):
+        justify: Literal["left", "right"] = "right" if heading.endswith(" #") else "left"
+        table.add_column(heading.removesuffix(" #"), justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*(escape("-" if each is None else str(each)) for each in row))
     console = out()
@@ -202,6 +219,7 @@ def note(text: str) -> None:
 _as_json = False
 _OLD_SPELLINGS = {"broker": {"--server": "--servers"}}
 """Options of earlier releases, by the command that has them, and what they are called now."""
+_OLD_COMMANDS = {"why-kept": ["why", "kept"]}
 
 
 def error_line(text: str, status: int = EXIT_REFUSED) -> None:
@@ -340,7 +358,18 @@ class ReportingGroup(CommandGroup):
             raise typer.Exit(interrupted_status()) from None
 
 
+def named_now(given: list[str]) -> list[str]:
+    """A command of an earlier release, as it is called now."""
+    name = given[0] if given else ""
+    if name not in _OLD_COMMANDS:
+        return given
+    words = _OLD_COMMANDS[name]
+    note(f"warning: {name} is now {' '.join(words)}; the next release knows {' '.join(words)} only")
+    return [*words, *given[1:]]
+
+
 def _spelt_now(given: list[str]) -> list[str]:
+    given = named_now(given)
     spellings = _OLD_SPELLINGS.get(given[0], {}) if given else {}
     stop = given.index("--") if "--" in given else len(given)
     words = list(given)

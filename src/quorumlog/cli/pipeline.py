@@ -174,16 +174,16 @@ def _show(found: Statistics) -> None:
     terms = [(each.term, each.entries, spoken_size(each.bytes)) for each in found.terms]
     sizes = [(spoken_size(each.from_bytes), each.entries) for each in found.sizes]
     keys = [(each.key, each.entries, spoken_size(each.bytes)) for each in found.keys]
-    tables: list[tuple[list[str], Sequence[Sequence[object]]]] = [
-        (["minute (UTC)", "entries", "bytes", "entries/s"], minutes),
-        (["term", "entries", "bytes"], terms),
-        (["body of at least", "entries"], sizes),
-        ([f"key (of {found.distinct_keys})", "entries", "bytes"], keys),
+    tables: list[tuple[str, Sequence[Sequence[object]]]] = [
+        ("minute (UTC), entries, bytes, entries/s", minutes),
+        ("term, entries, bytes", terms),
+        ("body of at least, entries", sizes),
+        (f"key (of {found.distinct_keys}), entries, bytes", keys),
     ]
     for headings, rows in tables:
         if rows:
             say("")
-            print_table(dict.fromkeys(headings, False), rows)
+            print_table(headings, rows)
 
 
 def replay(
@@ -413,7 +413,7 @@ def audit(
 
 def _show_audit(found: Audit) -> None:
     print_table(
-        dict.fromkeys(("place", "first", "last", "checked", ""), False),
+        "place, first, last, checked, ",
         [
             (
                 *(place.place, place.first_index, place.stop_index - 1, place.entries),

@@ -49,7 +49,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.verbs import Members, Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.log_state import Reset
 from quorumlog.log_state.users import UserOrder
 from quorumlog.net.credentials import ClientUser
@@ -57,7 +57,13 @@ from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, UsersResponse, WhyKeptResponse
+from quorumlog.wire.client_messages import (
+    LayoutResponse,
+    ProducerInfo,
+    ReloadResponse,
+    UsersResponse,
+    WhyKeptResponse,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -566,10 +572,17 @@ class AsyncLedgerClient:
 
     # ---------------------------------------------------------------- the group
 
-    async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
-        """A row a member, also of those that are down (`reachable` false). Raises WrongPort where no
-        address is that of a log."""
-        return await self._run(self._verbs.status(timeout_ms))
+    async def status(
+        self, *, timeout_ms: float = STATUS_TIMEOUT_MS, events: bool = False
+    ) -> list[MemberStatusRow]:
+        """A row a member, also of those that are down (`reachable` false). `events`: with what each
+        remembers of what has happened. Raises WrongPort where no address is that of a log."""
+        return await self._run(self._verbs.status(timeout_ms, events=events))
+
+    async def reload(self, *, timeout_ms: int | None = None) -> dict[str, ReloadResponse | LedgerError]:
+        """Have the servers that are listed read their configuration and certificates again, as SIGHUP
+        does: what each answers, by address."""
+        return await self._run(self._verbs.reload(timeout_ms))
 
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Hand leadership to member `to`; returns the id of the leader then.

@@ -33,14 +33,20 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.verbs import Members
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.errors import BadRequest
+from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.log_state import Reset
 from quorumlog.log_state.users import UserOrder
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, UsersResponse, WhyKeptResponse
+from quorumlog.wire.client_messages import (
+    LayoutResponse,
+    ProducerInfo,
+    ReloadResponse,
+    UsersResponse,
+    WhyKeptResponse,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -653,10 +659,17 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         """What keeps each segment of the log, oldest first, as the leader knows it."""
         return self._thread.run(self._it.why_kept(timeout_ms=timeout_ms))
 
-    def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
-        """A row a member, also of those that are down (`reachable` false). Raises WrongPort where no
-        address is that of a log."""
-        return self._thread.run(self._it.status(timeout_ms=timeout_ms))
+    def status(
+        self, *, timeout_ms: float = STATUS_TIMEOUT_MS, events: bool = False
+    ) -> list[MemberStatusRow]:
+        """A row a member, also of those that are down (`reachable` false). `events`: with what each
+        remembers of what has happened. Raises WrongPort where no address is that of a log."""
+        return self._thread.run(self._it.status(timeout_ms=timeout_ms, events=events))
+
+    def reload(self, *, timeout_ms: int | None = None) -> dict[str, ReloadResponse | LedgerError]:
+        """Have the servers that are listed read their configuration and certificates again, as SIGHUP
+        does: what each answers, by address."""
+        return self._thread.run(self._it.reload(timeout_ms=timeout_ms))
 
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Hand leadership to member `to`; returns the id of the leader then.

@@ -21,7 +21,8 @@ class MemberStatusRow(StatusResponse, frozen=True, kw_only=True):
     """What a member tells of itself, or what is known of one that did not answer.
 
     Of the second (`reachable` false, as is one that does not serve the group) there are its address, its
-    id if another member told it, and `problem`; every other text is empty, every other number -1.
+    id and `version` if another member told them, and `problem`; every other text is empty, every other
+    number -1.
     """
 
     reachable: bool
@@ -48,6 +49,7 @@ def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) ->
     directories of one member, which may both be alive while one is replaced, are two."""
     answered: dict[tuple[str, str], MemberStatusRow] = {}
     told: dict[str, str] = {}
+    releases: dict[str, str] = {}
     for address, request in asked.items():
         status = request.response
         if isinstance(status, StatusResponse):
@@ -55,6 +57,7 @@ def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) ->
             directory = status.id, status.directory_id
             answered.setdefault(directory, MemberStatusRow(**known, reachable=True))
             told |= {member.address: member.id for member in status.members}
+            releases |= {member.id: member.release for member in status.members if member.release}
     told = view.names | told
     answering = {member_id for member_id, _ in answered}
     silent: dict[str, MemberStatusRow] = {}
@@ -63,7 +66,11 @@ def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) ->
             member_id = told.get(address, "")
             if member_id in answering:
                 continue
-            known = UNKNOWN | {"id": member_id, "address": address}
+            known = UNKNOWN | {
+                "id": member_id,
+                "address": address,
+                "version": releases.get(member_id, ""),
+            }
             problem = _problem(address, request.error, timeout_ms)
             row = MemberStatusRow(**known, reachable=False, problem=problem)
             silent.setdefault(member_id or address, row)

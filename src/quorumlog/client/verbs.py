@@ -49,6 +49,7 @@ from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
+    LedgerError,
     UnknownGroup,
     WrongPort,
 )
@@ -79,6 +80,8 @@ from quorumlog.wire.client_messages import (
     ProducerInfo,
     ReadRequest,
     ReadResponse,
+    ReloadRequest,
+    ReloadResponse,
     ResetClockRequest,
     ResetClockResponse,
     StatusRequest,
@@ -441,7 +444,21 @@ class Verbs:
 
     # ---------------------------------------------------------------- the group
 
-    def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
+    def reload(self, timeout_ms: float | None) -> Verb[dict[str, ReloadResponse | LedgerError]]:
+        """Of the servers that are listed, by address."""
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        requests = {
+            address: request_of(ReloadRequest(), RequestTarget(TargetKind.ADDRESS, address), allowed_ms)
+            for address in self._protocol.view.known_addresses()
+        }
+        yield Step(list(requests.values()), list(requests.values()))
+        self._protocol.check_open()
+        return {
+            address: each.error or response_of(each, ReloadResponse)
+            for address, each in requests.items()
+        }
+
+    def status(self, timeout_ms: float, *, events: bool = False) -> Verb[list[MemberStatusRow]]:
         """Of every listed server, then of the members that the answers told of. Raises WrongPort where
         none is a log's."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
@@ -449,7 +466,9 @@ class Verbs:
         asked: dict[str, Request] = {}
         while new := [address for address in view.known_addresses() if address not in asked]:
             requests = [
-                request_of(StatusRequest(), RequestTarget(TargetKind.ADDRESS, address), allowed_ms)
+                request_of(
+                    StatusRequest(events=events), RequestTarget(TargetKind.ADDRESS, address), allowed_ms
+                )
                 for address in new
             ]
             asked.update(zip(new, requests, strict=True))

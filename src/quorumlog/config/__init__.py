@@ -1,9 +1,11 @@
 """Every option, in one place; none is defined elsewhere.
 
 Read in this order: `options` (dataclasses by concern), `reloading` (what a running member takes over),
-`staging` (the group beside a group), `tls` (what a process encrypts with).
+`staging` (the group beside a group), `tls` (what a process encrypts with), `admin` (a port for who
+runs it).
 """
 
+from quorumlog.config.admin import AdminOptions
 from quorumlog.config.options import (
     DAY_MS,
     DEFAULT_GROUP,
@@ -37,6 +39,7 @@ from quorumlog.config.staging import STAGING_FOLDER, is_staging_name, staging_na
 from quorumlog.config.tls import TlsOptions
 
 __all__ = [
+    "AdminOptions",
     "STAGING_FOLDER",
     "ConsensusConfig",
     "DAY_MS",

@@ -24,6 +24,8 @@ from quorumlog.entry import NO_ENTRY, Replica, SetBack
 
 
 class DispatcherState(Enum):
+    __hash__ = object.__hash__  # by identity, without a call in Python
+
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
@@ -32,6 +34,8 @@ class DispatcherState(Enum):
 
 
 class Event(Enum):
+    __hash__ = object.__hash__
+
     BEGUN = "a term begins, or a directory is connected that was away when it began"
     MISSED = "the follower does not hold the compared entry"
     MATCHED = "the compared entry is held, and nothing above it is known to differ"
@@ -389,7 +393,13 @@ class EntryDispatcher:
     def next_order(self) -> PushOrder | None:
         """Ask, push or tell, whichever the state has due; the push comes back as an order."""
         commit_due_ms, self.commit_due_ms = self.commit_due_ms, NEVER
-        if not self.active or self._paused_until_ms is not None:
+        state = self._state
+        if (
+            self._paused_until_ms is not None
+            or state.role is not Role.LEADER
+            or state.term != self.term
+            or self.to not in self._outbox.connected
+        ):
             return None
         if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
             if not self._question:
@@ -398,10 +408,11 @@ class EntryDispatcher:
             return None
         if self.state is DispatcherState.INSTALL:
             return None
-        again = range(max(self._again.start, self.held_index + 1), self._again.stop)
-        if again and self._order is None:
-            return self._give_order(again.start, again.stop, self._config.push_limit_bytes)
-        end_index = self._state.runs.end_index
+        if self._again and self._order is None:
+            again = range(max(self._again.start, self.held_index + 1), self._again.stop)
+            if again:
+                return self._give_order(again.start, again.stop, self._config.push_limit_bytes)
+        end_index = state.runs.end_index
         if self._write_index <= end_index:
             if self.state is DispatcherState.COMMIT:
                 self._fire(Event.LOG_GREW)
@@ -446,23 +457,25 @@ class EntryDispatcher:
         )
         return self._order
 
-    def on_pushed(self, last_index: int, size_bytes: int) -> None:
-        """The order was carried out as far as `last_index`."""
+    def on_pushed(self, last_index: int, size_bytes: int) -> bool:
+        """The order was carried out as far as `last_index`. True: it may have another one at once."""
         order = self._order
         assert order is not None, last_index
         assert order.first_index <= last_index < order.stop_index, (order, last_index)
         self._order = None
         if not self._order_counts:
-            return
+            return True
         if last_index < self._write_index:
             # It was sent before, and has its place in the window.
             self._again = range(max(self._again.start, last_index + 1), self._again.stop)
             self._wait_for_answer()
-            return
+            return True
         self._write_index = last_index + 1
+        state = self._state
         if not self._window.pushes:
-            self._wait_for_answer()
-        self._window.add(last_index, size_bytes, self._state.now_ms)
+            self._resend_at_ms = state.now_ms + self._window.allowed_ms
+        self._window.add(last_index, size_bytes, state.now_ms)
+        return last_index < state.runs.end_index or bool(self._again)
 
     def on_push_failed(self) -> None:
         """The order could not be carried out; it is given again after the time-out. What was sent before
@@ -705,10 +718,15 @@ class EntryDispatcher:
             self._teller.truncate(self.match_index, self._question)
 
     def _fire(self, event: Event) -> None:
-        assert (self.state, event) in TRANSITIONS, (self.state, event)
         if self._state.observer is not None:
             self._state.observer(f"dispatcher: {self.state.value} {event.name}")
         self.state = TRANSITIONS[self.state, event]
+
+    @property
+    def has_sent_all(self) -> bool:
+        """What its log lacks is on its way."""
+        is_all = self._write_index > self._state.runs.end_index and not self._again
+        return is_all and self._order is None
 
     @property
     def lacks_nothing(self) -> bool:

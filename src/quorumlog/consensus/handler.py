@@ -209,20 +209,21 @@ class EntryHandler:
 
     def _take(self, request: PushEntryRequest) -> bool:
         """Append what is new in a push whose previous entry is not ahead of the log."""
-        runs = self._state.runs
-        previous = request.previous
-        if not runs.holds(previous):
+        runs, last_index = self._state.runs, request.last_index
+        if not runs.holds(request.previous):
             self._answer_inconsistent(request)
             return False
-        conflict = runs.first_difference(request.first_index, request.last_index + 1, request.term_runs)
-        if conflict is not None and not self._cut_from(conflict, request):
-            return False
         new_index = runs.end_index + 1
-        if new_index <= request.last_index:
+        if request.first_index < new_index:
+            conflict = runs.first_difference(request.first_index, last_index + 1, request.term_runs)
+            if conflict is not None and not self._cut_from(conflict, request):
+                return False
+            new_index = runs.end_index + 1
+        if new_index <= last_index:
             self._state.log.append(
                 AppendOrder(
                     first_index=new_index,
-                    count=request.last_index + 1 - new_index,
+                    count=last_index + 1 - new_index,
                     term=request.term,
                     kind=EntryKind.NORMAL,
                     batch=request.batch,
@@ -231,8 +232,8 @@ class EntryHandler:
                 ),
                 _runs_from(request.term_runs, new_index),
             )
-        self._verify_up_to(request.last_index)
-        self._answer(request, PushResult.SUCCESS, index=request.last_index)
+        self._verify_up_to(last_index)
+        self._answer(request, PushResult.SUCCESS, index=last_index)
         self._commit()
         return True
 
@@ -372,7 +373,7 @@ def _is_well_formed(request: PushEntryRequest) -> bool:
         return False
     if runs[0][1] < request.previous.term or runs[-1][1] > request.term:
         return False
-    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(runs))
+    return len(runs) == 1 or all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(runs))
 
 
 def _runs_from(runs: tuple[tuple[int, int], ...], first_index: int) -> tuple[tuple[int, int], ...]:

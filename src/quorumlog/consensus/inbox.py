@@ -53,7 +53,7 @@ class Inbox:
         self._replication = replication
         self._transfer = transfer
         self._reads = reads
-        self._steps: dict[type, Callable[[Any], None]] = {
+        self.steps: dict[type, Callable[[Any], None]] = {
             FormRequest: forming.on_request,
             FormResponse: forming.on_response,
             VoteRequest: elector.on_vote_request,
@@ -66,9 +66,6 @@ class Inbox:
             ReadIndexRequest: reads.on_question,
             ReadIndexResponse: reads.on_answer,
         }
-
-    def step(self, message: AnyMessage) -> None:
-        self._steps[type(message)](message)
 
     def _leads_us(self, sender: Replica, term: int) -> PushResult:
         """The term gate for what only leaders send: SUCCESS if this member now follows the sender."""
@@ -122,11 +119,14 @@ class Inbox:
 
     def _on_push_response(self, response: PushEntryResponse) -> None:
         # An unformed member has no term yet; everything else speaks of the term that it answers in.
-        unformed = self._state.role is Role.LEADER and response.result is PushResult.NOT_FORMED
-        if self._adopts_term_of(response) or not (unformed or self._is_current(response)):
-            return
+        state = self._state
+        if state.role is not Role.LEADER or response.term != state.term:
+            unformed = state.role is Role.LEADER and response.result is PushResult.NOT_FORMED
+            if self._adopts_term_of(response) or not unformed:
+                return
         self._replication.on_response(response)
-        self._transfer.ask_if_caught_up()
+        if self._transfer.target is not None:
+            self._transfer.ask_if_caught_up()
 
     def _is_current(self, reply: AnyMessage) -> bool:
         return self._state.role is Role.LEADER and reply.term == self._state.term

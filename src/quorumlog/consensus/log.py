@@ -282,10 +282,8 @@ class LogChanges:
         self._appends: list[AppendOrder] = []
         self._truncate_from: int | None = None
         self._loses_committed = False
-
-    @property
-    def changed(self) -> bool:
-        return bool(self._appends) or self._truncate_from is not None
+        self.changed = False
+        """`take` has something to give out."""
 
     def append(self, order: AppendOrder, runs: tuple[tuple[int, int], ...]) -> None:
         """`runs`: the terms of the order's entries, ((first_index, term), ...)."""
@@ -295,6 +293,7 @@ class LogChanges:
             self.runs.append(first, run_stop - first, term)
         assert self.runs.end_index == stop - 1, (self.runs.end_index, order)
         self._appends.append(order)
+        self.changed = True
 
     def truncate_from(self, index: int, *, loses_committed: bool = False) -> None:
         self.runs.truncate_from(index)
@@ -311,6 +310,7 @@ class LogChanges:
             self._written = index - 1
             self._truncate_from = index
             self._loses_committed |= loses_committed
+        self.changed = bool(self._appends) or self._truncate_from is not None
         self.durable_index = min(self.durable_index, index - 1)
         self._ends = deque((number, min(end, index - 1)) for number, end in self._ends)
 
@@ -326,7 +326,7 @@ class LogChanges:
             return None, False, ()
         taken = (self._truncate_from, self._loses_committed, tuple(self._appends))
         self._truncate_from = None
-        self._loses_committed = False
+        self._loses_committed = self.changed = False
         self._appends.clear()
         self._written = self.runs.end_index
         self._ends.append((ready_number, self._written))

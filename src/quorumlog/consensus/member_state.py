@@ -297,7 +297,7 @@ class Outbox:
 
     def send(self, to: Replica, message: AnyMessage) -> None:
         """May leave as soon as this turn's term and vote are synced."""
-        if self.is_connected(to):
+        if to in self.connected:
             self.messages.append(Envelope(to, message))
 
     def send_unconnected(self, to: Replica, message: AnyMessage) -> None:
@@ -306,5 +306,5 @@ class Outbox:
 
     def send_after_durable(self, to: Replica, message: AnyMessage) -> None:
         """Promises something that only the disk can keep: leaves when this turn is durable."""
-        if self.is_connected(to):
+        if to in self.connected:
             self.after_durable.append(Envelope(to, message))

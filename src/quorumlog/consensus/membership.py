@@ -88,5 +88,5 @@ def _has_majority(half: tuple[Replica, ...], replicas: Collection[Replica]) -> b
 def _majority_value(half: tuple[Replica, ...], values: Mapping[Replica, float], missing: float) -> float:
     """As many as a majority have reached it."""
     assert half, values
-    ordered = sorted([values.get(voter, missing) for voter in half])
-    return ordered[-_majority_of(half)]
+    reached = sorted(map(values.get, half, (missing,) * len(half)))
+    return reached[-(len(half) // 2 + 1)]

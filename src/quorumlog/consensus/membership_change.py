@@ -41,8 +41,10 @@ class MembershipChange:
         self._transfer = transfer
         self._check_may_propose = check_may_propose
         self._retry_ms = config.heartbeat_interval_ms
-        self._judged: tuple[object, ...] = ()
-        """What the role was settled by last."""
+        self._judged_index: int | None = None
+        self.settled_changes = -1
+        self.settled_told: tuple[int, Membership] | None = None
+        """What the role was settled by last, with `MembershipHistory.changes`."""
 
     # ---------------------------------------------------------------- every member
 
@@ -68,10 +70,14 @@ class MembershipChange:
         index, told = state.committed_index, state.told
         is_settled = self._history.newest_index <= index and (told is None or told[0] <= index)
         # With nothing above the committed index it may rise, with every append, and say nothing new.
-        judged = (None if is_settled else index, self._history.changes, told)
-        if judged == self._judged or state.role is Role.UNFORMED:
+        judged_index, changes = None if is_settled else index, self._history.changes
+        if state.role is Role.UNFORMED or (
+            changes == self.settled_changes
+            and judged_index == self._judged_index
+            and told == self.settled_told
+        ):
             return
-        self._judged = judged
+        self._judged_index, self.settled_changes, self.settled_told = judged_index, changes, told
         if state.may_campaign == (state.role is Role.OBSERVER):
             if state.role is Role.LEADER:
                 self._transfer.hand_over_and_leave()
@@ -152,8 +158,8 @@ class MembershipChange:
         if not Membership.of(wanted.new).has_quorum(answering):
             names = ", ".join(voter.member_id for voter in silent)
             raise self._refusal(
-                f"{len(answering)} of {len(wanted.new)} voters would answer ({names} would not), too few"
-                " for anything to be committed",
+                f"{len(answering)} of {len(wanted.new)} voters would answer, too few for anything to be"
+                f" committed: {names} has to answer first",
                 passes=True,
             )
 
@@ -161,7 +167,7 @@ class MembershipChange:
         members: tuple[Replica, ...] = (*wanted.new, *wanted.learners)
         names = [replica.member_id for replica in members]
         if not wanted.new:
-            raise self._refusal("nobody would vote")
+            raise self._refusal("nobody would vote: another member has to be added first")
         if len(set(names)) < len(names):
             raise self._refusal(f"a member would be in it twice: {', '.join(sorted(names))}")
 

@@ -8,7 +8,7 @@ that the core passes through.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -369,6 +369,8 @@ NodeMessage = (
     | FirstAdminRequest
 )
 """What the core never sees."""
+NODE_MESSAGES = frozenset(get_args(NodeMessage))
+"""The same, to look a type up."""
 AnyPeerMessage = AnyMessage | NodeMessage
 """What members send to each other."""
 
@@ -382,4 +384,4 @@ def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):
         return message.push is not PushType.COMMIT or message.number > 0
-    return isinstance(message, PushEntryResponse | NodeMessage)
+    return type(message) is PushEntryResponse or type(message) in NODE_MESSAGES

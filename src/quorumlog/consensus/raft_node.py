@@ -198,15 +198,14 @@ class RaftNode:
             if state.is_unfit_leader:
                 self._transfer.hand_over_unfit()
             self.replication.tick()
-        self.replication.advance()
+        if now_ms >= self.replication.commit_due_ms:
+            self.replication.push_due = True
 
     def next_wakeup_ms(self) -> float:
         """When `advance` next has something to do; may be infinite."""
-        return min(
-            self._elector.next_wakeup_ms(),
-            self._forming.next_wakeup_ms(),
-            self.replication.commit_due_ms,
-        )
+        if self._state.role is Role.UNFORMED:
+            return min(self._elector.next_wakeup_ms(), self._forming.next_wakeup_ms())
+        return min(self._elector.next_wakeup_ms(), self.replication.commit_due_ms)
 
     # ---------------------------------------------------------------- messages
 
@@ -214,10 +213,10 @@ class RaftNode:
         """`refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
         under way when the connection was lost, or it was found older than it was."""
-        if not self._outbox.is_connected(message.sender):
+        if message.sender not in self._outbox.connected:
             return
         if refuse is None:
-            self._inbox.step(message)
+            self._inbox.steps[type(message)](message)
         else:
             assert isinstance(message, PushEntryRequest), message
             self._inbox.on_push_request(message, refuse)
@@ -400,8 +399,22 @@ class RaftNode:
 
     def ready(self) -> Ready | None:
         """What has to be done now, or None. Each Ready is given out once."""
-        self.members.settle_role()
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
+        if not (
+            outbox.messages
+            or outbox.after_durable
+            or log.changed
+            or (self.replication.push_due and state.role is Role.LEADER)
+            or state.committed_index != self._told_committed_index
+            or (state.role, state.term, state.leader) != self._told_role
+            or log.memberships.changes != self.members.settled_changes
+            or state.told is not self.members.settled_told
+            or state.hard_state_changed
+            or self.reads.may_grant
+            or forming.changed
+        ):
+            return None
+        self.members.settle_role()
         pushes: tuple[PushOrder, ...] = ()
         grants = self.reads.take_grants() if self.reads.may_grant else ()
         if state.role is Role.LEADER:

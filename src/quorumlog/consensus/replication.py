@@ -11,8 +11,8 @@ from quorumlog.consensus.dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.messages import InstallResult, PushEntryResponse
-from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
+from quorumlog.consensus.messages import InstallResult, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder, Role
 from quorumlog.entry import EntryId, EntryKind, Replica, SetBack
 from quorumlog.errors import DiskFull
 from quorumlog.figures import now
@@ -53,6 +53,9 @@ class PeerWaterMarks:
 
     def mark_of(self, replica: Replica) -> int:
         return self._marks.get(replica, -1)
+
+    def is_anybody_above(self, index: int, but: Replica) -> bool:
+        return any(mark > index and replica != but for replica, mark in self._marks.items())
 
     @property
     def quorum_index(self) -> int:
@@ -269,7 +272,7 @@ class Replication:
         self.progress = DataProgress(config, state)
         self._catch_up = CatchUp(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
-        self._push_due = False
+        self.push_due = False
         """Something has happened after which a dispatcher may have an order."""
         self._committed_ms = state.now_ms
         """When this leader committed last, or opened its term."""
@@ -301,7 +304,7 @@ class Replication:
             if dispatcher is None or dispatcher.term != self._state.term:
                 self._begin_dispatcher(replica, self._state.runs.end_index + 1)
         self.progress.on_membership()
-        self._push_due = True
+        self.push_due = True
 
     def on_connection_lost(self, replica: Replica) -> None:
         self._catch_up.forget(replica)
@@ -333,7 +336,7 @@ class Replication:
             # A new observer, or one that was away when this term began.
             self._begin_dispatcher(replica, self._state.runs.end_index + 1)
         self.progress.on_connected(replica)
-        self._push_due = True
+        self.push_due = True
 
     def tick(self) -> None:
         """With every heartbeat."""
@@ -343,7 +346,7 @@ class Replication:
                 self._catch_up.look(dispatcher.to, dispatcher.held_index)
             if dispatcher.lacks_nothing or dispatcher.lacks_space:
                 self.progress.note(dispatcher.to)
-        self._push_due = True
+        self.push_due = True
 
     def on_bytes_moved(self, to: Replica) -> None:
         dispatcher = self.dispatchers[to]
@@ -352,10 +355,6 @@ class Replication:
             if dispatcher.arrived_index <= dispatcher.held_index:
                 # Else its disk has to do the rest, and a machine takes bytes while that hangs, too.
                 self.progress.note(dispatcher.to)
-
-    def advance(self) -> None:
-        if self._state.now_ms >= self.commit_due_ms:
-            self._push_due = True
 
     @property
     def is_kept_from_committing(self) -> bool:
@@ -371,6 +370,11 @@ class Replication:
     @property
     def too_many_full(self) -> tuple[Replica, ...]:
         """Followers that have no space, if they are so many that entries could not be committed."""
+        for each in self.dispatchers.values():
+            if each.lacks_space:
+                break
+        else:
+            return ()
         membership = self._state.membership
         full = [
             each.to
@@ -390,8 +394,8 @@ class Replication:
 
     def check_that_most_have_space(self) -> None:
         """Raises DiskFull where they have not."""
-        if problem := self.space_problem:
-            raise DiskFull(problem)
+        if self.too_many_full:
+            raise DiskFull(self.space_problem)
 
     def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:
         """The next `count` indices become entries of the current term; the id of the first."""
@@ -409,50 +413,77 @@ class Replication:
             ((first_index, term),),
         )
         self.sizes.append(first_index + count - 1, size_bytes)
-        self._push_due = True
+        self.push_due = True
         return EntryId(first_index, term)
 
     def on_begin_raised(self) -> None:
         for dispatcher in self.dispatchers.values():
             dispatcher.on_begin_raised()
-        self._push_due = True
+        self.push_due = True
 
     def next_orders(self) -> tuple[PushOrder, ...]:
         """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
-        if not self._push_due:
+        if not self.push_due:
             return ()
-        orders = [dispatcher.next_order() for dispatcher in self.dispatchers.values()]
-        self._push_due = False
-        self.commit_due_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
-        return tuple(order for order in orders if order is not None)
+        orders = []
+        self.commit_due_ms = NEVER
+        for dispatcher in self.dispatchers.values():
+            order = dispatcher.next_order()
+            if order is not None:
+                orders.append(order)
+            if dispatcher.commit_due_ms < self.commit_due_ms:
+                self.commit_due_ms = dispatcher.commit_due_ms
+        self.push_due = False
+        return tuple(orders)
 
     def on_pushed(self, to: Replica, last_index: int, size_bytes: int) -> None:
-        self.dispatchers[to].on_pushed(last_index, size_bytes)
-        self._push_due = True
+        if self.dispatchers[to].on_pushed(last_index, size_bytes):
+            self.push_due = True
 
     def on_push_failed(self, to: Replica) -> None:
         self.dispatchers[to].on_push_failed()
-        self._push_due = True
+        self.push_due = True
 
     def on_response(self, response: PushEntryResponse) -> None:
         acknowledged = self.dispatchers[response.sender].on_response(response)
         if acknowledged >= 0:
             self.progress.note(response.sender)  # a learner progresses, too, and may vote soon
             self._on_mark(response.sender, acknowledged)
-        self._push_due = True
+        self.push_due = True
+
+    def may_wait(self, response: PushEntryResponse) -> bool:
+        """It says of committed entries that they are held, and nothing else waits for that."""
+        state, dispatcher = self._state, self.dispatchers.get(response.sender)
+        return (
+            response.push is PushType.APPEND
+            and response.result is PushResult.SUCCESS
+            and response.term == state.term
+            and state.role is Role.LEADER
+            and dispatcher is not None
+            and dispatcher.has_sent_all
+        )
 
     def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
         dispatcher = self.dispatchers[replica]
         if dispatcher.active and result is InstallResult.MORE:
             self.progress.note(replica)
         dispatcher.on_install_answered(result)
-        self._push_due = True
+        self.push_due = True
 
     def mark_own_disk(self) -> None:
         """This disk holds more than before, or is proven to."""
         unproven = self._state.first_unproven_index
         index = self._log.durable_index
         self._on_mark(self._state.member, index if unproven is None else min(index, unproven - 1))
+
+    @property
+    def waits_for_others(self) -> bool:
+        """This leader's own disk alone commits nothing more, however much it holds."""
+        state = self._state
+        old, new = state.membership.old, state.membership.new
+        if state.role is not Role.LEADER or len(old) < 2 or len(new) < 2:
+            return False
+        return not self.acks.marks.is_anybody_above(state.committed_index, state.member)
 
     def unmark_own_disk(self) -> None:
         """This disk turned out to hold less than it was counted for."""
@@ -479,7 +510,7 @@ class Replication:
         self._elector.tell_set_back(replica)
 
     def _on_mark(self, replica: Replica, index: int) -> None:
-        if not self.acks.marks.raise_to(replica, index):
+        if not self.acks.marks.raise_to(replica, index) or index <= self._state.committed_index:
             return
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:
@@ -487,7 +518,7 @@ class Replication:
             self.progress.on_committed()
             self._committed_ms = self._state.now_ms
             self._elector.on_commit()
-            self._push_due = True
+            self.push_due = True
             if self._log.damaged:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
 

@@ -1,8 +1,7 @@
 """Coordinators for the failover of brokers: what `quorumlog.broker.failover` asks for, on a
 store that runs already.
 
-Read in this order: `kv_coordinator`; `etcd_gateway` (requests over HTTP), `etcd_coordinator`;
-`zookeeper_session` (a session on an event loop), `zookeeper_coordinator`.
+Read in this order: `kv_coordinator`, `etcd_coordinator`, `zookeeper_coordinator`.
 """
 
 from __future__ import annotations

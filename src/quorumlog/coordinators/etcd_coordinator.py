@@ -1,4 +1,4 @@
-"""EtcdCoordinator: the record and its holder as two keys in etcd.
+"""The record and its holder as two keys in etcd, through its JSON gateway.
 
 quorumlog/failover/GROUP/record    JSON
 quorumlog/failover/GROUP/holder    on the lease of whoever leads
@@ -6,16 +6,118 @@ quorumlog/failover/GROUP/holder    on the lease of whoever leads
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import ssl
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx
+import msgspec
 from msgspec import Struct
 
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
-from quorumlog.coordinators.etcd_gateway import EtcdGateway, LeaseNotFound
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError
+from quorumlog.wire.field_names import UNREADABLE
+
+# ----------------------------------------------------------------
+# EtcdGateway: a connection for each request, of which there are few a second.
+
+TIMEOUT_S = 1.0
+"""Of a request: another member is asked next time."""
+MOST_BYTES = 1 << 20
+"""Of an answer."""
+T = TypeVar("T")
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request
+
+
+class LeaseNotFound(CoordinatorUnreachable):
+    """etcd has answered that there is none."""
+
+
+class EtcdGateway:
+    def __init__(self, servers: str) -> None:
+        """`servers`: HOST:PORT or http(s)://HOST:PORT, comma separated. Raises ConfigError."""
+        self._servers = [_server_of(part.strip()) for part in servers.split(",") if part.strip()]
+        if not self._servers:
+            raise ConfigError("the coordinator's list is empty; give HOST:PORT,HOST:PORT,... of etcd")
+        self._place = 0
+        self._http = httpx.AsyncClient(
+            verify=ssl.create_default_context(),
+            trust_env=False,
+            headers={"Accept-Encoding": "identity"},
+            timeout=httpx.Timeout(None, connect=TIMEOUT_S),
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
+    async def post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        """The answer. Raises LeaseNotFound; CoordinatorUnreachable: it may have been done or not."""
+        place = self._place
+        try:
+            async with asyncio.timeout(TIMEOUT_S), aclosing(self.stream(path, body, kind)) as answers:
+                return await anext(answers)
+        except TimeoutError:
+            raise self._failed(place, "no answer in time") from None
+        except asyncio.CancelledError:
+            self._failed(place, "")  # whoever asked has waited long enough
+            raise
+
+    async def stream(self, path: str, body: dict[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
+        """Results as they come. Ends by CoordinatorUnreachable, at the latest with the connection."""
+        place = self._place
+        try:
+            data, url = msgspec.json.encode(body), f"{self._servers[place]}/v3/{path}"
+            async with self._http.stream("POST", url, content=data) as response:
+                data = b""
+                async for part in response.aiter_raw():
+                    *lines, data = (data + part).split(b"\n")
+                    for line in lines:
+                        yield self._answer(place, line, kind)
+                    if len(data) > MOST_BYTES:
+                        raise self._failed(place, f"an answer of more than {MOST_BYTES} bytes")
+                if data:
+                    yield self._answer(place, data, kind)
+            raise self._failed(place, "the connection has ended")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            said: BaseException | None = error
+            while said is not None and not getattr(said, "errno", None):  # by the system
+                said = said.__cause__ or said.__context__
+            raise self._failed(place, str(said or error) or type(error).__name__) from None
+
+    def _failed(self, place: int, why: str) -> CoordinatorUnreachable:
+        """The next one is asked from now on, unless another request has turned to it already."""
+        if self._place == place:
+            self._place = (place + 1) % len(self._servers)
+        return CoordinatorUnreachable(f"etcd at {self._servers[place].partition('://')[2]}: {why}")
+
+    def _answer(self, place: int, data: bytes, kind: type[T]) -> T:
+        try:
+            answer = msgspec.json.decode(data, type=dict[str, Any])
+            told = answer.get("error") or answer.get("message")  # the latter alone from etcd 3.6 on
+            if told is None:
+                return msgspec.convert(answer.get("result", answer), kind, strict=False)
+        except UNREADABLE as error:
+            raise self._failed(place, f"this is no answer of etcd: {error}") from None
+        words = str(told.get("message", told) if isinstance(told, dict) else told)
+        if "requested lease not found" in words:
+            raise LeaseNotFound(words)
+        raise self._failed(place, words)  # it may have no leader
+
+
+def _server_of(text: str) -> str:
+    scheme, _, address = text.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ConfigError(f"{text}: write HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+    host, port = parse_address(address.removesuffix("/"))
+    return f"{scheme or 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# ---------------------------------------------------------------- EtcdCoordinator
 
 PREFIX = "quorumlog/failover"
 

@@ -236,6 +236,10 @@ class KeyValueDoor(Door):
         return KeyValueMachine(lambda: engine, self._feed)
 
     @property
+    def is_open(self) -> bool:
+        return self._service is not None
+
+    @property
     def service(self) -> KeyValueService:
         assert self._service is not None, "the door was not opened"
         return self._service

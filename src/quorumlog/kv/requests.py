@@ -19,6 +19,7 @@ from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage, Int
 from quorumlog.wire.field_names import named_reason
+from quorumlog.wire.nesting import REFUSAL, nested_deeper
 
 # ----------------------------------------------------------------
 # What is asked of the store. A command is one array, the body of one entry of the log; a question is
@@ -192,7 +193,6 @@ Question = Range | Txn | History | Leases | LeaseKeys | Stand
 encode = msgspec.msgpack.Encoder().encode
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
-TOO_DEEP = "transactions are nested too deeply"
 
 
 def encoded(asked: object) -> bytes:
@@ -204,31 +204,37 @@ def encoded(asked: object) -> bytes:
 
 
 def decode_command(body: bytes | memoryview) -> Command:
-    """Raises InvalidRequest."""
+    """Of an entry: the refusal is a result, and all releases give the same. Raises InvalidRequest."""
+    _refuse_deep(body, "no command of")
     try:
         return _commands.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = TOO_DEEP if isinstance(error, RecursionError) else error
-        raise InvalidRequest(f"no command of the key-value store: {reason}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"no command of the key-value store: {error}") from None
 
 
 def decode_command_of_client(body: bytes) -> Command:
-    """Before it is an entry. Of an entry the refusal is a result, and all releases give the same. Raises
-    InvalidRequest."""
+    """Before it is an entry. Raises InvalidRequest."""
+    _refuse_deep(body, "no command of")
     try:
         return _commands.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = TOO_DEEP if isinstance(error, RecursionError) else named_reason(error, body, Command)
+    except msgspec.DecodeError as error:
+        reason = named_reason(error, body, Command)
         raise InvalidRequest(f"no command of the key-value store: {reason}") from None
 
 
 def decode_question(body: bytes) -> Question:
     """Raises InvalidRequest."""
+    _refuse_deep(body, "no question to")
     try:
         return _questions.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = TOO_DEEP if isinstance(error, RecursionError) else named_reason(error, body, Question)
+    except msgspec.DecodeError as error:
+        reason = named_reason(error, body, Question)
         raise InvalidRequest(f"no question to the key-value store: {reason}") from None
+
+
+def _refuse_deep(body: bytes | memoryview, what: str) -> None:
+    if nested_deeper(body):
+        raise InvalidRequest(f"{what} the key-value store: {REFUSAL}")
 
 
 decode_key_value = msgspec.msgpack.Decoder(KeyValue).decode

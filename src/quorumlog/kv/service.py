@@ -715,6 +715,18 @@ class StoreOptions:
     """Of one client; ten times so many of all."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    leads: bool
+    revision: int
+    compacted_revision: int
+    keys: int
+    leases: int
+    watches: int
+    size_bytes: int
+    quota_bytes: int
+
+
 class KeyValueService:
     def __init__(
         self, member: DoorMember, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
@@ -990,6 +1002,21 @@ class KeyValueService:
         self._is_telling = False
         self.watches.tell()
         self._tell_on()
+
+    def figures(self) -> StoreFigures:
+        """Keys and leases as they were when this was asked last."""
+        if self._member.is_up:
+            self._look()
+        return StoreFigures(
+            self._member.is_up and self._member.leads_in is not None,
+            self.watches.told,
+            self._compacted,
+            self._stand.keys,
+            self._stand.leases,
+            len(self.watches),
+            self._feed.size_bytes,
+            self._options.quota_bytes,
+        )
 
     def _look(self) -> None:
         """How large it is; whoever asks moves on what compaction has left to do."""

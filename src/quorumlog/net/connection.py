@@ -6,11 +6,12 @@ import asyncio
 import fcntl
 import logging
 import socket
+import struct
 import sys
 import termios
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import contain
@@ -22,7 +23,6 @@ from quorumlog.net.frame import (
     Frame,
     FrameDecoder,
     encode_frame,
-    frame_bytes_of,
 )
 from quorumlog.net.handshakes import Handshakes
 from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES, ProcessLimits
@@ -50,6 +50,16 @@ SILENT_PEER_MS = 5000
 back-off would stay silent for up to two minutes."""
 
 
+_TCP_INFO = struct.Struct("@68xI48xQQ")
+"""Of the kernel's struct tcp_info: tcpi_rtt, tcpi_bytes_acked, tcpi_bytes_received."""
+
+
+class Traffic(NamedTuple):
+    sent_bytes: int
+    received_bytes: int
+    round_trip_us: int
+
+
 class LoopTurn:
     """One turn of the loop, for all its connections, whatever port they came to: how much they take in,
     and a write at its end of what each was given to send.
@@ -67,15 +77,16 @@ class LoopTurn:
         self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock`: seconds; it goes on within a turn, as some loops' own does not."""
-        self._loop = loop
+        self.loop = loop
         self.clock = clock
         self.share_s = TURN_S
         """Of each client in a turn, and then the frame that has begun."""
         self._line: list[Connection] = []
         """Clients with frames that are left for the next turn."""
-        self._sending: list[Connection] = []
-        self._frames = 0
-        self._is_begun = False
+        self.sending: list[Connection] = []
+        self.frames = 0
+        self.is_begun = False
+        """Whoever sets this calls `flush` before it returns to the loop."""
         self._paused: list[Connection] = []
         self._late: list[Connection] = []
         """Those of them that found the turn overfull: the next begins with them."""
@@ -100,24 +111,22 @@ class LoopTurn:
     @property
     def is_overfull(self) -> bool:
         """The share is still that of fewer senders: until it fits, who is read late waits."""
-        return self._frames >= OVERFULL_FRAMES
+        return self.frames >= OVERFULL_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:
-        was_overfull = self._frames >= OVERFULL_FRAMES
-        self._frames += frames
-        if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
+        """The last of its `frames`; the turn is full, or was."""
+        if self.share_bytes == RECEIVE_BUFFER_BYTES:
             self.share_bytes //= 2
-        if self.share_bytes < RECEIVE_BUFFER_BYTES:
-            paused = self._late if was_overfull else self._paused
-            # The loop would ask this socket again and again, as long as it fills its buffer.
-            if not self._paused and not self._late:
-                self._loop.call_soon(self.flush)
-            paused.append(connection)
-            connection.pause_reading()
+        paused = self._late if self.frames - frames >= OVERFULL_FRAMES else self._paused
+        # The loop would ask this socket again and again, as long as it fills its buffer.
+        if not self._paused and not self._late:
+            self.loop.call_soon(self.flush)
+        paused.append(connection)
+        connection.pause_reading()
 
     def stand_in_line(self, connection: Connection) -> None:
         if not self._line:
-            self._loop.call_soon(self._take_line)
+            self.loop.call_soon(self._take_line)
         self._line.append(connection)
 
     def _take_line(self) -> None:
@@ -152,26 +161,17 @@ class LoopTurn:
         """Nothing of it waits any more."""
         self._unsent_bytes -= self._unsent.pop(connection, 0)
 
-    def begin(self) -> None:
-        """Whoever calls this calls `flush` before it returns to the loop."""
-        self._is_begun = True
-
-    def add(self, connection: Connection) -> None:
-        if not self._sending and not self._is_begun:
-            self._loop.call_soon(self.flush)
-        self._sending.append(connection)
-
     def flush(self) -> None:
-        self._is_begun = False
-        sending, self._sending = self._sending, []
+        self.is_begun = False
+        sending, self.sending = self.sending, []
         for connection in sending:
             connection.flush()
         if self._paused or self._late:
             self._share_again()
-        self._frames = 0
+        self.frames = 0
 
     def _share_again(self) -> None:
-        if self._frames < TURN_FRAMES:
+        if self.frames < TURN_FRAMES:
             self.share_bytes = min(2 * self.share_bytes, RECEIVE_BUFFER_BYTES)
         else:
             self.share_bytes = max(self.share_bytes // 2, LEAST_SHARE_BYTES)
@@ -320,12 +320,20 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
-            self._take(frames)
+            session = self.session
+            is_free = not (self._held or self._is_clogged or self._out_bytes or self.closed)
+            if is_free and len(frames) == 1 and session is not None:
+                session.frame(frames[0])
+            else:
+                self._take(frames)
         except Exception as error:
             contain(error, self)
             return
         if not self.closed:
-            self._loop_turn.took(len(frames), self)
+            turn = self._loop_turn
+            turn.frames += len(frames)
+            if turn.frames >= TURN_FRAMES or turn.share_bytes < RECEIVE_BUFFER_BYTES:
+                turn.took(len(frames), self)
             if self._held or self._has_unfinished or self.decoder.unfinished_bytes > SMALL_BYTES:
                 self._note_unfinished(is_new=bool(frames))
 
@@ -373,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         for number, frame in enumerate(frames):
             if self.closed:
                 return
-            if (self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard:
+            if self.is_deaf:
                 self._held = frames[number:]
                 self.pause_reading()
                 return
@@ -396,6 +404,13 @@ class Connection(asyncio.BufferedProtocol):
         """Its turn has come."""
         self._is_in_line = False
         self._go_on(is_room=False)
+
+    @property
+    def is_deaf(self) -> bool:
+        """What comes waits until there is room for its answer."""
+        return self.closed or (
+            (self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard
+        )
 
     @property
     def is_full(self) -> bool:
@@ -477,9 +492,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._out:
-            self._loop_turn.add(self)
+            turn = self._loop_turn
+            if not turn.sending and not turn.is_begun:
+                turn.loop.call_soon(turn.flush)
+            turn.sending.append(self)
         self._out += buffers
-        self._out_bytes += len(buffers[0]) if len(buffers) == 1 else frame_bytes_of(buffers)
+        for buffer in buffers:
+            self._out_bytes += len(buffer)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:
@@ -513,7 +532,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return 0 if self._transport is None else self._buffered_bytes + self._out_bytes
+        if self._transport is None:
+            return 0
+        buffered = self._transport.get_write_buffer_size() if self._tcp is None else self._buffered_bytes
+        return buffered + self._out_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -535,6 +557,18 @@ class Connection(asyncio.BufferedProtocol):
         sock = self._transport.get_extra_info("socket")
         queued = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         return max(0, self._written_bytes - queued - self._buffered_bytes)
+
+    @property
+    def traffic(self) -> Traffic:
+        """As the kernel counts it."""
+        if self._transport is None or self._transport.is_closing():
+            return Traffic(0, 0, 0)
+        sock = self._transport.get_extra_info("socket")
+        found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        if len(found) < _TCP_INFO.size:  # an old kernel
+            return Traffic(0, 0, 0)
+        round_trip_us, acknowledged_bytes, received_bytes = _TCP_INFO.unpack(found)
+        return Traffic(acknowledged_bytes, received_bytes, round_trip_us)
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""

@@ -20,7 +20,7 @@ closes then.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -135,6 +135,7 @@ class FrameDecoder:
         "_receive",
         "_start",
         "_violation",
+        "unfinished_bytes",
     )
 
     def __init__(
@@ -164,6 +165,8 @@ class FrameDecoder:
         """The buffer of the one large frame on its way; while it is set, `_receive` is empty."""
         self._large_end = 0
         self._violation = ""
+        self.unfinished_bytes = 0
+        """Of the frame that has begun."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -180,11 +183,6 @@ class FrameDecoder:
             return FRAME_HEADER_BYTES - begun
         frame_bytes = int(_HEADER.unpack_from(self._receive, self._start)[3])
         return max(1, frame_bytes - begun)  # a greeting of other software has no such header
-
-    @property
-    def unfinished_bytes(self) -> int:
-        """Of the frame that has begun."""
-        return self._end - self._start if self._large is None else self._large_end
 
     def greets_again(self) -> None:
         """The next frame is still one of the greeting."""
@@ -208,10 +206,13 @@ class FrameDecoder:
             raise ProtocolViolation(self._violation)
         try:
             if self._large is not None:
-                return self._large_updated(count)
-            self._end += count
-            assert self._end <= len(self._receive), (self._end, len(self._receive))
-            return self._take_frames()
+                frames = self._large_updated(count)
+            else:
+                self._end += count
+                assert self._end <= len(self._receive), (self._end, len(self._receive))
+                frames = self._take_frames()
+            self.unfinished_bytes = self._end - self._start if self._large is None else self._large_end
+            return frames
         except ProtocolViolation as violation:
             self._violation = str(violation)
             raise
@@ -241,7 +242,14 @@ class FrameDecoder:
             if header[0] != MAGIC:
                 self._check_other(bytes(receive[start:end]))
                 break
-            self._check_lengths(frame_bytes, control_bytes, count)
+            least = FRAME_HEADER_BYTES + control_bytes + count * (4 + HEADER_BYTES)
+            if (
+                frame_bytes < least
+                or frame_bytes > self._limit_bytes
+                or control_bytes > self._control_limit_bytes
+                or (count == 0 and frame_bytes != least)
+            ):
+                self._refuse_lengths(frame_bytes, control_bytes, count)
             if end - start < frame_bytes:
                 if frame_bytes > LARGE_FRAME_BYTES:
                     self._begin_large(frame_bytes)
@@ -280,7 +288,7 @@ class FrameDecoder:
         if not len(received) - _ANNOUNCEMENT_BYTES < announced_bytes <= self._other_greeting_bytes:
             raise OtherSoftware(received)
 
-    def _check_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> None:
+    def _refuse_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> NoReturn:
         if frame_bytes > self._limit_bytes:
             raise ProtocolViolation(
                 f"a frame of {frame_bytes} bytes is above the limit of {self._limit_bytes} bytes"
@@ -291,11 +299,10 @@ class FrameDecoder:
                 f"a frame of {frame_bytes} bytes cannot hold {control_bytes} bytes of control and"
                 f" {count} entries"
             )
-        if control_bytes > self._control_limit_bytes:
-            raise ProtocolViolation(
-                f"a control part of {control_bytes} bytes is above the limit of"
-                f" {self._control_limit_bytes} bytes"
-            )
+        raise ProtocolViolation(
+            f"a control part of {control_bytes} bytes is above the limit of"
+            f" {self._control_limit_bytes} bytes"
+        )
 
     def _begin_large(self, frame_bytes: int) -> None:
         # numpy because it leaves the memory as it is; a bytearray would be zeroed first.
@@ -354,4 +361,4 @@ def _decode(
                 raise ProtocolViolation("a message carries a batch inside its control part")
             if batch is not None:
                 message = msgspec.structs.replace(message, batch=batch)
-    return Frame(group, message, batch)
+    return tuple.__new__(Frame, (group, message, batch))

@@ -54,6 +54,8 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Of a client that only asks how a member is: it is let in for a moment where others are refused."""
     tls_port: Int = 0
     """Of a peer: where it speaks TLS beside the plain port of `listens_on`; 0: it has one port."""
+    release: Text = ""
+    """Of a peer's software; empty: 0.1.0, which does not say it."""
     user: Text = ""
     """Of a client: who it is, as it will prove where the server has users. Empty: its certificate says
     it, or nothing does."""
@@ -87,6 +89,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     election_timeout_ms: Int = 0
     """How long a silent leader is waited for, at least; 0: not said."""
     tls_port: Int = 0
+    """As in Hello."""
+    release: Text = ""
     """As in Hello."""
 
 

@@ -312,22 +312,28 @@ class Tls:
             self._seen = stamps
             self.reload()
 
-    def reload(self) -> None:
+    def reload(self) -> str:
         """What the files hold by now is for those who come from now on. Where that cannot be, all stays
-        as it is, and the log and `problem` say why."""
+        as it is, and the log and `problem` say why. Returns a sentence of the outcome."""
         try:
             self._read()
-            log.warning(
-                "TLS: read %s again; it is valid until %s", self.options.cert, self._own["notAfter"]
-            )
         except ConfigError as error:
             self._problem = f"the new certificates are not used: {error}"
             log.error("TLS: %s", self._problem)
+            return f"TLS: {self._problem}"
+        until = f"it is valid until {self._own['notAfter']}"
+        log.warning("TLS: read %s again; %s", self.options.cert, until)
+        return f"TLS: read {self.options.cert} again; {until}"
+
+    @property
+    def expires_s(self) -> float:
+        """When the own certificate ends, since 1970."""
+        return ssl.cert_time_to_seconds(self._own["notAfter"])
 
     @property
     def problem(self) -> str:
         """For `status`; empty: none."""
-        left_s = ssl.cert_time_to_seconds(self._own["notAfter"]) - time.time()
+        left_s = self.expires_s - time.time()
         if self._problem or left_s > EXPIRES_SOON_S:
             return self._problem
         ends = f"{'has expired:' if left_s <= 0 else 'expires'} {self._own['notAfter']}"

@@ -22,12 +22,15 @@ class DoorMember:
         node: Callable[[], LedgerNode | None],
         enter: Callable[[Callable[[], None]], None],
         ports: dict[str, str] | None = None,
+        enter_now: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """`node`: the one of now; None while the member begins anew. `enter`: see there. `ports`: where
-        this process listens, by product; a door adds its own."""
+        this process listens, by product; a door adds its own. `enter_now`: see there, or as `enter`."""
         self.ports = {} if ports is None else ports
         self._node = node
         self._enter = enter
+        self.enter_now = enter if enter_now is None else enter_now
+        """As `enter`, in a turn of its own: of a callback of the loop behind which nothing gathers."""
 
     def enter(self, act: Callable[[], None], client: object = None) -> None:
         """Have something done in the next turn; it is forgotten if there is none. `client`: the session

@@ -66,6 +66,8 @@ class LogDrops:
         self._carry_out = carry_out
         self._start: LogStart | None = None
         """Of the drop that is under way."""
+        self._unsaved: LogStart | None = None
+        """It found no space, and the core begins there already: it is saved once there is some."""
         self._is_deleting = False
         self._next_look_ms = 0.0
         self.problem = ""
@@ -87,24 +89,31 @@ class LogDrops:
         if held is not None and held.owed_index > self._store.durable.index:
             # What was owed since the log was installed is owed above another start as well.
             start = msgspec.structs.replace(start, owed_index=held.owed_index)
+        self._save(start)
+        return True
+
+    def _save(self, start: LogStart) -> None:
         try:
             save = self._directory.save_start(start)
         except DiskFull as error:
             self.problem = str(error)
             raise
         self._carry_out()
-        if index > self._raft.begin.index:  # else it was tried before, and there was no space
+        if start.point.index > self._raft.begin.index:  # else it was tried before
             self._raft.drop_before(start.point.entry_id)
         self._start = start
         # Not with the flushes: no append waits for what is dropped.
         self._host.read_later(save, self._saved)
-        return True
 
     def tick(self, now_ms: float) -> None:
-        """What a full disk has kept from being deleted is tried again."""
+        """What a full disk has kept from being saved or deleted is tried again."""
         if now_ms < self._next_look_ms or self.is_under_way:
             return
         self._next_look_ms = now_ms + DELETE_INTERVAL_MS
+        if self._unsaved is not None:
+            with suppress(DiskFull):
+                self._save(self._unsaved)
+            return
         work = self._store.left_to_delete()
         if work is not None:
             self._is_deleting = True
@@ -124,20 +133,25 @@ class LogDrops:
         """While the start comes to disk nothing is cut directly behind it: the next entry lies where
         the start says because of the one that a cut would take away. Async mode alone orders such a
         cut."""
-        if self._start is None:
+        start = self._start or self._unsaved
+        if start is None:
             return False
         cut_index = self._raft.pushes.conflict_of(message)
-        return cut_index is not None and cut_index <= self._start.point.index + 1
+        return cut_index is not None and cut_index <= start.point.index + 1
 
     def _saved(self, result: StoreFailure | LedgerError | None) -> None:
         start, self._start = self._start, None
         assert start is not None
         if isinstance(result, DiskFull):
             self.problem = str(result)
+            if self._unsaved is None or self._unsaved.point.index < start.point.index:
+                self._unsaved = start
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
         self.problem = ""
+        if self._unsaved is not None and self._unsaved.point.index <= start.point.index:
+            self._unsaved = None
         self._carry_out()
         damaged = self._store.damaged
         delete = self._store.drop_before(start)

@@ -10,11 +10,12 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
+    NODE_MESSAGES,
     AnyPeerMessage,
     FirstAdminRequest,
     HeartbeatRequest,
@@ -22,8 +23,10 @@ from quorumlog.consensus.messages import (
     InstallResponse,
     MachinesRequest,
     MachinesResponse,
+    Message,
     NodeMessage,
     PushEntryRequest,
+    PushEntryResponse,
     PushResult,
     PushType,
     RangeRequest,
@@ -36,11 +39,12 @@ from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.log_state.users import KEY_BYTES
+from quorumlog.measures import Taken
 from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.installing import LogReplacement, SnapshotFetcher
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.machine_runner import MachineFactory
-from quorumlog.node.node_parts import NodeParts
+from quorumlog.node.node_parts import PAUSE_MS, NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import DirectorySetBack, Host
 from quorumlog.node.reading import Confirmed
@@ -121,6 +125,17 @@ MOST_HELD_BACK = 64
 """Messages kept while a promise is on its way to the disk; more of them count as lost on the way."""
 
 
+class Measures(NamedTuple):
+    committed: Taken
+    """How long appends of clients took, in microseconds."""
+    batch_records: Taken
+    """Of what this member has appended, as leader and as follower."""
+    batch_bytes: Taken
+    pending: int
+    """Appends that are not committed yet."""
+    pending_bytes: int
+
+
 class LedgerNode:
     def __init__(
         self,
@@ -179,7 +194,12 @@ class LedgerNode:
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, self.first_admin)
         bounds, installed = self.machines.snapshot_bounds, self._installs.installed
         self.retention = Retention(self, host, now_ms, bounds, self._time_marks, installed)
-        self._housekeeping = parts.with_housekeeping(self.retention, self.first_admin)
+        self._housekeeping = parts.with_housekeeping(
+            self.retention,
+            (self._tick, self._next_tick_ms),
+            self.machines.next_wakeup_ms,
+            self.first_admin,
+        )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -192,9 +212,11 @@ class LedgerNode:
         self._held_back: list[Callable[[], None]] = []
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
-        self._disk_hangs = False
+        self._disk_hangs = self._told_disk_full = False
         """As the core and the store were told last."""
-        self._now_ms = now_ms
+        self._now_ms = self._next_clock_ms = now_ms
+        self._clock_ms = -1
+        """This machine's wall clock, of the last time that it was asked."""
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
@@ -217,13 +239,13 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        if self._held is None:
-            self._advance()
-
-    def _advance(self) -> None:
-        now_ms = self._now_ms
-        self.raft.advance(now_ms, self._host.wall_clock_ms())
-        self._time_marks.tick(now_ms)
+        if self._held is not None:
+            return
+        if now_ms >= self._next_clock_ms:
+            self._next_clock_ms = now_ms + PAUSE_MS
+            self._clock_ms = self._host.wall_clock_ms()
+            self._time_marks.tick(now_ms)
+        self.raft.advance(now_ms, self._clock_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -232,11 +254,13 @@ class LedgerNode:
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
         BeginsAnew."""
-        changes_the_log = isinstance(message, PushEntryRequest) and message.push in (
-            PushType.APPEND,
-            PushType.TRUNCATE,
+        is_push, is_beside = isinstance(message, PushEntryRequest), type(message) in NODE_MESSAGES
+        changes_the_log = (
+            isinstance(message, PushEntryRequest)
+            and message.push is not PushType.COMMIT
+            and message.push is not PushType.COMPARE
         )
-        if changes_the_log or isinstance(message, NodeMessage):
+        if changes_the_log or is_beside:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self.carry_out_all()
         if self._held is not None:
@@ -247,8 +271,9 @@ class LedgerNode:
                 self.directory.set_back(message.set_back)
                 raise DirectorySetBack
             return
-        if isinstance(message, NodeMessage):
-            self._beside.receive(message, self._now_ms)
+        if is_beside:
+            beside: Any = message
+            self._beside.receive(beside, self._now_ms)
             self._housekeeping.stir()
             return
         refuse = None
@@ -259,8 +284,9 @@ class LedgerNode:
                 if self._disk_hangs:
                     return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
-        self.raft.step(message, refuse=refuse)
-        if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
+        said: Any = message
+        self.raft.step(said, refuse=refuse)
+        if is_push and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
 
     def _hold_back(self, message: AnyPeerMessage) -> None:
@@ -273,6 +299,27 @@ class LedgerNode:
     def _receive_late(self, message: AnyPeerMessage) -> None:
         with suppress(ProtocolViolation):  # its connection is refused when the sender repeats it
             self.receive(message)
+
+    def may_wait(self, message: Message) -> bool:
+        """It can be heard in a later turn: the answer of a follower to what is committed already."""
+        return (
+            isinstance(message, PushEntryResponse)
+            and message.index <= self.committed_index
+            and self.raft.replication.may_wait(message)
+            and not self.raft.is_transferring
+        )
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Of a leader: that its own disk has taken what was written changes nothing before a follower
+        answers."""
+        return (
+            self.raft.replication.waits_for_others
+            and not self._pending.queued
+            and not self._flusher.has_more
+            and self.durable_committed_index == self.committed_index
+            and self._held is None
+        )
 
     def finish(self, done: Callable[[Any], None], result: Any) -> None:
         """The host hands over what came of work beside the loop, for whoever asked for it."""
@@ -301,7 +348,7 @@ class LedgerNode:
         already once it is committed.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
-        deadline_ms = self.deadline_ms(timeout_ms)
+        deadline_ms = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
         try:
             self._former.check(batch)
             if not machine:
@@ -398,30 +445,50 @@ class LedgerNode:
         self.carry_out_all()
         if self._held is not None:
             self._turn_while_held()
-            return False
-        self._look_at_disk()
-        self.machines.bind(self._now_ms)
+            return True
+        now_ms = self._now_ms
+        if self.machines.is_any_here:
+            self.machines.bind(now_ms)
         if self.readers.queue:
-            self.readers.tick(self._now_ms)
-        while self._pending.queued and self._former.may_form(self._now_ms):
-            self._former.form(self._now_ms)
+            self.readers.tick(now_ms)
+        while self._pending.queued and self._former.may_form(now_ms):
+            self._former.form(now_ms)
             self.carry_out_all()
-        if bool(self._writer.disk_full) != self.raft.lacks_space:
-            self.raft.on_space(bool(self._writer.disk_full))
+        if bool(self._writer.disk_full) != self._told_disk_full:
+            self._told_disk_full = not self._told_disk_full
+            self.raft.on_space(self._told_disk_full)
             self.carry_out_all()
-        while self._flusher.flush_or_report(self._now_ms):
+        while self._flusher.flush_or_report(now_ms):
+            self.carry_out_all()
+        if self.durable_committed_index < self.committed_index:
             self._note_durable_committed()
-            self.carry_out_all()
-        self._note_durable_committed()
-        if self._former.is_gathering:
+        if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once
-        has_pushed = self._pushes.tick(self._now_ms)
-        self.machines.tick(self._now_ms, self.durable_committed_index)
-        self._run_timers()
-        has_ticked_all = self._housekeeping.tick(self._now_ms)
+        has_pushed = self._pushes.waiting and self._pushes.tick(now_ms)
+        if self.machines.is_any_here:
+            self.machines.tick(now_ms, self.durable_committed_index)
+        has_ticked_all = self._housekeeping.tick(now_ms)
         if has_ticked_all or has_pushed:
             self.carry_out_all()
         return has_ticked_all
+
+    def _tick(self, now_ms: float) -> None:
+        """With the housekeeping."""
+        self._look_at_disk()
+        self._pushes.observe(now_ms)
+        if not self.machines.is_any_here:
+            self.machines.tick(now_ms, self.durable_committed_index)
+        if self._writer.disk_full and now_ms >= self._next_space_ms:
+            self._next_space_ms = now_ms + SPACE_INTERVAL_MS
+            self._writer.look_for_space()
+        if now_ms >= self._next_expiry_ms:
+            self._expire()
+        self._flusher.run_timers(now_ms, self.durable_committed_index)
+
+    def _next_tick_ms(self) -> float:
+        wakeup = self._flusher.next_wakeup_ms(self.durable_committed_index)
+        wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
+        return min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup
 
     def _turn_while_held(self) -> None:
         """Clients are sent on, and `status` is answered."""
@@ -451,19 +518,16 @@ class LedgerNode:
         if self._held is not None:
             # The end of the sync brings a turn. Meanwhile appends expire, and problems are looked at.
             return self._now_ms + (EXPIRY_INTERVAL_MS if self._pending.has_any else SPACE_INTERVAL_MS)
-        if self._former.is_gathering:
-            return self._now_ms
-        wakeup = min(
-            self.raft.next_wakeup_ms(),
-            self._flusher.next_wakeup_ms(self.durable_committed_index),
-            self._pushes.next_wakeup_ms(),
-            self.machines.next_wakeup_ms(),
-            self._housekeeping.next_wakeup_ms(),
-        )
-        wakeup = min(wakeup, self.readers.next_wakeup_ms()) if self.readers.queue else wakeup
-        wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
-        wakeup = min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup
-        return min(wakeup, self._former.next_wakeup_ms(self._now_ms))
+        wakeup = min(self.raft.next_wakeup_ms(), self._housekeeping.next_wakeup_ms())
+        if self._pushes.waiting:
+            wakeup = min(wakeup, self._pushes.next_wakeup_ms())
+        if self.machines.is_any_here:
+            wakeup = min(wakeup, self.machines.next_wakeup_ms())
+        if self.readers.queue:
+            wakeup = min(wakeup, self.readers.next_wakeup_ms())
+        if self._pending.queued:
+            wakeup = min(wakeup, self._former.next_wakeup_ms(self._now_ms))
+        return wakeup
 
     def status(self) -> MemberStatus:
         return self.raft.status()
@@ -495,6 +559,17 @@ class LedgerNode:
         """Why what a client has appended was refused, and would be now; empty: it would not be."""
         return self._writer.disk_full or self.raft.replication.space_problem
 
+    @property
+    def measures(self) -> Measures:
+        pending, writer = self._pending, self._writer
+        return Measures(
+            pending.committed.taken(),
+            writer.batch_records.taken(),
+            writer.batch_bytes.taken(),
+            len(pending.queued) + pending.proposed_count,
+            pending.queued_bytes + pending.proposed_bytes,
+        )
+
     def problems(self) -> tuple[str, ...]:
         problems = [*self.raft.status().problems, *self.directory.problems()]
         if self.directory.renewed and self.raft.role is Role.OBSERVER:
@@ -508,14 +583,11 @@ class LedgerNode:
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
+            self.members.lost_majority,
             self._time_marks.problem,
             self.first_admin.problem,
         )
-        problems += [
-            *filter(None, (*own, self.first_admin.problem)),
-            *self._installs.problems(),
-            *self._fetcher.problems(),
-        ]
+        problems += [*filter(None, own), *self._installs.problems(), *self._fetcher.problems()]
         problems += self._snapshots.problems(self._now_ms)
         if self.lost_committed_from is not None:
             problems.append(
@@ -575,7 +647,7 @@ class LedgerNode:
         ready, self._held = self._held, None
         assert ready is not None, "nothing was held"
         self._carry_out(ready)
-        self._advance()
+        self.advance(self._now_ms)
         held_back, self._held_back, self._messages_held_back = self._held_back, [], 0
         for enter in held_back:
             enter()
@@ -615,7 +687,9 @@ class LedgerNode:
             self.log_state.commit(ready.committed_index)
             if self.raft.role is Role.LEADER:
                 self._pending.complete(
-                    ready.committed_index, self._host.weakest_durability(self.directory.durability)
+                    ready.committed_index,
+                    self._host.weakest_durability(self.directory.durability),
+                    self._now_ms,
                 )
                 self.readers.commit(ready.committed_index)
                 self.orders.commit(ready.committed_index)
@@ -623,7 +697,6 @@ class LedgerNode:
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
             self.confirmations.grant(grant.number)
-        self._note_durable_committed()
 
     def _lose_committed(self, index: int) -> None:
         lowest = self.lost_committed_from
@@ -661,14 +734,6 @@ class LedgerNode:
         index = min(self.committed_index, self.raft.durable_index)
         if index > self.durable_committed_index:
             self.durable_committed_index = index
-
-    def _run_timers(self) -> None:
-        if self._writer.disk_full and self._now_ms >= self._next_space_ms:
-            self._next_space_ms = self._now_ms + SPACE_INTERVAL_MS
-            self._writer.look_for_space()
-        if self._now_ms >= self._next_expiry_ms:
-            self._expire()
-        self._flusher.run_timers(self._now_ms, self.durable_committed_index)
 
     def _expire(self) -> None:
         self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
@@ -56,6 +56,14 @@ def membership_of(body: MembershipBody) -> Membership:
 
 def body_of(membership: Membership, replaced: tuple[Replica, ...] = ()) -> MembershipBody:
     return MembershipBody(*membership, replaced)
+
+
+def _ids(replicas: Iterable[Replica]) -> set[str]:
+    return {replica.member_id for replica in replicas}
+
+
+def _leaving(body: MembershipBody) -> set[str]:
+    return _ids(body.old) - _ids((*body.new, *body.learners))
 
 
 def replaced_by(
@@ -368,10 +376,16 @@ class LogStateKeeper:
         state = None if self.states is None else self.states.appended
         return state if isinstance(state, LogState) else None
 
-    def admit_own(self, kind: EntryKind, leaving: Collection[str] = ()) -> None:
-        """This leader is about to write such an entry. `leaving`: ids of members that it removes, and
-        who need not know it: one that is lost for good must not keep everybody from removing it. Raises
-        LeaderNotReady, UpgradeNotFinished, LevelNotTold while not every member knows it, DiskFull."""
+    def admit_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
+        """This leader is about to write such an entry. Raises as `check_own`, and DiskFull."""
+        self.check_own(kind, membership)
+        if kind is EntryKind.USERS:
+            self._directory.note_users()
+        self._directory.allow_control_entries(_level_of_kind(kind))
+
+    def check_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
+        """Whether this leader may write such an entry. `membership`: which it would say. Raises
+        LeaderNotReady, UpgradeNotFinished, LevelNotTold while not every member knows it."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
@@ -384,9 +398,13 @@ class LogStateKeeper:
                     " finish once every member runs this release"
                 )
             # Whoever was removed stays connected for a moment.
-            members = {each.member_id for each in self._raft.status().membership.members()}
+            members = _ids(self._raft.status().membership.members())
             untold = members.intersection(self._host.members_below(level))
-            below = [each for each in sorted(untold) if each not in leaving]
+            leaving = set() if membership is None else _leaving(membership)
+            if leaving:
+                # One that is lost for good must not keep everybody from removing it, or another one.
+                untold = untold.intersection(_ids(self._raft.connected)) - leaving
+            below = sorted(untold)
             if below:
                 raise LevelNotTold(
                     f"{kind.name} entries need level {level} of the log's format, and"
@@ -394,14 +412,11 @@ class LogStateKeeper:
                     " start it with this release, or remove it if it is lost"
                     f" (quorumlog member remove {below[0]})"
                 )
-        if kind is EntryKind.USERS:
-            self._directory.note_users()
-        self._directory.allow_control_entries(level)
 
     def check_reads(self, member_id: str) -> None:
         """Somebody who is connected is to become a member. Raises LevelNotTold where it is of a release
         that could not read this log: it would wait for ever."""
-        level = self.appended_state().level
+        level = max(self.appended_state().level, self._directory.formation.level)
         if member_id in self._host.members_below(level):
             raise LevelNotTold(
                 f"{member_id} runs an earlier release, which cannot read this log, since it may have"
@@ -415,7 +430,7 @@ class LogStateKeeper:
         state, present = self.appended_state(), self._raft.status().membership
         before = () if state.membership is None else state.membership.replaced
         replaced = replaced_by(wanted, present.members(), before)
-        staying = {replica.member_id for replica in wanted.final().members()}
+        staying = _ids(wanted.final().members())
         if state.level < REPLACED_LEVEL and staying.intersection(
             self._host.members_below(REPLACED_LEVEL)
         ):

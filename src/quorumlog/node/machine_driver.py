@@ -445,9 +445,11 @@ class MachineDriver:
         binding: Machine | None,
         committed_index: int,
         orders: tuple[SteppedOver, ...] = (),
+        *,
+        may_apply_here: bool = True,
     ) -> None:
         """`committed_index`: up to here entries are committed and on this member's disk. `orders`: the
-        committed ones, of all machines."""
+        committed ones, of all machines. `may_apply_here`: on the loop, what is quick."""
         self.expire(now_ms)
         if self._abandoned is not None:
             self._abandon()
@@ -475,7 +477,10 @@ class MachineDriver:
         elif self.applied is not None and self._saving is None and self.snapshots.is_due(now_ms):
             self._save(self._runner, self.applied)
         elif self.applied_index < committed_index:
-            self._apply(self._runner, committed_index)
+            before = self.applied_index
+            self._apply(self._runner, committed_index, may_apply_here)
+            if self.applied_index > before:
+                self.tick(now_ms, binding, committed_index, orders, may_apply_here=False)
         elif self._saving is not None and not self._saving.is_away:
             self._write_slice(self._saving)
 
@@ -613,7 +618,7 @@ class MachineDriver:
 
     # ---------------------------------------------------------------- applying
 
-    def _apply(self, runner: MachineRunner, committed_index: int) -> None:
+    def _apply(self, runner: MachineRunner, committed_index: int, may_apply_here: bool) -> None:
         store = self._store
         try:
             found = self._readable(self.applied_index + 1, committed_index + 1, APPLY_BYTES)
@@ -623,7 +628,12 @@ class MachineDriver:
         most, left_out = self._most_entries(), self._left_out
         self._applying_since_ms = self._now_ms
         if isinstance(found, EntryBatch):
-            self._submit(partial(runner.apply, _at_most(found, most), left_out), self._applied)
+            piece = _at_most(found, most)
+            if may_apply_here and self._saving is None and runner.is_quick(piece):
+                self._applied(_applied_here(runner, piece, left_out))
+                self._applying_since_ms = None
+            else:
+                self._submit(partial(runner.apply, piece, left_out), self._applied)
             return
         cold = found
 
@@ -775,6 +785,15 @@ class MachineDriver:
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
         self._submit(partial(answers_of, ready, runner), answered, also_late=True)
+
+
+def _applied_here(
+    runner: MachineRunner, batch: EntryBatch, left_out: frozenset[LeftOut]
+) -> Turn | StoreFailure | LedgerError:
+    try:
+        return runner.apply(batch, left_out)
+    except (StoreFailure, LedgerError) as error:
+        return error
 
 
 def _at_most(batch: EntryBatch, count: int) -> EntryBatch:

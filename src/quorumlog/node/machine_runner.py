@@ -101,6 +101,10 @@ class Turn(NamedTuple):
         return sum(each.size_bytes for each in self.results)
 
 
+MOST_QUICK_ENTRIES = 64
+MOST_QUICK_BYTES = 64 * 1024
+
+
 class MachineRunner:
     def __init__(
         self,
@@ -138,6 +142,13 @@ class MachineRunner:
         self._kept = KeptResults(kept)
         if is_older:
             self._kept.skip()
+
+    def is_quick(self, batch: EntryBatch) -> bool:
+        """`apply` may be called on the loop."""
+        if batch.count > MOST_QUICK_ENTRIES or batch.total_bytes > MOST_QUICK_BYTES:
+            return False
+        own = entries_of(batch, self._channel)
+        return own.count > 0 and self.machine.is_quick(own)
 
     def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> Turn:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends

@@ -10,13 +10,14 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role, RoleChange
-from quorumlog.entry import EntryId, Replica
-from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
+from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, TransferFailed
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.transfers import TransferOutcome, Transfers
 
 LOOK_MS = 500
+RETRY_MS = 500
 
 
 class LostDirectories:
@@ -148,6 +149,24 @@ class MemberChanges:
             " `quorumlog member` changes it"
         )
 
+    @property
+    def lost_majority(self) -> str:
+        """In a sentence; empty if those that vote could elect a leader, as far as this member knows."""
+        status, connected = self._raft.status(), self._raft.connected
+        if status.leader is not None or status.role not in (Role.FOLLOWER, Role.CANDIDATE):
+            return ""
+        voters = status.membership.voters()
+        renewed = {other.member_id for other in connected if other not in status.membership.members()}
+        lost = [v for v in voters if v.member_id in renewed and v not in (*connected, status.replica)]
+        if status.membership.has_quorum([voter for voter in voters if voter not in lost]):
+            return ""
+        names = ", ".join(voter.member_id for voter in lost)
+        return (
+            f"{names} runs on another directory than the one that votes, and without that one nobody"
+            " can be elected: start it with the one that votes, or, if that is lost, stop all members"
+            " and run quorumlog recover --unsafe on the directory of one that has lost nothing"
+        )
+
     # ---------------------------------------------------------------- what is asked for
 
     def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
@@ -163,12 +182,14 @@ class MemberChanges:
                 done(wanted)
                 return
             self._raft.members.check(wanted)
+            body = self._log_state.membership_body(wanted)
             if change.dry_run:
+                self._log_state.check_own(EntryKind.MEMBERSHIP, body)
                 done(wanted.final())
             elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
-                self._propose(self._log_state.membership_body(wanted))
+                self._propose(body)
                 self._done = done
         except LedgerError as error:
             done(error)
@@ -213,6 +234,10 @@ class MemberChanges:
 
     def _with_learner(self, present: Membership, change: MemberChange) -> Membership:
         member_id = change.member_id
+        if any(learner.member_id == member_id for learner in present.learners):
+            raise MembershipRefused(
+                f"{member_id} is a learner already; quorumlog member promote {member_id} lets it vote"
+            )
         if any(replica.member_id == member_id for replica in present.members()):
             raise MembershipRefused(
                 f"{member_id} is a member already; `member replace` gives it another directory"
@@ -233,7 +258,7 @@ class MemberChanges:
             raise MembershipRefused(
                 f"{member_id} does not answer{where}: start it with the same --group, and with itself"
                 " and the present members in --members",
-                retry_after_ms=500,
+                retry_after_ms=RETRY_MS,
             )
         members = self._raft.status().membership.members()
         known = self._raft.members.ever_known
@@ -263,15 +288,19 @@ class MemberChanges:
         fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
         nearest = max(fit or voters, key=lambda peer: peer.water_mark, default=None)
         if nearest is None:
-            done(MembershipRefused("nobody else can lead: no other voter is connected"))
+            reason = "nobody else can lead: no other voter is connected"
+            done(MembershipRefused(reason, retry_after_ms=RETRY_MS))
             return
 
         def handed_over(outcome: TransferOutcome) -> None:
-            refusal = self._refusal_unless_leading()
-            if isinstance(outcome, LedgerError):
+            if isinstance(outcome, TransferFailed):
+                reason = f"{self._own_id} leads, and nobody takes over: {outcome}"
+                done(MembershipRefused(reason, retry_after_ms=RETRY_MS))
+            elif isinstance(outcome, LedgerError):
                 done(outcome)
             else:
-                done(refusal or MembershipRefused("it leads again", retry_after_ms=100))
+                again = MembershipRefused(f"{self._own_id} leads again", retry_after_ms=RETRY_MS)
+                done(self._refusal_unless_leading() or again)
 
         self._transfers.request(
             nearest.replica.member_id, self._now_ms, handed_over, "it is to be removed"

@@ -279,9 +279,16 @@ class NodeParts:
             self.repairer.found,
         )
 
-    def with_housekeeping(self, retention: Retention, first_admin: FirstAdmin) -> Housekeeping:
-        """What waits for the pauses between the turns of appends."""
+    def with_housekeeping(
+        self,
+        retention: Retention,
+        own: tuple[Callable[[float], None], Callable[[], float]],
+        machines: Callable[[], float],
+        first_admin: FirstAdmin,
+    ) -> Housekeeping:
+        """What waits for the pauses between the turns of appends. `own`: the node's."""
         ticks = (
+            own[0],
             self.installs.tick,
             self.snapshots.tick,
             self.transfers.tick,
@@ -295,6 +302,8 @@ class NodeParts:
             first_admin.tick,
         )
         wakeups = (
+            own[1],
+            machines,
             self.installs.next_wakeup_ms,
             self.snapshots.next_wakeup_ms,
             self.transfers.next_wakeup_ms,

@@ -96,13 +96,20 @@ class OperatorOrders:
     def _refuse_unless_all_answer(self) -> None:
         """Who is away may run another release when it comes back than it has told."""
         status = self._raft.status()
-        connected = {peer.replica for peer in status.peers}
+        connected = self._raft.connected
         silent = [
             each.member_id
             for each in status.membership.members()
             if each != status.replica
             and (each not in connected or status.answered_ms_ago.get(each, math.inf) > self._silent_ms)
         ]
+        members = status.membership.members()
+        for other in connected:
+            if other.member_id in silent and other not in members:
+                raise LevelNotTold(
+                    f"{other.member_id} runs on another directory than the one that is a member:"
+                    f" quorumlog member replace {other.member_id} comes first"
+                )
         if silent:
             raise LevelNotTold(
                 f"{', '.join(silent)} does not answer {status.replica.member_id}, which leads, so nobody"

@@ -17,6 +17,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import Epoch
+from quorumlog.measures import Histogram
 from quorumlog.node.ports import EntryFiller
 
 AppendOutcome = AppendReceipt | LedgerError
@@ -116,6 +117,10 @@ class PendingAppends:
         """When the oldest queued append came; meaningless while none is queued."""
         self._proposed: deque[PendingAppend] = deque()
         """By `last_index`, ascending; all of one term."""
+        self._formed: deque[tuple[int, float, int]] = deque()
+        """(last index, since when its oldest append waits, how many) of each batch of appends in it."""
+        self.committed = Histogram()
+        """How long appends took, in microseconds."""
         self.proposed_bytes = 0
         """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
         self._judged: dict[PendingAppend, tuple[float, AppendOutcome]] = {}
@@ -130,14 +135,17 @@ class PendingAppends:
 
     def take_queued(self, limit_bytes: int | None = None) -> list[PendingAppend]:
         """The oldest queued appends, all or until they hold `limit_bytes`; at least one if any."""
-        taken, kept = self.queued, []
-        if limit_bytes is not None and self.queued_bytes > limit_bytes:
-            size_bytes = 0
-            for count, append in enumerate(taken, 1):
-                size_bytes += append.size_bytes
-                if size_bytes >= limit_bytes:
-                    taken, kept = taken[:count], taken[count:]
-                    break
+        taken: list[PendingAppend] = self.queued
+        if limit_bytes is None or self.queued_bytes <= limit_bytes:
+            self.queued, self.queued_bytes = [], 0
+            return taken
+        kept: list[PendingAppend] = []
+        size_bytes = 0
+        for count, append in enumerate(taken, 1):
+            size_bytes += append.size_bytes
+            if size_bytes >= limit_bytes:
+                taken, kept = taken[:count], taken[count:]
+                break
         self._keep(kept)
         return taken
 
@@ -152,15 +160,20 @@ class PendingAppends:
 
     def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
         """One without a batch is of a control entry."""
-        index = first.index
+        index, term = first.index, first.term
+        are_of_clients = appends[0].batch is not None
         for append in appends:
-            append.term = first.term
-            append.first_index = index + (append.lead is not None)
-            index += 1 if append.batch is None else append.entry_count
+            append.term = term
+            append.first_index = index
+            if append.lead is not None:
+                append.first_index = index = index + 1
+            index += 1 if append.batch is None else append.batch.count
             append.last_index = index - 1
             append.batch = append.lead = None
             self.proposed_bytes += append.size_bytes
             self._proposed.append(append)
+        if are_of_clients:
+            self._formed.append((index - 1, self.queued_since_ms, len(appends)))
 
     def answer_once_confirmed(self, append: PendingAppend, outcome: AppendOutcome) -> None:
         """Not before a majority has confirmed the leader; then `answer_once_committed`, or `settle`."""
@@ -178,8 +191,11 @@ class PendingAppends:
         if self._judged.pop(append, None) is not None:
             append.answer(outcome)
 
-    def complete(self, committed_index: int, durability: Durability) -> None:
+    def complete(self, committed_index: int, durability: Durability, now_ms: float) -> None:
         """Answer everything up to `committed_index`; the caller still leads in the term of them all."""
+        while self._formed and self._formed[0][0] <= committed_index:
+            _, since_ms, count = self._formed.popleft()
+            self.committed.add(int(1000 * (now_ms - since_ms)), count)
         proposed = self._proposed
         while proposed and proposed[0].last_index <= committed_index:
             append = proposed.popleft()
@@ -207,6 +223,7 @@ class PendingAppends:
 
     def lose(self, reason: str, refusal: LedgerError) -> None:
         proposed, self._proposed = self._proposed, deque()
+        self._formed.clear()
         self.proposed_bytes = 0
         for append in proposed:
             append.answer(OutcomeUnknown(reason))

@@ -244,29 +244,29 @@ class _Span(NamedTuple):
 
 class Feedings:
     def __init__(self) -> None:
-        self._spans: dict[Replica, _Span] = {}
+        self.spans: dict[Replica, _Span] = {}
 
     def on_sent(self, replica: Replica, stop_position: int, now_ms: float) -> None:
         """Entries up to there, out of files."""
-        span = self._spans.get(replica)
+        span = self.spans.get(replica)
         if span is None or stop_position < span.position or now_ms - span.sent_ms > FORGOTTEN_MS:
-            self._spans[replica] = _Span(stop_position, now_ms, now_ms, stop_position, -1)
+            self.spans[replica] = _Span(stop_position, now_ms, now_ms, stop_position, -1)
             return
         begun_ms, begun_position, rate = span.begun_ms, span.begun_position, span.bytes_per_second
         elapsed_ms = now_ms - begun_ms
         if elapsed_ms >= LOOK_MS:
             rate = round((stop_position - begun_position) * 1000 / elapsed_ms)
             begun_ms, begun_position = now_ms, stop_position
-        self._spans[replica] = _Span(stop_position, now_ms, begun_ms, begun_position, rate)
+        self.spans[replica] = _Span(stop_position, now_ms, begun_ms, begun_position, rate)
 
     def on_caught_up(self, replica: Replica) -> None:
         """It gets what was just appended, out of memory."""
-        if self._spans:
-            self._spans.pop(replica, None)
+        if self.spans:
+            self.spans.pop(replica, None)
 
     def of(self, replica: Replica, end_position: int, now_ms: float) -> Feeding | None:
         """None: it is not being fed."""
-        span = self._spans.get(replica)
+        span = self.spans.get(replica)
         if span is None or span.position >= end_position or now_ms - span.sent_ms > FORGOTTEN_MS:
             return None
         rate = span.bytes_per_second
@@ -306,31 +306,34 @@ class PushSender:
         self._on_damage = on_damage
         self._feedings = Feedings()
         self._now_ms = 0.0
-        self._waiting: list[PushOrder] = []
+        self.waiting: list[PushOrder] = []
         """For entries in files, until their followers' turn comes; at most one for each follower."""
 
     def push(self, order: PushOrder) -> None:
         """Every order is reported exactly once, also one that time has overtaken."""
         recent = self._recent.take(order.first_index, order.stop_index, order.limit_bytes)
         if recent is not None:
-            self._feedings.on_caught_up(order.to)
+            if self._feedings.spans:
+                self._feedings.on_caught_up(order.to)
             self._send(order, recent.batch, recent.previous_chain, cold=False)
         elif self._pace.is_open(order.to):
             self._read(order)
         else:
-            self._waiting.append(order)
+            self.waiting.append(order)
 
-    def tick(self, now_ms: float) -> bool:
-        """Once a turn, when everything that it brought is appended. True if orders had waited for it."""
+    def observe(self, now_ms: float) -> None:
+        """How much was appended since the last time."""
         self._now_ms = now_ms
         if self._raft.role is Role.LEADER:
             if self._raft.term != self._paced_term:
                 self._paced_term = self._raft.term
                 self._pace.begin(now_ms, self._store.end.position)
             self._pace.observe(now_ms, self._store.end.position)
-        if not self._waiting:
-            return False
-        waiting, self._waiting = self._waiting, []
+
+    def tick(self, now_ms: float) -> bool:
+        """In each turn in which orders wait, when everything that it brought is appended."""
+        self.observe(now_ms)
+        waiting, self.waiting = self.waiting, []
         for order in waiting:
             if self._is_of_this_term(order):
                 self.push(order)
@@ -345,9 +348,7 @@ class PushSender:
         return self._feedings.of(to, self._store.end.position, self._now_ms)
 
     def next_wakeup_ms(self) -> float:
-        if not self._waiting:
-            return NEVER
-        return min([self._pace.next_ms(order.to) for order in self._waiting])
+        return min([self._pace.next_ms(order.to) for order in self.waiting])
 
     def _is_of_this_term(self, order: PushOrder) -> bool:
         """What it names is still this log: a leader cuts nothing."""

@@ -98,6 +98,8 @@ class StateMachineCaller:
             )
             for name, factory in factories.items()
         }
+        self.is_any_here = bool(self._drivers)
+        """This member was started with a state machine."""
         self.hand_over = HandOver(
             member.replica,
             member.raft,

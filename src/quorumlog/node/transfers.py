@@ -101,7 +101,7 @@ class Transfers:
             self._tick_of_stop(now_ms, self._stop_done)
 
     def role_changed(self, change: RoleChange) -> None:
-        if change.role is Role.FOLLOWER and change.leader_id is not None:
+        if change.role is not Role.LEADER and change.leader_id is not None:
             self._to = ""
             self._end(change)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import MIB, GroupConfig, StoreConfig
+from quorumlog.config import KIB, MIB, GroupConfig, StoreConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import AppendOrder, Envelope, Ready, Role
@@ -34,6 +34,7 @@ from quorumlog.errors import (
 )
 from quorumlog.header_array import Int64Array
 from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
+from quorumlog.measures import Histogram
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper, membership_of
 from quorumlog.node.pending_appends import PendingAppend, PendingAppends
@@ -221,8 +222,9 @@ class BatchFormer:
         self._sessions = sessions
         self._time_marks = time_marks
         self._wall_clock_ms = wall_clock_ms
-        self._is_gathering = False
-        """As decided last, see `_gathers`; meaningless while none is queued."""
+        self.is_gathering = False
+        """The next batch waits for one more turn, which comes at once: the last one brought appends. As
+        decided last; meaningless while none is queued."""
         self._gathered = 0
         """Appends queued when it was last decided to wait."""
         self._gathering_turns = 0
@@ -280,7 +282,7 @@ class BatchFormer:
         answers would otherwise drift apart into ever smaller batches.
         """
         pending = self._pending
-        self._is_gathering = False
+        self.is_gathering = False
         if self._transfers.holds_appends:
             return False
         if pending.queued_bytes >= self._config.consensus.push_limit_bytes:
@@ -291,8 +293,8 @@ class BatchFormer:
             return True  # a hung disk of the leader's own: the followers' may be well
         if self._flusher.holds_appends or 2 * len(pending.queued) < pending.proposed_count:
             return False
-        self._is_gathering = self._gathers()
-        return not self._is_gathering
+        self.is_gathering = self._gathers()
+        return not self.is_gathering
 
     def _gathers(self) -> bool:
         """Whether the batch waits for one more turn: the last one has brought appends. A single writer
@@ -305,15 +307,10 @@ class BatchFormer:
             return True
         return False
 
-    @property
-    def is_gathering(self) -> bool:
-        """The next batch waits for one more turn, which comes at once: the last one brought appends."""
-        return self._is_gathering and bool(self._pending.queued)
-
     def next_wakeup_ms(self, now_ms: float) -> float:
-        """When to ask `may_form` again, unless it gathers. A flush that ends brings a turn itself."""
-        if not self._pending.queued:
-            return NEVER
+        """Something is queued: when to ask `may_form` again. A flush that ends brings a turn itself."""
+        if self.is_gathering:
+            return now_ms
         lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms
         return lingers_until_ms if now_ms < lingers_until_ms else NEVER
 
@@ -331,8 +328,11 @@ class BatchFormer:
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
         judged: list[Judged] = []
         unmet: list[Unmet] = []
-        plain = [each for each in appends if each.place is None and each.expected_last is None]
-        are_plain = len(plain) == len(appends)
+        are_plain = True
+        for append in appends:
+            if append.place is not None or append.expected_last is not None:
+                are_plain = False
+                break
         if not are_plain:
             appends, judged = self._sessions.judge(appends)
             appends, unmet = self._conditions.judge(appends, len(in_front))
@@ -340,8 +340,13 @@ class BatchFormer:
             self._conditions.refuse(unmet)
             self._sessions.answer(judged)
             return
-        batches = in_front + [b for a in appends for b in (a.lead, a.batch) if b is not None]
-        batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
+        only = appends[0].batch if len(appends) == 1 and are_plain and not in_front else None
+        if only is not None:
+            batch = only
+        else:
+            batch = EntryBatch.concatenate(
+                in_front + [b for a in appends for b in (a.lead, a.batch) if b is not None]
+            )
         try:
             positions = self._plan(batch)
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
@@ -352,15 +357,17 @@ class BatchFormer:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
-        self._fill(appends, batch, len(in_front), first, positions)
+        if only is None or appends[0].filler is not None:
+            self._fill(appends, batch, len(in_front), first, positions)
         has_leads = not are_plain and any(append.lead is not None for append in appends)
         has_controls = bool(in_front) or has_leads
         self._writer.promised.append(Promised(first.index, batch, positions, has_controls))
         first_data = EntryId(first.index + len(in_front), first.term)
         self._pending.propose(appends, first_data)
         self._conditions.proposed(first_data, batch.count - len(in_front))
-        self._conditions.refuse(unmet)
-        self._sessions.answer(judged)
+        if not are_plain:
+            self._conditions.refuse(unmet)
+            self._sessions.answer(judged)
 
     def _fill(
         self,
@@ -397,15 +404,12 @@ class BatchFormer:
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        leaving = {each.member_id for each in body.old} if isinstance(body, Membership) else set()
-        if isinstance(body, Membership):
-            leaving -= {each.member_id for each in (*body.new, *body.learners)}
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(
             batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
         )
         # Behind that: where there is no space, nothing is written that an earlier release does not read.
-        self._writer.log_state.admit_own(kind, leaving)
+        self._writer.log_state.admit_own(kind, body if isinstance(body, Membership) else None)
         if isinstance(body, Membership):
             entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
         else:
@@ -499,6 +503,8 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 
 MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
+LOOK_AHEAD_BYTES = 64 * KIB
+"""Short beside the shortest step of space."""
 """Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
 space for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
 
@@ -527,9 +533,13 @@ class Flusher:
         self._after_durable: deque[tuple[int, Envelope]] = deque()
         """Messages that wait for the sync of their Ready, in order."""
         self._task: SyncTask | None = None
+        self._task_number = -1
+        """Newest Ready of the flush that began last."""
         self.waits_since_ms: float | None = None
         """When the flush that is on its way was asked for; None: there is none."""
         self._next_flush_ms = now_ms
+        self._looked_ahead_position = -LOOK_AHEAD_BYTES
+        """Where the log ended when it was asked last whether space is to be made ahead."""
         self._point_unsynced = False
         """A sync has ended whose durable point is written but not synced itself."""
         self._next_point_sync_ms = now_ms
@@ -545,6 +555,11 @@ class Flusher:
         return self._is_sync and self._task is not None
 
     @property
+    def has_more(self) -> bool:
+        """Something was written, or waits to be sent, behind what the flush on its way began with."""
+        return bool(self._after_durable) or self._task_number != self._carried_number
+
+    @property
     def is_idle(self) -> bool:
         """Everything carried out has been reported."""
         return self._task is None and self._durable_number == self._carried_number
@@ -558,7 +573,7 @@ class Flusher:
 
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
-        if not self._syncs_first:
+        if not (self._is_sync or self._syncs_first):
             if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
                 self._start(now_ms)
@@ -585,7 +600,7 @@ class Flusher:
         if task is None:
             return False
         self._task, self.waits_since_ms = task, now_ms
-        number = self._carried_number
+        self._task_number = number = self._carried_number
         self._host.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
 
@@ -598,6 +613,10 @@ class Flusher:
         self._point_unsynced = True
         if number > self._durable_number:
             self._report(number)
+        end_position = self._store.end.position
+        if abs(end_position - self._looked_ahead_position) < LOOK_AHEAD_BYTES:
+            return
+        self._looked_ahead_position = end_position
         space = self._store.space_ahead()
         if space is not None:
             self._host.flush_later(space, _raise_failure)
@@ -770,6 +789,8 @@ class LogWriter:
         """Why data was refused for lack of space; empty again once the very same would be taken. Were it
         so once less is taken, leaders with full disks would hand over to each other without end."""
         self._refused_sizes: Int64Array | None = None
+        self.batch_records, self.batch_bytes = Histogram(), Histogram()
+        """Of what was appended."""
 
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
         """Look at the last entry that this log shares with a push, while the one behind still proves its
@@ -781,6 +802,11 @@ class LogWriter:
         """
         if message.push is PushType.APPEND:
             checked_entries(message)
+            end, previous = self._store.end, message.previous
+            continues = previous.index == end.index and previous.term == end.term
+            if continues and message.previous_chain == end.chain and self._look is None:
+                self._contradiction = None
+                return True
         shared_index = self._raft.pushes.last_shared_index(message)
         if shared_index is None:
             return True
@@ -853,8 +879,9 @@ class LogWriter:
 
         Raises ProtocolViolation where they lie elsewhere in the sender's log.
         """
-        batch = message.batch
-        if self._raft.pushes.last_shared_index(message) == message.last_index:
+        batch, end, previous = message.batch, self._store.end, message.previous
+        is_at_end = previous.index == end.index and previous.term == end.term
+        if not is_at_end and self._raft.pushes.last_shared_index(message) == message.last_index:
             return True  # it is all here; the answer to its first copy was lost
         waiting = [push.batch for push in self._raft.pushes.waiting_pushes]
         try:
@@ -871,7 +898,7 @@ class LogWriter:
         except DiskFull as error:
             self.refuse(batch.sizes, error)
             return False
-        if message.previous == self._store.end.entry_id:
+        if is_at_end:
             check_positions(batch, positions[: batch.count])
             if not waiting:
                 self._planned = batch
@@ -895,8 +922,11 @@ class LogWriter:
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
         """Raises DiskFull. What no election needs leaves the reserve of the no-ops alone. Data in front
         of an entry that lets segments go is let in with it: else a full disk would stay so."""
-        sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
+        first = batches[0]
+        sizes = first.sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
         try:
+            if not first.may_use_reserve:
+                return self._store.plan(sizes)
             return self._store.plan(
                 sizes,
                 control=all(batch.may_use_reserve for batch in batches),
@@ -938,6 +968,8 @@ class LogWriter:
             assert batch.count == order.count, (batch.count, order.count)
             batch.stamp(order.first_index, order.term, positions, previous.chain)
         self._store.append(batch)
+        self.batch_records.add(batch.count)
+        self.batch_bytes.add(batch.total_bytes)
         self._planned = None
         self._recent.add(batch, previous.chain)
         borders = self._store.borders.crossed(previous, batch)

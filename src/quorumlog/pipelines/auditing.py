@@ -27,7 +27,7 @@ from quorumlog.errors import (
 )
 from quorumlog.header_array import HEADER_DTYPE, UInt64Array, field_of
 from quorumlog.pipelines.archive import Archive
-from quorumlog.pipelines.archive_rows import check
+from quorumlog.pipelines.archive_parts import check
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import Place, as_seen_anywhere, chain_at_end, open_log
 from quorumlog.pipelines.tables.target import holes_of, table_at

@@ -12,7 +12,7 @@ from quorumlog.config import is_staging_name
 from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.control_entries import MachineName
 from quorumlog.net.access import EVERYBODY, Access
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import DoorMember, LedgerNode, MachineFactory
 from quorumlog.node.machine_driver import Answer
 from quorumlog.server.node_driver import NodeDriver
 
@@ -108,7 +108,16 @@ def _member_of(
         if driver is not None:
             driver.enter(None, act)
 
-    return DoorMember(lambda: None if (driver := running()) is None else driver.node, enter, ports)
+    def enter_now(act: Callable[[], None]) -> None:
+        driver = running()
+        if driver is not None:
+            driver.enter_now(act)
+
+    def node() -> LedgerNode | None:
+        driver = running()
+        return None if driver is None else driver.node
+
+    return DoorMember(node, enter, ports, enter_now)
 
 
 # ----------------------------------------------------------------

@@ -38,6 +38,7 @@ from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk, kept_descriptors
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
+from quorumlog.wire.client_messages import ReloadResponse
 
 
 class Reopening:
@@ -186,6 +187,8 @@ class LedgerServer:
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs; None: it has not started."""
         self._loop_turn: LoopTurn
         self._names: NameLookup
         self._dialler: Dialler
@@ -237,14 +240,21 @@ class LedgerServer:
         await self.stop()
         return EXIT_FAILED if self.failure is not None else EXIT_CLEAN
 
-    def hung_up(self) -> None:
+    def hung_up(self) -> ReloadResponse:
         """What SIGHUP does; a subclass that knows where its configuration comes from reloads it."""
         if self._tls is not None:
-            self._tls.reload()
-        else:
-            log.warning("SIGHUP: nothing to reload")
+            return self._reloaded([self._tls.reload()])
+        log.warning("SIGHUP: nothing to reload")
+        return self._reloaded(["nothing to reload"])
 
-    def reload(self, groups: Sequence[GroupConfig]) -> None:
+    def _reloaded(self, changed: Sequence[str], needs_restart: Sequence[str] = ()) -> ReloadResponse:
+        return ReloadResponse(
+            member_id=self.groups[0].member_id,
+            changed=tuple(changed),
+            needs_restart=tuple(needs_restart),
+        )
+
+    def reload(self, groups: Sequence[GroupConfig]) -> ReloadResponse:
         """Take over what may change while members run; the log says what did, and what needs a restart.
         Raises ConfigError where that does not go together, and then nothing has changed."""
         wanted = {config.group: config for config in with_staging(groups)}
@@ -253,18 +263,23 @@ class LedgerServer:
             for group, driver in self._drivers.items()
             if group in wanted
         ]
+        changed, needs_restart = [], []
         for group in sorted(set(wanted) ^ set(self._drivers)):
             log.warning("reload: group %s comes or goes: this needs a restart", group)
+            needs_restart.append(f"group {group} comes or goes")
         for driver, result in results:
-            name = driver.config.full_name
+            name, group = driver.config.full_name, driver.config.group
             driver.configure(result.config)
             log.warning("%s: reloaded: %s", name, ", ".join(result.changed) or "nothing has changed")
+            changed += [f"group {group}: {each}" for each in result.changed]
             if result.needs_restart:
                 log.warning("%s: needs a restart to change: %s", name, ", ".join(result.needs_restart))
+            needs_restart += [f"group {group}: {each}" for each in result.needs_restart]
+        return self._reloaded(changed, needs_restart)
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self.loop = asyncio.get_running_loop()
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
         self._ended = loop.create_future()
@@ -316,8 +331,9 @@ class LedgerServer:
 
     def _park_soon(self) -> None:
         """A file has got one of the descriptors that are kept back. Any thread."""
+        assert self.loop is not None
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._park_files)
+            self.loop.call_soon_threadsafe(self._park_files)
 
     def _park_files(self) -> None:
         for driver in self._drivers.values():
@@ -328,7 +344,7 @@ class LedgerServer:
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
         flush, promises, reader, applier = self._threads
         machines = checked_machines(self._doors.machines_of(config.group))
-        return NodeDriver(
+        driver = NodeDriver(
             config,
             directory,
             loop_turn=self._loop_turn,
@@ -346,6 +362,8 @@ class LedgerServer:
             listens_on="{}:{}".format(*self._bind),
             tls_port=self._tls_port,
         )
+        driver.reload = self.hung_up
+        return driver
 
     @property
     def _tls_port(self) -> int:

@@ -10,12 +10,14 @@ import functools
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
 from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
+from quorumlog.consensus.messages import Message
 from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
@@ -28,10 +30,12 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.measures import Histogram
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
@@ -39,17 +43,19 @@ from quorumlog.server.peers.dialler import Dialler, Handshake
 from quorumlog.server.peers.peer import Peer, PeerSession
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
-from quorumlog.server.problem_log import ProblemLog
+from quorumlog.server.problem_log import EventRing, ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.wire.client_messages import ReloadResponse
 
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
 DUPLICATE_TRIES = 6
 """Refused as often in a row, a process ends that another one is already."""
+SOON_S = PAUSE_MS / 1000
 LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which reads that wait are sent to another member."""
 
@@ -98,8 +104,6 @@ class NodeDriver:
         self._flush = flush
         self._flushes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         """Work for the flush thread that this turn has brought."""
-        self._has_sent = False
-        """This turn sent something to another member."""
         self._promises = promises
         self._reader = reader
         self._applier = applier
@@ -110,10 +114,25 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._weakest: Durability | None = None
+        """See `weakest_durability`; None: members came or went since it was looked for."""
         self._connected: set[Replica] = set()
         self._heard_ms = self._now_ms()
         """When this member knew last who leads."""
-        self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
+        self.answered: defaultdict[tuple[type, int], int] = defaultdict(int)
+        """Requests of clients, by kind and the code of the answer; 0: it was no refusal."""
+        self.sync_us = Histogram()
+        """How long the flush thread took for each, in microseconds."""
+        self.leader_changes = {"election": 0, "handover": 0}
+        self._last_leader: tuple[int, str] = (0, "")
+        self._is_handed_over = False
+        """By the last leader that it knew, as far as this member has heard."""
+        self.events = EventRing(self.wall_clock_ms)
+        self.problem_log = ProblemLog(
+            log, config.full_name, time.monotonic(), functools.partial(self.events.add, "problem")
+        )
+        self.reload: Callable[[], ReloadResponse] = lambda: ReloadResponse(member_id=config.member_id)
+        """Of its process."""
         self.stopped = False
         self.failure: BaseException | None = None
         self.node = LedgerNode(
@@ -171,7 +190,9 @@ class NodeDriver:
         own, and `said` is called."""
         if not self.stopped:
             self._inbox.append((connection, said))
-            self.schedule()
+            if not self._turn_scheduled:
+                self._turn_scheduled = True
+                self._loop.call_soon(self._turn)
 
     def _enter_again(self, connection: Requester, said: Any) -> None:
         """There is room for its answer now."""
@@ -180,12 +201,30 @@ class NodeDriver:
         else:
             self.enter(connection, said)
 
-    def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
+    def enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
         if not self.stopped:
             self._inbox.append((None, functools.partial(method, *arguments)))
             if not self._turn_scheduled:
                 self._turn()
+
+    def _hear(self, connection: Connection, message: Message) -> None:
+        """Like `enter`. What changes nothing yet waits for the next turn, if that comes soon."""
+        if not self.stopped:
+            self._inbox.append((connection, message))
+            if not (self._turn_scheduled or (self.node.may_wait(message) and self._turn_comes_soon)):
+                self.schedule()
+
+    def _flush_ended(self, done: Callable[[Any], None], result: Any) -> None:
+        if not self.stopped:
+            self._inbox.append((None, functools.partial(self.node.finish, done, result)))
+            is_late = isinstance(result, Exception) or not self.node.waits_for_others
+            if not self._turn_scheduled and (is_late or not self._turn_comes_soon):
+                self._turn()
+
+    @property
+    def _turn_comes_soon(self) -> bool:
+        return self._timer is not None and self._timer_at - time.monotonic() <= SOON_S
 
     def schedule(self) -> None:
         if not self._turn_scheduled and not self.stopped:
@@ -196,25 +235,25 @@ class NodeDriver:
         self._turn_scheduled = False
         if self.stopped:
             return
-        self._has_sent = False
-        self._loop_turn.begin()
+        node = self.node
+        self._loop_turn.is_begun = True
         try:
             try:
+                node.advance(time.monotonic() * 1000)
                 self._take_inbox()
-                has_ticked_all = self.node.turn()
-                if has_ticked_all and self.node.raft.members.version != self._followed:
+                has_ticked_all = node.turn()
+                if has_ticked_all and node.raft.members.version != self._followed:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()
-            if self._flushes and self._has_sent:
-                # Once it is on its way: the disks of the followers wait for it.
-                self._loop.call_soon(self._submit_flushes)
-            self.reads.expire()
             now_s = time.monotonic()
-            self._look_whether_deaf(now_s * 1000)
-            self._look_at_problems(now_s)
-            self._set_timer()
-            if self._flushes and not self._has_sent:
+            if self.reads.waiters:
+                self.reads.expire()
+            if has_ticked_all:
+                self._look_whether_deaf(now_s * 1000)
+                self._look_at_problems(now_s)
+            self._set_timer(now_s)
+            if self._flushes:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
         except BeginsAnew as reason:
             self._on_anew(self, str(reason))
@@ -244,6 +283,7 @@ class NodeDriver:
         return "" if leader is None else leader.member_id
 
     def _follow_members(self) -> None:
+        self._weakest = None
         self._followed = self.node.raft.members.version
         self.peers.follow(self.node.members.addresses(), self._voters())
 
@@ -285,7 +325,6 @@ class NodeDriver:
         done(outcome)
 
     def _take_inbox(self) -> None:
-        self.node.advance(self._now_ms())
         inbox, self._inbox = self._inbox, []
         for number, (connection, said) in enumerate(inbox, 1):
             try:
@@ -306,7 +345,16 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(work, self._finisher(done))
+            work = functools.partial(self._measured, work)
+            self._flush.submit(work, functools.partial(self._flush_ended, done))
+
+    def _measured(self, work: Callable[[], Any]) -> Any:
+        """In the flush thread."""
+        began_s = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.sync_us.add(int(1e6 * (time.monotonic() - began_s)))
 
     def _look_at_problems(self, now_s: float) -> None:
         if self.problem_log.is_due(now_s):
@@ -329,22 +377,26 @@ class NodeDriver:
         if not isinstance(error, Exception):
             raise error
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now_s: float) -> None:
         wakeup_s = self.node.next_wakeup_ms() / 1000
-        if wakeup_s <= time.monotonic():
+        if self.reads.waiters:
+            wakeup_s = self.reads.wakeup_s(wakeup_s)
+        if wakeup_s <= now_s:
             self.schedule()  # behind one look at the sockets
             return
-        wakeup_s = self.reads.wakeup_s(wakeup_s)
         if self._timer is not None:
-            if self._timer_at <= wakeup_s and not self._timer.cancelled():
-                return  # fires early, finds nothing due and sets itself again
+            if self._timer_at <= wakeup_s:
+                return  # fires early, and is set again
             self._timer.cancel()
         self._timer_at = wakeup_s
-        self._timer = self._loop.call_later(max(0.0, wakeup_s - time.monotonic()), self._timer_fired)
+        self._timer = self._loop.call_later(max(0.0, wakeup_s - now_s), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
-        self.schedule()
+        if self._inbox:
+            self.schedule()
+        elif not self._turn_scheduled:
+            self._set_timer(time.monotonic())
 
     @staticmethod
     def _now_ms() -> float:
@@ -394,7 +446,6 @@ class NodeDriver:
     # ---------------------------------------------------------------- Host
 
     def send(self, envelope: Envelope) -> bool:
-        self._has_sent = True
         peer = self.peers.leading_to(envelope.to)
         return peer is None or peer.send(envelope)
 
@@ -412,22 +463,30 @@ class NodeDriver:
     def _read_beside(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """As `read_later`, for answers, which wait for no promise of this member: `done` changes nothing
         of the node."""
-        self._reader.submit(work, functools.partial(self._enter_now, done))
+        self._reader.submit(work, functools.partial(self.enter_now, done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._applier.submit(work, self._finisher(done))
 
     def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._promises.submit(work, functools.partial(self._enter_now, done))
+        self._promises.submit(work, functools.partial(self.enter_now, done))
 
     def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
-        return functools.partial(self._enter_now, self._finish, done)
-
-    def _finish(self, done: Callable[[Any], None], result: Any) -> None:
-        self.node.finish(done, result)
+        return functools.partial(self.enter_now, self.node.finish, done)
 
     def role_changed(self, change: RoleChange) -> None:
         leads = change.role is Role.LEADER
+        self._is_handed_over |= bool(change.because)
+        if change.leader_id and (change.term, change.leader_id) != self._last_leader:
+            self._last_leader = change.term, change.leader_id
+            self.leader_changes["handover" if self._is_handed_over else "election"] += 1
+            self._is_handed_over = False
+        leader = "leads" if leads else f"follows {change.leader_id}"
+        because = f": {change.because}" if change.because else ""
+        self.events.add(
+            "leader",
+            f"{leader if change.leader_id else 'knows no leader'} in term {change.term}{because}",
+        )
         log.info(
             "%s is %s in term %d%s%s",
             self.config.full_name,
@@ -440,7 +499,8 @@ class NodeDriver:
             self._on_role_change(self.config.group, change)
 
     def committed(self, committed_index: int) -> None:
-        self.reads.committed(committed_index)
+        if self.reads.waiters:
+            self.reads.committed(committed_index)
 
     def lost_committed(self, first_index: int) -> None:
         self.reads.lost_committed()
@@ -484,15 +544,17 @@ class NodeDriver:
         return peer is not None and peer.durability == Durability.SYNC.value
 
     def weakest_durability(self, own: Durability) -> Durability:
-        known = [own.value, *(peer.durability for peer in self.peers.everybody())]
-        return next(d for d in _WEAKEST_FIRST if d.value in known)
+        if self._weakest is None:
+            known = [own, *[peer.durability for peer in self.peers.everybody()]]
+            self._weakest = next(each for each in _WEAKEST_FIRST if each in known)
+        return self._weakest
 
     # ---------------------------------------------------------------- peers
 
     def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> None:
         peer = self.peers.admit(hello, connection, beside=beside)
         group, receive = self.config.group, self.node.receive
-        connection.session = PeerSession(connection, hello, group, peer, self.enter, receive)
+        connection.session = PeerSession(connection, hello, group, peer, self._hear, receive)
         peer.welcomed(hello, connection)
 
     def _peer_refused(self, link: PeerLink) -> None:
@@ -502,12 +564,16 @@ class NodeDriver:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, replica: Replica) -> None:
+        self._weakest = None
         self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
+        self.events.add("peer", f"is connected with {replica.member_id}")
         self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
+        self._weakest = None
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
             log.info("%s has lost %s", self.config.full_name, replica.member_id)
+            self.events.add("peer", f"has lost {replica.member_id}")
         self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))

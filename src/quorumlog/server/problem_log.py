@@ -6,20 +6,66 @@ Sentences are the same whatever their figures say (`figures`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 
+import msgspec
+
+from quorumlog.errors import LedgerError
 from quorumlog.figures import without_figures
+from quorumlog.wire.client_messages import EventInfo
 
+MOST_EVENTS = 256
+"""Of leaders, peers and problems together: the oldest go."""
+MOST_TEXT = 400
 LOOK_INTERVAL_S = 1.0
 REPEAT_S = 60.0
 MOST_NOTED = 20
 """Different ones in that time: strangers choose the names under which they are refused."""
 
 
+class EventRing:
+    """What a member remembers of itself, for `quorumlog why`."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._events: deque[EventInfo] = deque(maxlen=MOST_EVENTS)
+        self._refusals: dict[str, EventInfo] = {}
+        """By the name of the error."""
+
+    def add(self, kind: str, text: str) -> None:
+        last = self._events[-1] if self._events else None
+        if last is not None and (last.kind, last.text) == (kind, text):
+            self._events[-1] = msgspec.structs.replace(last, times=last.times + 1)
+        else:
+            self._events.append(EventInfo(kind=kind, time_ms=self._wall_ms(), text=text))
+
+    def refused(self, error: LedgerError) -> None:
+        name = type(error).__name__
+        before = self._refusals.get(name)
+        self._refusals[name] = EventInfo(
+            kind="refused",
+            time_ms=self._wall_ms() if before is None else before.time_ms,
+            text=f"{name}: {str(error)[:MOST_TEXT]}",
+            times=1 if before is None else before.times + 1,
+        )
+
+    def all(self) -> tuple[EventInfo, ...]:
+        return (*self._events, *self._refusals.values())
+
+
 class ProblemLog:
     """Each sentence is logged when it appears, once a minute while it lasts, and when it has gone."""
 
-    def __init__(self, log: logging.Logger, name: str, now_s: float) -> None:
+    def __init__(
+        self,
+        log: logging.Logger,
+        name: str,
+        now_s: float,
+        told: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        """`told` hears each sentence once, and when it has gone."""
+        self._told = told
         self._log = log
         self._name = name
         self._said_s: dict[str, float] = {}
@@ -39,6 +85,7 @@ class ProblemLog:
         for words in [said for said in self._said_s if said not in current]:
             del self._said_s[words]
             self._log.info("%s: no longer: %s", self._name, words)
+            self._told(f"no longer: {words}")
 
     def note(self, sentence: str, now_s: float) -> None:
         """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
@@ -55,6 +102,8 @@ class ProblemLog:
 
     def _say(self, words: str, sentence: str, said_s: dict[str, float], now_s: float) -> None:
         if now_s - said_s.get(words, -REPEAT_S) >= REPEAT_S:
+            if words not in said_s:
+                self._told(sentence)
             said_s[words] = now_s
             self._log.warning("%s: %s", self._name, sentence)
 

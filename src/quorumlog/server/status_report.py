@@ -25,6 +25,11 @@ from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.version import VERSION
 from quorumlog.wire.client_messages import MachineInfo, MemberInfo, StatusResponse
 
+NEAR_ENTRIES = 10_000
+"""A state machine that lacks more than so many committed entries answers from too long ago."""
+DISK_WAITS_MS = 2_500
+"""A sync that has not returned for so long: the disk takes no writes."""
+
 
 class DiskReport:
     def __init__(
@@ -34,7 +39,7 @@ class DiskReport:
     ) -> None:
         self._directory = directory
         self._read_later = read_later
-        self._used_ratio = 0.0
+        self.used_ratio = 0.0
         """As of the newest look."""
         self._is_looking = False
 
@@ -44,14 +49,14 @@ class DiskReport:
         if self._directory.durability is Durability.MEMORY:
             return ""
         self._look()
-        if self._used_ratio <= min(config.disk_space_ratio_to_force_clean, config.disk_full_ratio):
+        if self.used_ratio <= min(config.disk_space_ratio_to_force_clean, config.disk_full_ratio):
             return ""
         full = (
-            f"the disk of {self._directory.path} is nearly full{now(f'{100 * self._used_ratio:.0f} %')}"
+            f"the disk of {self._directory.path} is nearly full{now(f'{100 * self.used_ratio:.0f} %')}"
         )
         limit = f"{100 * config.disk_full_ratio:.0f} % (disk_full_ratio)"
         refuses = f"above {limit} appends are refused"
-        if self._used_ratio > config.disk_full_ratio:
+        if self.used_ratio > config.disk_full_ratio:
             refuses = f"it is above {limit}, so appends are refused"
         if config.deletes:
             past = (
@@ -69,7 +74,7 @@ class DiskReport:
         def looked(found: float | StoreFailure | LedgerError) -> None:
             self._is_looking = False
             if isinstance(found, float):  # else whoever needs the disk will say so
-                self._used_ratio = found
+                self.used_ratio = found
 
         if not self._is_looking:
             self._is_looking = True
@@ -130,6 +135,7 @@ class StatusReport:
                     behind_bytes=feeding.behind_bytes if feeding is not None else -1,
                     bytes_per_second=feeding.bytes_per_second if feeding is not None else -1,
                     answered_ms_ago=_age_of(member_id, replica, status),
+                    release=VERSION if own else up.release if up else "",
                 )
             )
         scrub = self._node.scrub_status()
@@ -177,7 +183,30 @@ class StatusReport:
             level=LEVEL,
             log_level=self._node.log_state.level,
             machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
+            unready=self.unready(),
         )
+
+    @property
+    def disk_used_ratio(self) -> float:
+        """As of the newest look at it."""
+        return self._disk.used_ratio
+
+    def unready(self) -> tuple[str, ...]:
+        """Why nothing should be sent to this member just now, in sentences; empty: it is ready."""
+        node, storage = self._node, self._node.config.storage
+        found = [] if node.raft.leader is not None else ["it follows no leader"]
+        for row in node.machines.status():
+            lacks = node.committed_index - row.applied_index
+            if lacks > NEAR_ENTRIES:
+                found.append(f"{row.name} has yet to apply {lacks} committed entries")
+        since_ms = node.disk_waits_since_ms
+        if since_ms is not None and time.monotonic() * 1000 - since_ms >= DISK_WAITS_MS:
+            found.append("its disk hangs: a sync does not return")
+        if node.lacks_space:
+            found.append(f"it takes no appends: {node.lacks_space}")
+        elif self._disk.used_ratio > storage.disk_full_ratio:
+            found.append("its disk takes no writes: it is above disk_full_ratio")
+        return tuple(found)
 
     def _look_at_set_aside(self) -> None:
         """For the next who asks: people may have deleted some of it."""

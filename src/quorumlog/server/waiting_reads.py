@@ -41,7 +41,7 @@ class WaitingReads:
     def __init__(self, node: LedgerNode, read_later: ReadLater) -> None:
         self._node = node
         self._read_later = read_later
-        self._waiters: list[_Waiter] = []
+        self.waiters: list[_Waiter] = []
         self._readers: dict[ColdRange, list[Callable[[ReadOutcome], None]]] = {}
         """Ranges that are being read from files, and who waits for each."""
         self._is_closed = False
@@ -106,7 +106,7 @@ class WaitingReads:
 
     def wake(self) -> None:
         """Who waits is answered with what there is, and may ask again."""
-        waiters, self._waiters = self._waiters, []
+        waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter.wake()
 
@@ -117,23 +117,24 @@ class WaitingReads:
     def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
         """Call `wake` once `index` is committed, or when the time is over. Inside a turn, whose end sets
         the timer."""
-        self._waiters.append(_Waiter(index, time.monotonic() + wait_ms / 1000, wake))
+        self.waiters.append(_Waiter(index, time.monotonic() + wait_ms / 1000, wake))
 
     def committed(self, committed_index: int) -> None:
-        ready = [w for w in self._waiters if w.entry_index <= committed_index]
+        if not self.waiters:
+            return
+        ready = [w for w in self.waiters if w.entry_index <= committed_index]
         if ready:
-            self._waiters = [w for w in self._waiters if w.entry_index > committed_index]
+            self.waiters = [w for w in self.waiters if w.entry_index > committed_index]
             for waiter in ready:
                 waiter.wake()
 
     def expire(self) -> None:
-        if self._waiters:
-            now_s = time.monotonic()
-            expired = [w for w in self._waiters if w.deadline_s <= now_s]
-            self._waiters = [w for w in self._waiters if w.deadline_s > now_s]
-            for waiter in expired:
-                waiter.wake()
+        now_s = time.monotonic()
+        expired = [w for w in self.waiters if w.deadline_s <= now_s]
+        self.waiters = [w for w in self.waiters if w.deadline_s > now_s]
+        for waiter in expired:
+            waiter.wake()
 
     def wakeup_s(self, other_s: float) -> float:
         """When the first of them gives up, if that is before `other_s`."""
-        return min(other_s, min([w.deadline_s for w in self._waiters])) if self._waiters else other_s
+        return min([other_s, *[w.deadline_s for w in self.waiters]])

@@ -156,24 +156,6 @@ def _again_and_on(pending: deque[EntryBatch], source: Iterator[EntryBatch]) -> I
         yield batch
 
 
-# ----------------------------------------------------------------
-# SinkCommits: what the driver does, and whoever finishes what a driver has left.
-#
-#     hold      before the first task of a batch: what is staged from now on stays
-#     connect   as producer `ID` to the staging group: no other driver appends a manifest any more
-#     look      at the newest manifest: may this batch follow it?
-#     finish    what the newest manifest lists is replayed first, and the hold moved to it
-#     check     that the hold covers the rows of this batch
-#     append    its manifest, under the next number of the session
-#     replay    its rows into the log, as producer `ID/rows`, each under its own number
-#     move      the hold on to this manifest, which stays for ever, as long as it is the newest
-#
-# A hold moves to manifests only, and only to such as are replayed. A driver that was fenced may be late
-# with it: it moves the hold to a manifest that is older than the newest, so it takes nothing away that
-# anybody needs. That is why rows which were staged before the newest manifest are not committed but
-# staged again: somebody may just be letting go of them.
-
-
 PRODUCER_ID = r"[A-Za-z0-9._-]{1,48}"
 HOLD_PREFIX = "sink."
 ROWS_SUFFIX = "/rows"

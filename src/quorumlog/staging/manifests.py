@@ -102,16 +102,6 @@ class ManifestUnknown(SinkRefused):
     code = 475
 
 
-# ----------------------------------------------------------------
-# What is said of a batch: where its rows lie in the staging group, and how it is recognised.
-#
-# A manifest is an entry of the staging group, appended by the producer that commits:
-#
-#     "QLMF"      4 bytes
-#     version     1 byte, 1; 2 where a state machine takes the rows, which older releases know nothing of
-#     the rest    the fields of `Manifest` as a MessagePack array, compressed (zlib)
-
-
 _MAGIC = b"QLMF"
 _VERSION, _VERSION_WITH_MACHINE = 1, 2
 _MOST_BYTES = 256 * 1024 * 1024

@@ -115,6 +115,11 @@ class StateMachine:
         """One entry; the result. Raises CommandError, and nothing has changed then."""
         raise NotImplementedError(f"{type(self).__name__} has neither `apply` nor `command`")
 
+    def is_quick(self, batch: EntryBatch) -> bool:
+        """These few entries take no longer than messages do, and wait for no disk: they are applied
+        between two messages, and nobody waits for another thread."""
+        return False
+
     def query(self, question: bytes) -> bytes:
         """Answer from the state, and change nothing. Raises CommandError."""
         raise CommandError(f"{type(self).__name__} answers no questions")

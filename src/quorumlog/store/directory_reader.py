@@ -90,7 +90,7 @@ from quorumlog.store.survey import (
 class Damage(msgspec.Struct, frozen=True):
     """One thing that is wrong. `path` is relative to the directory."""
 
-    path: str
+    path: str = msgspec.field(name="file")
     position: int
     """Byte position in the log; in a small file, in that file."""
     index: int
@@ -211,7 +211,7 @@ def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
 HeaderAt = Callable[[int], EntryHeader]
 
 
-class StartRow(NamedTuple):
+class StartRow(msgspec.Struct, frozen=True):
     """The file `start`."""
 
     before_index: int
@@ -227,7 +227,7 @@ class StartRow(NamedTuple):
     """Of two."""
 
 
-class StateRow(NamedTuple):
+class StateRow(msgspec.Struct, frozen=True):
     """The state at one border."""
 
     file: str

@@ -61,7 +61,7 @@ class FileLedgerStore(LedgerStore):
         """Everything up to the end of `log` is on disk and recorded so."""
         data, index, damaged, end = log.data_files, log.index_files, log.damaged, log.end
         begin = LOG_ORIGIN if log.start is None else log.start.point
-        self._config = config
+        self._config, self._entry_limit_bytes = config, config.entry_limit_bytes
         self._durable_record = DurableRecord(durable)
         self._data = data
         self._ends = LogEnds(begin, end)
@@ -154,7 +154,7 @@ class FileLedgerStore(LedgerStore):
     # ---------------------------------------------------------------- append
 
     def plan(self, sizes: Int64Array, *, control: bool = False, sparing: bool = False) -> Int64Array:
-        end, limit_bytes = self.end, self._config.entry_limit_bytes
+        end, limit_bytes = self._ends.end, self._entry_limit_bytes
         placement = place(sizes, end.position, self._data.segment_bytes, limit_bytes)
         first, stop = end.index + 1, end.index + 1 + len(sizes)
         self._space.reserve(placement.end_position, first, stop, control=control, sparing=sparing)
@@ -167,7 +167,7 @@ class FileLedgerStore(LedgerStore):
         placement = self._plan
         assert placement is not None, "append without a plan"
         self._plan = None
-        new_end = check_continues(batch, self.end, placement)
+        new_end = check_continues(batch, self._ends.end, placement)
         pieces = placement.pieces
         for number, (start, stop, position) in enumerate(pieces):
             if number + 1 == len(pieces):
@@ -195,14 +195,15 @@ class FileLedgerStore(LedgerStore):
 
     def begin_sync(self) -> SyncTask | None:
         assert self._flush is None, (self._flush.end, "is still under way") if self._flush else ""
-        if not self._dirty_data and self.durable == self.end:
+        end = self._ends.end
+        if not self._dirty_data and self._ends.durable == end:
             return None
-        unsynced_index_bytes = self.end.position - self._index_synced_position
+        unsynced_index_bytes = end.position - self._index_synced_position
         is_due = self._sealed_since_flush or unsynced_index_bytes >= self._config.index_sync_bytes
         with_index = is_due and not self._index.files.has_unwritten
         flush = Flush(
-            self.end,
-            self.end.position if with_index else self._index_synced_position,
+            end,
+            end.position if with_index else self._index_synced_position,
             list(self._dirty_data.values()),
             list(self._dirty_index.values()) if with_index else [],
             self._durable_record,
@@ -220,20 +221,22 @@ class FileLedgerStore(LedgerStore):
         assert task is flush, (task, flush)
         assert isinstance(flush, Flush) and flush.done, "run() has not returned"
         self._flush = None
-        if flush.point.index > self.durable.index:
-            self._ends.durable = flush.point
+        ends, point = self._ends, flush.point
+        if point.index > ends.durable.index:
+            ends.durable = point
         self._index_synced_position = max(self._index_synced_position, flush.index_synced_position)
-        assert self.durable.index <= self.end.index, (self.durable, self.end)
+        assert ends.durable.index <= ends.end.index, (ends.durable, ends.end)
 
     def space_ahead(self) -> Callable[[], None] | None:
-        return self._space.ahead(self.end.position, self.end.index + 1)
+        end = self._ends.end
+        return self._space.ahead(end.position, end.index + 1)
 
     def space_taken(self) -> SpaceTaken:
         data, index = self._data.space_taken(), self._index.files.space_taken()
         return SpaceTaken(data.disk_bytes + index.disk_bytes, data.apparent_bytes + index.apparent_bytes)
 
     def outgrown_cache(self) -> Callable[[], None] | None:
-        return self._page_cache.outgrown(self.durable.position)
+        return self._page_cache.outgrown(self._ends.durable.position)
 
     # ---------------------------------------------------------------- truncate
 
@@ -430,7 +433,7 @@ class FileLedgerStore(LedgerStore):
         self._limit_trust()
 
     def configure(self, config: StoreConfig) -> None:
-        self._config = config
+        self._config, self._entry_limit_bytes = config, config.entry_limit_bytes
         self._space.configure(config)
         self._page_cache.keep_bytes = config.page_cache_bytes
 

@@ -80,18 +80,8 @@ class Verification:
         return not self.problem
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "directory": self.directory,
-            "entries": self.entries,
-            "checked": self.checked,
-            "unchecked": self.unchecked,
-            "chain_crc": self.chain_crc,
-            "ok": self.ok,
-            "problem": self.problem,
-            "damaged": [damaged_to_json(each) for each in self.damaged],
-            "ledger_begin_index": self.ledger_begin_index,
-            "ledger_end_index": self.ledger_end_index,
-        }
+        facts = {key: value for key, value in asdict(self).items() if key != "damage"}
+        return facts | {"ok": self.ok, "damaged": [damaged_to_json(each) for each in self.damaged]}
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -359,8 +349,7 @@ def _first_unequal(left: EntryBatch, right: EntryBatch) -> int | None:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRow:
+class SegmentRow(msgspec.Struct, frozen=True):
     file: str
     """Relative to the directory."""
     first_index: int
@@ -372,8 +361,7 @@ class SegmentRow:
     """By entries, without the blank record behind them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(msgspec.Struct, frozen=True):
     """`to_json` gives the object of `quorumlog inspect --json`. Indices are -1 where there is none."""
 
     directory: str
@@ -408,44 +396,19 @@ class Inspection:
     """The directory is no member's, but a backup."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "directory": self.directory,
+        facts: dict[str, Any] = msgspec.to_builtins(self)
+        del facts["is_java"], facts["space"]
+        return facts | {
             "format": "dledger" if self.is_java else "quorumlog",
-            "in_use": self.in_use,
-            "group": self.group,
-            "member_id": self.member_id,
-            "directory_id": self.directory_id,
             "formation": {
                 "cluster_id": self.formation.cluster_id,
                 "founding": [voter._asdict() for voter in self.formation.founding],
                 "pending": [voter._asdict() for voter in self.formation.pending],
             },
-            "ledger_begin_index": self.ledger_begin_index,
-            "ledger_end_index": self.ledger_end_index,
-            "ledger_end_term": self.ledger_end_term,
-            "current_term": self.current_term,
             "voted_for": self.voted_for.member_id if self.voted_for else None,
-            "committed_index": self.committed_index,
-            "durable_index": self.durable_index,
-            "segment_bytes": self.segment_bytes,
-            "index_segment_bytes": self.index_segment_bytes,
             "log_disk_bytes": self.space.disk_bytes,
             "log_apparent_bytes": self.space.apparent_bytes,
-            "segments": [asdict(segment) for segment in self.segments],
-            "start": self.start and self.start._asdict(),
-            "states": [state._asdict() for state in self.states],
-            "damage": [
-                {
-                    "file": damage.path,
-                    "position": damage.position,
-                    "index": damage.index,
-                    "stop_index": damage.stop_index,
-                    "problem": damage.problem,
-                }
-                for damage in self.damage
-            ],
             "damaged": [damaged_to_json(each) for each in self.damaged],
-            "tail": self.tail,
             "backup": None if self.backup is None else _backup_to_json(self.backup),
         }
 

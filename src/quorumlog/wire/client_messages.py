@@ -246,7 +246,20 @@ class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
-    pass
+    events: bool = False
+    """Also what has happened lately."""
+
+
+class EventInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Something that a member remembers, as long as its process lives."""
+
+    kind: Text
+    """`leader`, `peer`, `problem` or `refused`."""
+    time_ms: Int
+    """On the member's clock; milliseconds since 1970."""
+    text: Text
+    times: Int = 1
+    """So often since then; it is told as it was the last time."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -268,6 +281,8 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """And how fast that goes; -1: not known yet."""
     answered_ms_ago: float = -1.0
     """Leader only: since the member's last answer; -1: none since it leads, or an earlier release."""
+    release: Text = ""
+    """Of its software, as it told this member; empty: it is not connected, or an earlier release."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -337,9 +352,25 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Of the log's format, up to which the member knows it; -1: an earlier release does not say."""
     log_level: Int = -1
     """Up to which the log may have entries by now, as this member knows; -1: not known."""
+    unready: tuple[Text, ...] = ()
+    """Why nothing should be sent to it just now, in sentences; empty: it is ready."""
+    events: tuple[EventInfo, ...] = ()
+    """If they were asked for."""
     users: Text = ""
     """`on`, `off`, or `unknown` while this member lets nobody in; empty: an earlier release does not
     say."""
+
+
+class ReloadRequest(ClientMessage, frozen=True, kw_only=True, tag=96):
+    """As SIGHUP: what its configuration and its certificates say by now."""
+
+
+class ReloadResponse(ClientMessage, frozen=True, kw_only=True, tag=97):
+    """In sentences."""
+
+    member_id: Text
+    changed: tuple[Text, ...] = ()
+    needs_restart: tuple[Text, ...] = ()
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
@@ -561,6 +592,8 @@ AnyClientMessage = (
     | ChangeUsersResponse
     | UsersRequest
     | UsersResponse
+    | ReloadRequest
+    | ReloadResponse
 )
 
 AnyClientRequest = (
@@ -584,6 +617,7 @@ AnyClientRequest = (
     | WhyKeptRequest
     | ChangeUsersRequest
     | UsersRequest
+    | ReloadRequest
 )
 """What a client says, behind the greeting."""
 
@@ -608,5 +642,6 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     WhyKeptRequest: WhyKeptResponse,
     ChangeUsersRequest: ChangeUsersResponse,
     UsersRequest: UsersResponse,
+    ReloadRequest: ReloadResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

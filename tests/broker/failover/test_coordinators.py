@@ -15,8 +15,7 @@ import pytest
 from harness.etcd_cluster import etcd_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
-from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
-from quorumlog.coordinators.etcd_gateway import MOST_BYTES
+from quorumlog.coordinators.etcd_coordinator import MOST_BYTES, EtcdCoordinator
 from quorumlog.errors import ConfigError
 from quorumlog.kv.testing import LocalStores
 from tests.broker.failover.coordinator_contract import keeps_the_contract
@@ -173,8 +172,7 @@ def test_our_own_store_keeps_the_contract() -> None:
 def test_a_coordinator_needs_its_extra(
     monkeypatch: pytest.MonkeyPatch, kind: CoordinatorKind, module: str, client: str
 ) -> None:
-    for name in (module, "etcd_gateway"):
-        monkeypatch.delitem(sys.modules, f"quorumlog.coordinators.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"quorumlog.coordinators.{module}", raising=False)
     monkeypatch.setitem(sys.modules, client, None)
     with pytest.raises(ConfigError, match=rf"{client}.*the extra `{kind.value}`"):
         coordinator_of(kind, "127.0.0.1:2181", "orders")

@@ -16,7 +16,7 @@ from harness.zookeeper import ZooKeeperCluster, zookeeper_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.broker.failover import NO_HOLDER, Coordinator, Standing
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
-from quorumlog.coordinators.zookeeper_session import ZooKeeperSession
+from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperSession
 from tests.broker.failover.coordinator_contract import keeps_the_contract
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.processes]

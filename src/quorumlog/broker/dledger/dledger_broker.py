@@ -279,7 +279,7 @@ class DLedgerCommitLog:
             kept_property_bytes=RETRY_PROPERTIES_BYTES,
         )
         if turn.requests:
-            self._member.enter(lambda: self._append(turn))
+            self._member.enter_now(lambda: self._append(turn))
 
     def _append(self, turn: PutTurn) -> None:
         batch = entries_of(turn.records)

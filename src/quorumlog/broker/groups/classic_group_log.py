@@ -369,6 +369,10 @@ class ClassicGroupLog:
         self._epoch = 0
         self.is_master = False
 
+    @property
+    def state(self) -> GroupState:
+        return self._feed.state
+
     def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
         self._puts, self.reads, self._loop = puts, reads, loop
         self._groups.open(self, self._store.config.delays_ms())

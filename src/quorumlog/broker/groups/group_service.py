@@ -33,7 +33,7 @@ from quorumlog.broker.group_commands import (
     refusal_in,
 )
 from quorumlog.broker.groups.delays import LOOK_INTERVAL_MS, DelayScheduler, TopicRetention
-from quorumlog.broker.groups.group_state import GROUPS, GroupFeed, GroupMachine, GroupTopics
+from quorumlog.broker.groups.group_state import GROUPS, GroupFeed, GroupMachines, GroupTopics
 from quorumlog.broker.groups.rebalancer import (
     MEMBER_TIMEOUT_MS,
     GroupLog,
@@ -98,7 +98,7 @@ class GroupService:
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        return {GROUPS: lambda: GroupMachine(self.feed)}
+        return {GROUPS: GroupMachines(self.feed)}
 
     def open(self, log: GroupLog, delays_ms: Sequence[int]) -> None:
         self._log = log

@@ -355,6 +355,10 @@ class GroupFeed:
 
 
 class GroupMachine(StateMachine):
+    version = 1
+    """A command that is new raises it: a member that does not know that stops then. It does not take it
+    for none, which would leave it with another state."""
+
     def __init__(self, feed: GroupFeed | None = None) -> None:
         self._feed = feed or GroupFeed()
         self.state = self._feed.begun
@@ -410,6 +414,18 @@ class GroupMachine(StateMachine):
     def load(self, reader: SnapshotReader) -> None:
         self.state = loaded_state(reader.read())
         self._feed.state = self.state
+
+
+class GroupMachines:
+    """Makes the machine of a member, again and again."""
+
+    version = GroupMachine.version
+
+    def __init__(self, feed: GroupFeed) -> None:
+        self._feed = feed
+
+    def __call__(self) -> GroupMachine:
+        return GroupMachine(self._feed)
 
 
 def topic_rows(state: GroupState, name: str = "") -> list[TopicRow]:

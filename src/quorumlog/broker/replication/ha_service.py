@@ -627,7 +627,7 @@ class HAService(ReplicaObserver):
             assert self.client is not None
             self.client.wakeup()
             return
-        self._turn.begin()
+        self._turn.is_begun = True
         try:
             for connection in list(self._connections):
                 connection.settle()

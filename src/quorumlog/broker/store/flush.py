@@ -61,6 +61,8 @@ class FlushService:
         self._last_thorough_ms = 0.0
         self.wants_wakeup = False
         """A put has something for it to do now."""
+        self.since_ms: float | None = None
+        """When the flush that is under way began; None: there is none."""
 
     def submit(self, next_offset: int, now_ms: float, done: FlushDone | None) -> None:
         """Something was written. `done`: called when it is on disk, if anybody waits for that at all;
@@ -91,7 +93,9 @@ class FlushService:
                 self._last_thorough_ms = now_ms
             else:
                 least_pages = config.flush_commit_log_least_pages
+        self.since_ms = now_ms
         self._log.flush(least_pages)
+        self.since_ms = None
         flushed = self._log.flushed_offset
         for request in self._requests_read:
             # The log of a master that follows another one now may be cut in front of what waits.

@@ -130,7 +130,7 @@ def show_topic(topic: TopicName, at: BrokerServers) -> None:
         _print([row])
         say("")
         print_table(
-            {"queue": True, "messages": True, "from": True, "to": True},
+            "queue #, messages #, from #, to #",
             [(q.queue_id, q.max_offset - q.min_offset, q.min_offset, q.max_offset) for q in queues],
         )
 
@@ -164,7 +164,7 @@ def _print(rows: list[TopicRow]) -> None:
     fields = [_fields(row) for row in rows]
     tell_rows(
         fields,
-        {"topic": False, "queues": True, "perm": False, "shown for": True},
+        "topic, queues #, perm, shown for #",
         [
             (each["topic"], each["queues"], each["perm"], spoken_duration(ms) if ms else None)
             for each in fields
@@ -203,7 +203,7 @@ def list_groups(at: BrokerServers) -> None:
             }
             for row, read in zip(rows, topics, strict=True)
         ],
-        {"group": False, "members": True, "generation": True, "topics": False},
+        "group, members #, generation #, topics",
         [
             (row.group, len(row.members), row.generation, ", ".join(read) or None)
             for row, read in zip(rows, topics, strict=True)
@@ -225,15 +225,7 @@ def show_group(group: GroupName, at: BrokerServers) -> None:
         say(f"{group}: {behind} messages behind, the oldest since {oldest:.1f} s")
     tell_rows(
         (lag._asdict() | {"seconds": round(lag.seconds, 3)} for lag in lags),
-        {
-            "topic": False,
-            "queue": True,
-            "committed": True,
-            "end": True,
-            "behind": True,
-            "seconds": True,
-            "read by": False,
-        },
+        "topic, queue #, committed #, end #, behind #, seconds #, read by",
         [
             (
                 lag.topic,
@@ -324,14 +316,7 @@ def list_letters(
         letters = admin.dead_letters(group, begin, most_messages=most)
     tell_rows(
         map(message_row, letters),
-        {
-            "offset": True,
-            "topic": False,
-            "keys": False,
-            "attempts": True,
-            "stored": False,
-            "cause": False,
-        },
+        "offset #, topic, keys, attempts #, stored, cause",
         [
             (
                 letter.queue_offset,

@@ -102,11 +102,11 @@ def print_topics(rows: Iterable[tuple[str, int, int, int]]) -> None:
         topics[topic] = queues + 1, messages + stop - first
     if topics:
         table = [(topic, *sums) for topic, sums in topics.items()]
-        print_table({"topic": False, "queues": True, "messages": True}, table)
+        print_table("topic, queues #, messages #", table)
 
 
 def print_queues(rows: Iterable[tuple[str, int, int, int]]) -> None:
     """`rows`: (topic, queue id, first offset, stop offset). Nothing where there is no queue."""
     table = [(topic, queue, stop - first, first, stop) for topic, queue, first, stop in rows]
     if table:
-        print_table({"topic": False, "queue": True, "messages": True, "from": True, "to": True}, table)
+        print_table("topic, queue #, messages #, from #, to #", table)

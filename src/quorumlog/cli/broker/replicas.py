@@ -246,19 +246,7 @@ def print_brokers(at: BrokerServers) -> None:
                 role = "SLAVE" if slave.is_connected else "SLAVE, away"
                 ends = None, slave.flushed_offset
                 rows.append((slave.id, slave.address or None, role, None, *ends, slave.lag_bytes, None))
-    print_table(
-        {
-            "broker": False,
-            "address": False,
-            "role": False,
-            "epoch": True,
-            "log ends": True,
-            "on disk": True,
-            "lag": True,
-            "messages/s": True,
-        },
-        rows,
-    )
+    print_table("broker, address, role, epoch #, log ends #, on disk #, lag #, messages/s #", rows)
 
 
 def _row(asked: _Asked) -> tuple[object, ...]:

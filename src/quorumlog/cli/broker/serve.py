@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven, pem_option
-from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
+from quorumlog.cli.options import (
+    DEFAULT_BROKER,
+    AdminAddress,
+    Format,
+    Level,
+    LogFormat,
+    LogLevel,
+    TlsGiven,
+    pem_option,
+)
+from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, say_ready, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -175,12 +184,15 @@ def serve_dledger(
     path: str | None,
     log_level: LogLevel,
     tls_given: Mapping[str, str | None],
+    admin: str | None,
+    log_format: LogFormat | None,
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
+    from quorumlog.admin.broker import look_at_member
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerDoor
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
+    from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.store.disk import OsDisk
@@ -193,6 +205,8 @@ def serve_dledger(
         "flush": flush if path is None else None,
         "log_level": log_level.value,
         "tls": tls_given,
+        "admin": admin,
+        "log_format": log_format,
     }
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
@@ -205,7 +219,7 @@ def serve_dledger(
     if lacking or group.member_id not in addresses:
         names = ", ".join(lacking or [group.member_id])
         raise ConfigError(f"--brokers names no address for {names}: every member has a broker")
-    log_to_stderr(log_level)
+    log_as(server_config)
     old = taken_over(OsDisk(), str(directory))
     if old is not None and group.storage.segment_bytes != old.file_bytes:
         raise ConfigError(
@@ -230,7 +244,8 @@ def serve_dledger(
     )
     tls = tls_of(server_config.tls)
     door = DLedgerDoor(broker, addresses[group.member_id], tls=tls)
-    run_member(ServingMember(server_config, path, given, doors=[door], tls=tls))
+    server = ServingMember(server_config, path, given, doors=[door], tls=tls)
+    run_member(server, [partial(look_at_member, broker, group.group)])
 
 
 def _addresses(text: str) -> dict[str, str]:
@@ -346,6 +361,7 @@ def serve(
             metavar="NAME=VALUE",
         ),
     ] = None,
+    admin: AdminAddress = None,
     *,
     tls_files: TlsGiven,
     tls_listen: Annotated[
@@ -371,7 +387,8 @@ def serve(
             help="Let RocketMQ's dialect, which has no TLS, be spoken with other machines beside TLS.",
         ),
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_level: Level = LogLevel.INFO,
+    log_format: Format = None,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
 
@@ -408,11 +425,14 @@ def serve(
             None if log_config is None else str(log_config),
             log_level,
             {**tls_files, "broker_listen": tls_listen},
+            admin,
+            log_format,
         )
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.admin.broker import BrokerProcess
     from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.epochs import Peer
     from quorumlog.broker.replication.ha_service import HAService
@@ -420,14 +440,15 @@ def serve(
     from quorumlog.broker.replication.replica_store import ReplicaStore
     from quorumlog.broker.store.log_files import Role
     from quorumlog.broker.store.message_store import MessageStore
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, tls_of
+    from quorumlog.cli.run.log_lines import log_to_stderr
+    from quorumlog.cli.run.serve import answering, refuse_optimised_python, tls_of
     from quorumlog.cli.run.toml_config import tls_options
-    from quorumlog.config import parse_address
+    from quorumlog.config import AdminOptions, parse_address
     from quorumlog.stray_log import is_loopback
     from quorumlog.version import DESCRIPTION
 
     refuse_optimised_python()
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format or LogFormat.TEXT)
     host, _ = parse_address(bind)
     tls = tls_of(tls_options({}, {**tls_files, "broker_listen": tls_listen}))
     if tls is not None and (role is not None or failover is not None):
@@ -513,12 +534,14 @@ def serve(
             f" {config.flush_disk_type}, store in {directory}."
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
+        say_ready()
 
     from quorumlog.net.limits import raise_descriptor_limit
 
     raise_descriptor_limit()
     try:
-        server.run(ready)
+        with answering(None if admin is None else AdminOptions(admin), BrokerProcess(server), tls):
+            server.run(ready)
     finally:
         store.close()
     if server.failure is not None:
@@ -559,7 +582,7 @@ def dev(
     queues: Annotated[
         int, typer.Option(help="Of a topic that is made because somebody asks for it.", min=1)
     ] = 4,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.ERROR,
+    log_level: Level = LogLevel.ERROR,
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
 
@@ -569,7 +592,8 @@ def dev(
     """
     from quorumlog.broker.dledger.dledger_broker import LocalBrokers
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
+    from quorumlog.cli.run.log_lines import log_to_stderr
+    from quorumlog.cli.run.serve import refuse_optimised_python
 
     refuse_optimised_python()
     log_to_stderr(log_level)

@@ -453,7 +453,7 @@ def status(at: StoreServers) -> None:
                 found = kv.status()
         except LedgerError as error:
             silent.append((address, str(error)))
-            cells.append((None, address, "not reachable", *[None] * (len(STATUS) - 3)))
+            cells.append((None, address, "not reachable", *[None] * 8))
             rows.append({"address": address, "reachable": False, "problem": str(error)})
             continue
         rows.append({"address": address, "reachable": True, **msgspec.structs.asdict(found)})
@@ -461,26 +461,12 @@ def status(at: StoreServers) -> None:
         counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
         release = found.release or None
         cells.append((found.member_id, address, found.role, *counts, found.watches, size, release))
-    tell_rows(rows, STATUS, cells)
+    counted = "term #, revision #, compacted #, keys #, leases #, watches #, size #"
+    tell_rows(rows, f"id, address, role, {counted}, release", cells)
     for address, problem in () if is_json() else silent:
         note(f"{address}: {problem}")
     if len(silent) == len(at.addresses):
         raise typer.Exit(EXIT_REFUSED)
-
-
-STATUS = {
-    "id": False,
-    "address": False,
-    "role": False,
-    "term": True,
-    "revision": True,
-    "compacted": True,
-    "keys": True,
-    "leases": True,
-    "watches": True,
-    "size": True,
-    "release": False,
-}
 
 
 def compact(

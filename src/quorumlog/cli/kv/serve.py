@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import LogLevel, TlsGiven, split_servers
+from quorumlog.cli.options import (
+    AdminAddress,
+    DataDir,
+    Format,
+    Level,
+    LogLevel,
+    MemberId,
+    Members,
+    TlsGiven,
+    split_servers,
+)
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,19 +53,9 @@ def serve(
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:20921",
-    member_id: Annotated[
-        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
-    ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
-            metavar="LIST",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
-    ] = None,
+    member_id: MemberId = None,
+    members: Members = None,
+    data_dir: DataDir = None,
     config: Annotated[
         Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
     ] = None,
@@ -88,9 +89,11 @@ def serve(
         list[str] | None,
         typer.Option(help="`kv`: do not run the store, which would end the member.", metavar="NAME"),
     ] = None,
+    admin: AdminAddress = None,
     *,
     tls_files: TlsGiven,
-    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
+    log_level: Level = LogLevel.INFO,
+    log_format: Format = None,
 ) -> None:
     """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
 
@@ -103,7 +106,8 @@ def serve(
     \b
     For Patroni, add --etcd-gateway 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921
     """
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
+    from quorumlog.admin.store import look_at_store
+    from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.kv.door import door_of, gateway_of
@@ -117,12 +121,14 @@ def serve(
         "log_level": log_level.value,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls_files,
+        "admin": admin,
+        "log_format": log_format,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
-    log_to_stderr(log_level)
+    log_as(server_config)
     tls = tls_of(server_config.tls)
     options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
     group = server_config.groups[0]
@@ -145,5 +151,6 @@ def serve(
         doors.append(gateway_of(group, address, servers, tls))
         scheme = "http" if tls is None or tls.options.gateway_listen else "https"
         options = replace(options, etcd_gateway=f"{scheme}://{address}")
-    doors.append(door_of(group, listen, engine.value, options, tls))
-    run_member(ServingMember(server_config, path, given, doors=doors, tls=tls))
+    door = door_of(group, listen, engine.value, options, tls)
+    server = ServingMember(server_config, path, given, doors=[*doors, door], tls=tls)
+    run_member(server, [partial(look_at_store, door, group.group)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorumlog.cli.options import App, LogServers, timeout_ms_of
-from quorumlog.cli.output import err, print_table, say, tell, tell_rows
+from quorumlog.cli.output import EXIT_REFUSED, err, print_table, say, tell, tell_rows
 from quorumlog.errors import (
     ConfigError,
     LedgerError,
@@ -21,6 +21,7 @@ from quorumlog.errors import (
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, MemberStatusRow
+    from quorumlog.wire.client_messages import ReloadResponse
 
 
 ASK_AGAIN_S = 0.5
@@ -76,7 +77,7 @@ def list_members(at: LogServers) -> None:
     shown = [
         {key: value for key, value in row.items() if key not in ("spoken", "answered")} for row in rows
     ]
-    tell_rows(shown, {"id": False, "address": False, "part": False, "behind": True, "": False}, table)
+    tell_rows(shown, "id, address, part, behind #, ", table)
 
 
 def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
@@ -230,14 +231,18 @@ def _change(
     while True:
         try:
             return log.change_members(verb, member_id, address, dry_run=dry_run)
-        except OutcomeUnknown as error:
-            may_be_done, reason = True, str(error)
-        except MembershipRefused as error:
-            done = _as_wanted(log, verb, member_id) if may_be_done else None
-            if done is not None:
-                return done
+        except LedgerError as error:
             reason = str(error)
-            if not error.retry_after_ms or time.monotonic() >= until_s:
+            if isinstance(error, MembershipRefused):
+                done = _as_wanted(log, verb, member_id) if may_be_done else None
+                if done is not None:
+                    return done
+                may_pass = error.retry_after_ms > 0
+            elif isinstance(error, OutcomeUnknown):
+                may_pass = may_be_done = True
+            else:
+                may_pass = error.retriable and bool(said)  # else it may be the servers that are wrong
+            if not may_pass or time.monotonic() >= until_s:
                 raise
         progresses = verb in ("promote", "replace")
         if reason != said or (progresses and time.monotonic() >= say_again_s):
@@ -249,7 +254,10 @@ def _change(
 
 
 def _progress(log: LedgerClient, member_id: str) -> str:
-    row = next((row for row in _rows(_leader_row(log, 10.0)) if row["id"] == member_id), None)
+    from quorumlog.client import leader_of
+
+    leader = leader_of(log.status())
+    row = next((row for row in _rows(leader) if row["id"] == member_id), None) if leader else None
     if row is None:
         return ""
     return f" ({row['behind']:,} entries behind{', ' if row['spoken'] else ''}{row['spoken']})"
@@ -269,6 +277,38 @@ def _as_wanted(
         return None
     voters = tuple(i for i, each in members.items() if each.part == "voter")
     return voters, tuple(i for i, each in members.items() if each.part == "learner")
+
+
+def reload(at: LogServers) -> None:
+    """Have servers read configuration and certificates again, as SIGHUP does, and show what came of it.
+
+    Each server that --servers names is asked, and no other. What differs and needs a restart is told.
+
+    Example: quorumlog reload --servers 10.0.0.1:20911
+    """
+    with at.connected() as log:
+        answers = log.reload()
+    rows = [
+        (address if isinstance(each, LedgerError) else each.member_id, outcome, sentence)
+        for address, each in answers.items()
+        for outcome, sentence in _sentences_of(each)
+    ]
+    tell_rows(
+        [dict(zip(("member", "outcome", "text"), row, strict=True)) for row in rows],
+        "member, outcome, ",
+        rows,
+        if_none="nobody was asked",
+    )
+    if any(isinstance(each, LedgerError) for each in answers.values()):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _sentences_of(answer: ReloadResponse | LedgerError) -> list[tuple[str, str]]:
+    if isinstance(answer, LedgerError):
+        return [("failed", str(answer))]
+    told = [("changed", each) for each in answer.changed]
+    told += [("needs a restart", each) for each in answer.needs_restart]
+    return told or [("unchanged", "nothing has changed")]
 
 
 def transfer(
@@ -331,39 +371,47 @@ def upgrade_status(at: LogServers) -> None:
         members = {member.id for member in leader.members}
         rows = [row for row in rows if row.id in members]
     log_level = max((row.log_level for row in rows), default=-1)
-    levels = [row.level if row.reachable else -1 for row in rows]
+    levels = [(row.id or row.address, row.level if row.reachable else -1) for row in rows]
     told = [
         {"id": row.id, "release": row.version or None, "level": level if level >= 0 else None}
-        for row, level in zip(rows, levels, strict=True)
+        for row, (_, level) in zip(rows, levels, strict=True)
     ]
 
     def show() -> None:
-        print_table(
-            {"id": False, "release": False, "level": True},
-            [
-                (
-                    row["id"],
-                    row["release"] or "no answer",
-                    "not told" if row["level"] is None else row["level"],
-                )
-                for row in told
-            ],
-        )
+        cells = [
+            (
+                row["id"],
+                row["release"] or "no answer",
+                "not told" if row["level"] is None else row["level"],
+            )
+            for row in told
+        ]
+        print_table("id, release, level #", cells)
         say(_what_to_do(log_level, levels))
 
     tell({"level": log_level if log_level >= 0 else None, "members": told}, show)
 
 
-def _what_to_do(log_level: int, levels: list[int]) -> str:
+def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
+    """`levels`: of each member, -1: it has not told."""
     if log_level < 0:
         return "The level of the log is not known: no member that knows it answers."
     here = f"The log may have entries of level {log_level}"
-    if min(levels) < 0:
-        return f"{here}. Start every member with this release, then ask again."
-    if log_level >= min(levels):
+    untold = [name for name, level in levels if level < 0]
+    if untold:
+        return (
+            f"{here}. {', '.join(untold)} has not told what it knows: start it with this release, or"
+            f" remove it if it is lost (quorumlog member remove {untold[0]}), then ask again."
+        )
+    newest = max(level for _, level in levels)
+    behind = [name for name, level in levels if level < newest]
+    if behind:
+        names = ", ".join(behind)
+        return f"{here}. {names} runs an earlier release than others: update it, then ask again."
+    if log_level >= newest:
         return f"{here}: there is nothing to finish."
     return (
-        f"{here}, and all members know level {min(levels)}: quorumlog upgrade finish lets it have those,"
+        f"{here}, and all members know level {newest}: quorumlog upgrade finish lets it have those,"
         " and no member goes back to the release before."
     )
 

@@ -39,7 +39,7 @@ def list_producers(at: LogServers) -> None:
         found = log.producers()
     tell_rows(
         map(_row, found),
-        {"producer": False, "last sequence": True, "last index": True},
+        "producer, last sequence #, last index #",
         [(_printable(each.producer), *_known(each.last_sequence, each.last_index)) for each in found],
         if_none="no producers",
     )

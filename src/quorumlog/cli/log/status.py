@@ -46,6 +46,7 @@ KEYS = (
     "waits_for",
     "problem",
     "problems",
+    "unready",
 )
 
 
@@ -129,15 +130,7 @@ _HOLDS = {False: "-", True: "held", "archive": "archive"}
 def print_readers(rows: list[ReaderRow]) -> None:
     tell_rows(
         ({key: getattr(row, key) for key in _READER_KEYS} for row in rows),
-        {
-            "name": False,
-            "position": True,
-            "behind": True,
-            "time behind": True,
-            "hold": False,
-            "lost": True,
-            "skipped": True,
-        },
+        "name, position #, behind #, time behind #, hold, lost #, skipped #",
         [
             (
                 row.name,

@@ -60,7 +60,8 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
     if leader_of(rows) is None:
         return Health.NO_QUORUM
     for row in rows:
-        if row.role not in _VOTERS or row.problems or row.waits_for or row.damaged_entries > 0:
+        told = row.problems or row.waits_for or row.unready
+        if row.role not in _VOTERS or told or row.damaged_entries > 0:
             return Health.DEGRADED
     return Health.WHOLE
 
@@ -151,7 +152,8 @@ def _cells(row: MemberStatusRow, leader: MemberStatusRow | None) -> dict[str, Te
 def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
     for row in rows:
         name = row.id or row.address
-        for text in filter(None, (row.problem, row.waits_for, *row.problems, _set_aside(row))):
+        unready = (f"not ready: {each}" for each in row.unready)
+        for text in filter(None, (row.problem, row.waits_for, *row.problems, *unready, _set_aside(row))):
             is_named = not row.id and row.address in text
             yield Text(
                 text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"

@@ -63,7 +63,7 @@ def grant_of(right: str, kind: str, names: str) -> Grant:
 
 
 def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
-    tell_rows(rows, dict.fromkeys(names, False), [tuple(row.values()) for row in rows])
+    tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
 
 
 def _changed(at: LogServers, order: UserOrder, said: str) -> None:

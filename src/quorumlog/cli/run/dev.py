@@ -6,16 +6,17 @@ import os
 import signal
 import sys
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel
+from quorumlog.cli.options import FlushMode, Level, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
-from quorumlog.cli.run.serve import Level, log_to_stderr, refuse_optimised_python
+from quorumlog.cli.run.log_lines import log_to_stderr
+from quorumlog.cli.run.serve import refuse_optimised_python
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +50,15 @@ def dev(
     flush: Annotated[
         FlushMode, typer.Option(help="Acknowledge after the disk has it, or after the write.")
     ] = FlushMode.SYNC,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            "--admin",
+            help="Health, metrics and a page of the first member; those of the others are at the ports"
+            " behind it (extra `admin`).",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
     tls: Annotated[
         bool, typer.Option("--tls", help="With TLS, by a CA that is made beside the data (extra `tls`).")
     ] = False,
@@ -88,7 +98,8 @@ def dev(
     )
     ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()
-    with closing(cluster):
+    with closing(cluster), ExitStack() as answering:
+        pages = [] if admin is None else _answer_for(cluster, admin, answering)
         if directory is not None:
             kept = " ".join(str(member.port) for member in cluster.members)
             (directory / PORTS_NAME).write_text(f"{kept}\n")
@@ -100,8 +111,9 @@ def dev(
                 "servers": cluster.servers,
                 "directory": str(cluster.directory),
                 **({} if ca is None else {"tls_ca": str(ca)}),
+                **({"admin": pages} if pages else {}),
             },
-            lambda: _print_address_list(cluster, ca),
+            lambda: _print_address_list(cluster, ca, pages),
         )
         stop.wait()
         note("stopping")
@@ -134,7 +146,20 @@ def _tls_of(directory: Path, member_id: str) -> TlsOptions:
     return TlsOptions(str(cert), str(cert.with_suffix(".key")), str(ca))
 
 
-def _print_address_list(cluster: LocalCluster, ca: Path | None) -> None:
+def _answer_for(cluster: LocalCluster, admin: str, answering: ExitStack) -> list[str]:
+    """The URL of each member. Raises ConfigError."""
+    from quorumlog.admin import AdminPort, LogProcess
+    from quorumlog.config import AdminOptions, parse_address
+
+    host, first = parse_address(AdminOptions(admin).listen)
+    ports = [
+        AdminPort(f"{host}:{first + number}", LogProcess(cluster.server(member.member_id)))
+        for number, member in enumerate(cluster.members)
+    ]
+    return [answering.enter_context(port).url for port in ports]
+
+
+def _print_address_list(cluster: LocalCluster, ca: Path | None, pages: list[str]) -> None:
     console = out()
     console.print(
         f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}"
@@ -145,6 +170,8 @@ def _print_address_list(cluster: LocalCluster, ca: Path | None) -> None:
         if ca is not None:
             line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {ca}"
         console.print(line, soft_wrap=True)
+    if pages:
+        console.print(f"\nIn a browser: {' '.join(pages)}", soft_wrap=True)
     console.print("\nCtrl-C stops the cluster.")
 
 

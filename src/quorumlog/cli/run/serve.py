@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import logging
-import sys
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, Store, TlsGiven
+from quorumlog.cli.options import (
+    AdminAddress,
+    DataDir,
+    FlushMode,
+    Format,
+    LogFormat,
+    LogLevel,
+    MemberId,
+    Members,
+    Store,
+    TlsGiven,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
+from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.config import TlsOptions
+    from quorumlog.admin import Process
+    from quorumlog.admin.looks import TakeLook
+    from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.cli.run.toml_config import ServerConfig
+    from quorumlog.config import AdminOptions, TlsOptions
     from quorumlog.net.tls import Tls
-    from quorumlog.server import LedgerServer
 
-Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
+log = logging.getLogger("quorumlog.server")
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
@@ -31,19 +46,9 @@ HoldMachine = Annotated[
 
 
 def serve(
-    member_id: Annotated[
-        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
-    ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            help="Every member and where it is reached: ID=HOST:PORT,... The same on all members.",
-            metavar="LIST",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
-    ] = None,
+    member_id: MemberId = None,
+    members: Members = None,
+    data_dir: DataDir = None,
     group: Annotated[
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
     ] = None,
@@ -74,11 +79,13 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    admin: AdminAddress = None,
     *,
     tls: TlsGiven,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
     ] = None,
+    log_format: Format = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
 
@@ -107,10 +114,12 @@ def serve(
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls,
+        "admin": admin,
+        "log_format": log_format,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
-    log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
+    log_as(server_config)
     run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
 
 
@@ -121,12 +130,27 @@ def tls_of(options: TlsOptions | None) -> Tls | None:
     return None if options is None else Tls(options)
 
 
-def run_member(server: LedgerServer) -> None:
-    """Until it ends; its status is that of the command."""
+@contextmanager
+def answering(options: AdminOptions | None, process: Process, tls: Tls | None) -> Iterator[None]:
+    """For those who run it, meanwhile. Raises ConfigError."""
+    if options is None:
+        yield
+        return
+    from quorumlog.admin import AdminPort
+
+    with AdminPort(options.listen, process, tls=tls, insecure=options.insecure) as port:
+        log.info("health, metrics and a page are at %s", port.url)
+        yield
+
+
+def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
+    """Until it ends; its status is that of the command. `beside`: what the page shows beside the log."""
+    from quorumlog.admin.process import LogProcess
     from quorumlog.net.limits import raise_descriptor_limit
 
     raise_descriptor_limit()
-    status = server.run()
+    with answering(server.admin, LogProcess(server, beside), server.tls):
+        status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure
     if server.failure is not None:
@@ -136,6 +160,12 @@ def run_member(server: LedgerServer) -> None:
     raise typer.Exit(status)
 
 
+def log_as(config: ServerConfig) -> None:
+    log_to_stderr(
+        LogLevel(config.log_level or LogLevel.INFO), LogFormat(config.log_format or LogFormat.TEXT)
+    )
+
+
 def refuse_optimised_python() -> None:
     """Assertions are part of the safety argument: a broken invariant must stop the member."""
     if not __debug__:
@@ -143,13 +173,3 @@ def refuse_optimised_python() -> None:
             "quorumlog refuses to serve under python -O, which removes its assertions:"
             " start python without -O and unset PYTHONOPTIMIZE"
         )
-
-
-def log_to_stderr(level: LogLevel) -> None:
-    """Times are UTC: logs of machines in several time zones are read side by side."""
-    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    formatter.converter = time.gmtime
-    formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level.value.upper(), handlers=[handler])

@@ -12,13 +12,14 @@ from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
-from quorumlog.cli.output import announce
+from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import Tls
 from quorumlog.server import Door, LedgerServer
 from quorumlog.version import DESCRIPTION
+from quorumlog.wire.client_messages import ReloadResponse
 
 
 def named_machines(given: Sequence[str]) -> dict[str, str]:
@@ -86,46 +87,52 @@ class ServingMember(LedgerServer):
             tls=tls,
             users_group=config.users_group,
         )
-        self._tls_options = config.tls
+        self.admin, self.tls = config.admin, tls
+        self._tls_options, self._log_format = config.tls, config.log_format
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path
         self._given = given
 
-    def hung_up(self) -> None:
-        if self._tls is not None:
-            self._tls.reload()
+    def hung_up(self) -> ReloadResponse:
+        changed = [] if self._tls is None else [self._tls.reload()]
         if self._path is None:
             if self._tls is None:
                 log.warning("SIGHUP: nothing to reload: there is no --config file")
-            return
+            return self._reloaded(changed or ["nothing to reload: there is no --config file"])
         try:
             config = load_server_config(self._path, self._given)
-            self.reload(config.groups)
+            of_groups = self.reload(config.groups)
         except ConfigError as error:
             log.error("SIGHUP: nothing is reloaded: %s", error)
-            return
-        if (config.bind or self.address) != self._listens_on:
-            log.warning("needs a restart to change: bind")
-        if dict(config.state_machines) != self._places:
-            log.warning("needs a restart to change: state_machines")
-        if frozenset(config.hold_machines) != self._held_machines:
-            log.warning("needs a restart to change: hold_machines")
-        if (config.users_group or self.groups[0].group) != self._users.group:
-            log.warning("needs a restart to change: [users]")
-        if config.tls != self._tls_options:
-            log.warning("needs a restart to change: [tls]; what its files hold is read again without")
+            return self._reloaded([*changed, f"nothing is reloaded: {error}"])
+        of_process = {
+            "bind": (config.bind or self.address) == self._listens_on,
+            "state_machines": dict(config.state_machines) == self._places,
+            "hold_machines": frozenset(config.hold_machines) == self._held_machines,
+            "log_format": config.log_format == self._log_format,
+            "[tls]; what its files hold is read again without": config.tls == self._tls_options,
+            "[admin]": config.admin == self.admin,
+            "[users]": (config.users_group or self.groups[0].group) == self._users.group,
+        }
+        differ = [name for name, is_same in of_process.items() if not is_same]
+        for name in differ:
+            log.warning("needs a restart to change: %s", name)
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)
         names = [logging.getLevelName(each).lower() for each in (before, level)]
         log.warning("SIGHUP: %s is reloaded, log_level: %s -> %s", self._path, *names)
         root.setLevel(level)
+        if before != level:
+            changed.append("log_level {} -> {}".format(*names))
+        return self._reloaded([*changed, *of_groups.changed], [*differ, *of_groups.needs_restart])
 
     async def start(self) -> None:
         await super().start()
         for config in self.groups:
             announce(_announcement(config, self._listens_on + self._listener.speaks))
+        say_ready()
         if hung_up_before():
             self.hung_up()
 

@@ -23,6 +23,9 @@
     [users]                                 # of the whole process, see docs/security.md
     group = "orders"                        # where they live; otherwise in the first one
 
+    [admin]                                 # health, metrics and the page, see docs/operations.md
+    listen = "127.0.0.1:9464"
+
 Options are the fields of `quorumlog.config`; without a `groups` table the file describes one group. A
 command-line option wins over the file.
 """
@@ -39,8 +42,9 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
-from quorumlog.cli.options import LogLevel
+from quorumlog.cli.options import LogFormat, LogLevel
 from quorumlog.config import (
+    AdminOptions,
     ConsensusConfig,
     GroupConfig,
     StoreConfig,
@@ -59,18 +63,22 @@ _TYPES: dict[str, Any] = {
 _OF_PROCESS: dict[str, Any] = {
     "bind": str,
     "log_level": LogLevel,
+    "log_format": LogFormat,
     "state_machines": dict[str, str],
     "hold_machines": tuple[str, ...],
     "groups": dict[str, dict[str, Any]],
     "tls": dict[str, Any],
     "users": dict[str, str],
+    "admin": AdminOptions,
 }
 _KINDS: dict[Any, str] = {
+    LogFormat: f"is none of {', '.join(LogFormat)}",
     LogLevel: f"is none of {', '.join(LogLevel)}",
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
     dict[str, Any]: "is not a table; write [tls]",
+    AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""
 _GONE = {
@@ -93,6 +101,8 @@ class ServerConfig(NamedTuple):
     tls: TlsOptions | None = None
     users_group: str | None = None
     """Whose users are those of the process; None: of the first one."""
+    admin: AdminOptions | None = None
+    log_format: str | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
@@ -113,6 +123,9 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     for place, options in ((f"{path}: option 'bind'", found), ("--bind", overrides)):
         if "bind" in options:
             _within(place, partial(parse_address, options["bind"]))
+    if "admin" in overrides:
+        insecure = found["admin"].insecure if "admin" in found else False
+        overrides["admin"] = AdminOptions(overrides["admin"], insecure)
     found |= {name: overrides.pop(name) for name in _OF_PROCESS if name in overrides}
     if tables is None:
         groups = [_group(document, overrides, path, "")]

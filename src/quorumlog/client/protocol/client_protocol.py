@@ -82,7 +82,7 @@ class LogProduct(Product):
             asked = type(call.message).__name__
             raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")
         if isinstance(message, AppendResponse):
-            if message.count != call.record_count or message.first_index < 0:
+            if message.first_index < 0 or not _fits(message, call.record_count):
                 raise ProtocolViolation(
                     f"an append of {call.record_count} entries was answered with {message}"
                 )
@@ -134,6 +134,17 @@ class LogProduct(Product):
             self.events.append(GroupEvent(EventKind.SET_BACK, link.address, reason))
             self.seen_index = index
             self.written_index = min(self.written_index, index)
+
+
+def _fits(response: AppendResponse, count: int) -> bool:
+    """Does it tell of so many entries, wherever it does?"""
+    lie_in_parts = sum(part for _, part, _ in response.ranges) if response.ranges else count
+    results = len(response.results)
+    return (
+        response.count == lie_in_parts == count
+        and results in (0, count)
+        and all(0 <= place < results for place, _ in response.failures)
+    )
 
 
 def standing_of(status: StatusResponse) -> Standing:

@@ -40,6 +40,7 @@ from quorumlog.wire.client_messages import (
     Numbered,
     ReadersRequest,
     ReadRequest,
+    ReloadRequest,
     ResetClockRequest,
     StatusRequest,
     StepOverRequest,
@@ -58,6 +59,7 @@ _UNCHANGING = (
     ListProducers,
     MachineReadRequest,
     WhyKeptRequest,
+    ReloadRequest,
 )
 
 

@@ -584,6 +584,10 @@ MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES
 is not built. In version 1 such a one would be kept for who repeats the command if there were room."""
 
 
+_PUT = encode(Put(b"", b""))[1:2]
+"""Behind the head of the array: which command it is."""
+
+
 class KeyValueMachine(StateMachine):
     version = 2
 
@@ -638,6 +642,14 @@ class KeyValueMachine(StateMachine):
             self._feed.size_bytes = keyspace.engine.size_bytes
             self._feed.tell(told)
         return FirstResults(results, unkept)
+
+    def is_quick(self, batch: EntryBatch) -> bool:
+        """Puts into memory: whatever else there is may name all keys."""
+        if not isinstance(self.keyspace.engine, MemoryEngine):
+            return False
+        keyspace = self.keyspace
+        is_swept = keyspace.swept_to >= keyspace.compacted
+        return is_swept and all(body[1:2] == _PUT for body in batch.bodies())
 
     def _one(self, entry: memoryview, index: int, told: list[Change]) -> tuple[bytes, bool]:
         """(its result, whether that may be kept)."""

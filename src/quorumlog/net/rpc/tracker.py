@@ -186,10 +186,7 @@ class CallTracker:
         elif call.state is CallState.SENT and not call.changes:
             link = call.sent_on
             assert link is not None
-            if call.on_message is not None:
-                self._end_watch(link, call.request_id)
-            else:
-                del link.pending[call.request_id]  # its answer will be nobody's
+            self._forget(link, call)
             self.fail(call, BadRequest("cancelled before it was answered"))
             if call.order is not None:
                 call.order.unanswered(call)
@@ -237,10 +234,12 @@ class CallTracker:
             self.router.ask_all(self.now_ms)  # nobody has said yet where that is
         self.send_waiting()
 
-    def _end_watch(self, link: Link, request_id: int) -> None:
+    def _forget(self, link: Link, call: Call) -> None:
+        """What comes for it will be nobody's."""
+        request_id = call.request_id
         if link.watches.pop(request_id, None) is None:
             del link.pending[request_id]
-        ends = self._product.cancel(request_id)
+        ends = None if call.on_message is None else self._product.cancel(request_id)
         if ends is not None:
             link.outbox += encode_frame(self._product.group, ends)
             self._links.to_write[link] = None
@@ -329,9 +328,8 @@ class CallTracker:
         for order in self.orders:
             order.expire(self._too_late)
         for link in self._links.all():
-            late = [i for i, r in link.pending.items() if r.is_late(link, self.now_ms)]
-            for request_id in late:
-                call = link.pending.pop(request_id)
+            for call in [r for r in link.pending.values() if r.is_late(link, self.now_ms)]:
+                self._forget(link, call)
                 after = f"{link.address} did not answer within {self._waited(call)}"
                 error: LedgerError = (
                     RequestTimeout(f"{after}; tried: {self._tried(call)}")

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from quorumlog.errors import ConfigError, the_extra
 from quorumlog.header_array import Int64Array
-from quorumlog.pipelines.archive_parts import Part
-from quorumlog.pipelines.archive_rows import ROW_SCHEMA
+from quorumlog.pipelines.archive_parts import ROW_SCHEMA, Part
 from quorumlog.pipelines.tables.target import (
     ARCHIVE_DIRECTORY,
     ICEBERG,

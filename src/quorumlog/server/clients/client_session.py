@@ -125,6 +125,7 @@ class ClientSession:
             status = msgspec.structs.replace(
                 status,
                 groups=tuple(self._drivers),
+                events=driver.events.all() if request.events else (),
                 users=self._users.words,
                 problems=(*status.problems, *self._users.problems),
             )
@@ -159,8 +160,12 @@ class ClientSession:
         batch: EntryBatch | None = None,
     ) -> None:
         """The one answer to a request, or its refusal."""
+        code = 0
         if isinstance(outcome, LedgerError):
-            outcome = error_response(request.request_id, outcome)
+            if isinstance(request, AppendRequest):
+                driver.events.refused(outcome)
+            code, outcome = outcome.code, error_response(request.request_id, outcome)
+        driver.answered[type(request), code] += 1
         self._connection.send(driver.config.group, outcome, batch)
 
     def _serve(self, driver: NodeDriver, request: ClientMessage, serving: Serving, outcome: Any) -> None:

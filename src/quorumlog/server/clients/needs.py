@@ -51,6 +51,7 @@ NEEDS: dict[type, Callable[[Any, str], Needs]] = {
     wire.ResetClockRequest: _cluster,
     wire.FinishUpgradeRequest: _cluster,
     wire.StepOverRequest: _cluster,
+    wire.ReloadRequest: _cluster,
     wire.ChangeUsersRequest: _cluster,
     wire.UsersRequest: _cluster,
 }
@@ -78,6 +79,7 @@ ADMINISTRATIVE = frozenset(
         wire.ResetClockRequest,
         wire.FinishUpgradeRequest,
         wire.StepOverRequest,
+        wire.ReloadRequest,
         wire.ChangeUsersRequest,
     }
 )

@@ -170,6 +170,10 @@ async def why_kept(driver: NodeDriver, _: wire.WhyKeptRequest, owner: object) ->
 # ---------------------------------------------------------------- what is ordered
 
 
+async def reload(driver: NodeDriver, _: wire.ReloadRequest, owner: object) -> ClientMessage:
+    return driver.reload()
+
+
 async def transfer(driver: NodeDriver, request: wire.TransferRequest, owner: object) -> ClientMessage:
     change: RoleChange = await Told(lambda done: driver.node.transfer(request.to_member_id, done))
     return wire.TransferResponse(leader_id=change.leader_id or "", term=change.term)
@@ -391,6 +395,7 @@ SERVED: dict[type, Callable[[NodeDriver, Any, Any], Serving]] = {
     wire.LayoutRequest: layout,
     wire.FindMarkRequest: find_mark,
     wire.WhyKeptRequest: why_kept,
+    wire.ReloadRequest: reload,
     wire.TransferRequest: transfer,
     wire.ChangeMembersRequest: change_members,
     wire.ResetClockRequest: reset_clock,

@@ -25,6 +25,7 @@ from quorumlog.net.hello import WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import member_list_of
 from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.version import VERSION
 
 
 class NameLookup:
@@ -90,6 +91,7 @@ class Handshake:
             "run_id": run_id,
             "level": LEVEL,
             "tls_port": tls_port,
+            "release": VERSION,
         }
         """Said by both sides; it stays as long as the member runs."""
 

@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 
 from quorumlog.config import MemberAddress, parse_address
-from quorumlog.consensus.messages import Message, carries_push
+from quorumlog.consensus.messages import Message, carries_push, goes_with_data
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, Traffic
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello
 from quorumlog.net.peer_hello import Identity, identity_of
-from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
+from quorumlog.node.peer_connections import WAYS, PeerConnections, Way
 from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import DroppedMessages
@@ -67,12 +67,13 @@ class Peer:
 
     def send(self, envelope: Envelope) -> bool:
         """As `Host.send`, on the connection for its kind."""
-        link = self.data if role_of(envelope.message) == "data" else self.control
-        if link.up is None or link.up.directory_id != envelope.to.directory_id:
+        to, message = envelope
+        link = self.data if goes_with_data(message) else self.control
+        if link.up is None or link.up.directory_id != to.directory_id:
             return True  # lost with the connection, of which the core is about to hear
-        if link.send(envelope.message):
+        if link.send(message):
             return True
-        if not carries_push(envelope.message):
+        if not carries_push(message):
             self.dropped.note(time.monotonic())
         return False
 
@@ -144,6 +145,12 @@ class Peer:
     def member_list(self) -> str:
         """What the process that is connected lists; empty if none is."""
         return next((hello.members for hello, _ in self._inbound.values()), "")
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        """Of each connection between the two."""
+        inbound = [connection.traffic for _, connection in self._inbound.values()]
+        return [*self.control.traffic, *self.data.traffic, *inbound]
 
     def inbound_lost(self, role: str, connection: Connection) -> None:
         current = self._inbound.get(role)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
-from quorumlog.consensus.messages import AnyPeerMessage, carries_push
+from quorumlog.consensus.messages import AnyPeerMessage, PushEntryRequest
 from quorumlog.errors import ProtocolViolation
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, Traffic
 from quorumlog.net.encryption import Refused
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import DUPLICATE, Hello, HelloResponse
@@ -115,9 +115,13 @@ class PeerLink:
         if connection.unsent_bytes > UNSENT_LIMIT_BYTES:
             return False
         connection.send(self.group, message)
-        if carries_push(message):
+        if isinstance(message, PushEntryRequest) and message.batch is not None:
             self._pushed_bytes = connection.sent_bytes
         return True
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        return [] if self._connection is None else [self._connection.traffic]
 
     def has_moved(self) -> bool:
         """The peer's machine has acknowledged `MOVING_BYTES` in front of the end of the newest push

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from quorumlog import LocalCluster
-from quorumlog.batch import EntryBatch
-from quorumlog.bench import open_loop
-from quorumlog.bench.open_loop import (
+from benchmarks import open_loop
+from benchmarks.open_loop import (
     OPEN_LOADS,
+    RawSender,
     Tally,
     arrivals_s,
+    open_table_of,
     run_open_loads,
 )
-from quorumlog.bench.raw_writer import RawSender
+from quorumlog import LocalCluster
+from quorumlog.batch import EntryBatch
 from quorumlog.bench.running_group import RunningGroup
-from quorumlog.cli.bench_tables import open_table_of
 from quorumlog.errors import (
-    ConfigError,
     LedgerError,
     NotLeader,
     OutcomeUnknown,
@@ -114,9 +113,3 @@ def test_a_sender_gives_every_request_an_outcome_also_when_its_connection_is_los
         assert isinstance(error, Unreachable)
 
     asyncio.run(send())
-
-
-def test_without_hdrhistogram_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_loop, "HdrHistogram", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[bench\]' in a clone"):
-        next(run_open_loads(OPEN_LOADS, RunningGroup("127.0.0.1:1"), 1, 1, lambda text: None))

@@ -27,18 +27,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import uvloop
+from hdrh.histogram import HdrHistogram
+from rich.table import Table
 
 from quorumlog.batch import EntryBatch
 from quorumlog.bench.figures import Target, target_rows, without_nan
-from quorumlog.bench.raw_writer import RawSender, leader_connections
+from quorumlog.bench.raw_writer import RawConnection, leader_connections
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import APPEND_LOADS, AppendLoad, bodies_of, measure, members_watched
-from quorumlog.errors import ConfigError, LedgerError, OutcomeUnknown, Overloaded, the_extra
-
-try:
-    from hdrh.histogram import HdrHistogram
-except ImportError:  # an extra: whoever runs a member does not need it
-    HdrHistogram = None
+from quorumlog.cli.bench_tables import figure_table, number
+from quorumlog.errors import LedgerError, OutcomeUnknown, Overloaded
+from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.frame import AnyFrameMessage, encode_frame
+from quorumlog.wire.client_messages import AppendRequest, AppendResponse
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 OVERLOAD = 2.0
@@ -142,10 +143,8 @@ def run_open_loads(
 ) -> Iterator[OpenMeasured]:
     """For each load its closed-loop peak, then every rate; `report` is told what begins.
 
-    Raises ConfigError without the package `hdrhistogram`, and what the client raises.
+    Raises what the client raises.
     """
-    if loads and HdrHistogram is None:
-        raise ConfigError(f"open loops need hdrhistogram, {the_extra('bench')}")
     # A full collection takes 50 to 100 ms, in which requests are due and none leaves: what is here
     # before the first one is left out of it.
     gc.collect()
@@ -309,6 +308,53 @@ async def _client_sender(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class RawSender(RawConnection):
+    """Sends the same entries whenever it is told to; `on_answer(number, error)` for each answer, in
+    whatever order they come. If the connection is lost, the outcome of what is open on it is unknown."""
+
+    def __init__(
+        self, group: str, batch: EntryBatch, on_answer: Callable[[int, LedgerError | None], None]
+    ) -> None:
+        super().__init__(group)
+        self._group = group
+        self._batch = batch
+        self._on_answer = on_answer
+        self._open: set[int] = set()
+        self._lost: LedgerError | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def send(self, number: int) -> None:
+        """`number`: above 0, names the request."""
+        if self._lost is not None:
+            self._on_answer(number, self._lost)
+            return
+        self._open.add(number)
+        self._transport.writelines(
+            encode_frame(self._group, AppendRequest(request_id=number), self._batch)
+        )
+
+    def _answered(self, message: AnyFrameMessage) -> None:
+        if isinstance(message, (AppendResponse, ErrorResponse)) and message.request_id in self._open:
+            self._open.discard(message.request_id)
+            error = error_of(message) if isinstance(message, ErrorResponse) else None
+            self._on_answer(message.request_id, error)
+
+    def _fail(self, error: LedgerError) -> None:
+        super()._fail(error)
+        self._lost = error
+        for each in list(self._open):
+            self._open.discard(each)
+            self._on_answer(each, OutcomeUnknown(str(error)))
+
+    def close(self) -> None:
+        """What is open is not answered any more."""
+        self._open.clear()
+        super().close()
+
+
 @asynccontextmanager
 async def _connection_senders(
     load: OpenLoad, group: RunningGroup, on_answer: Answered
@@ -363,3 +409,26 @@ def _measured(
         cpu_seconds_per_million=cpu_seconds / accepted * 1e6 if accepted else math.nan,
         histogram=histogram.encode().decode(),
     )
+
+
+def open_table_of(results: Sequence[OpenMeasured]) -> Table:
+    headings = ("of peak", "offered/s", "accepted/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms")
+    counts = ("overloaded", "refused", "unknown", "no answer", "late ms")
+    table = figure_table(("open loop",), (*headings, *counts))
+    for result in results:
+        times = (result.p50_ms, result.p90_ms, result.p99_ms, result.p999_ms, result.max_ms)
+        table.add_row(
+            result.load,
+            f"{result.share_of_peak:.0%}",
+            f"{result.offered_per_second:,.0f}",
+            f"{result.accepted_per_second:,.0f}",
+            *(number(value, 2) for value in times),
+            *(f"{n:,}" for n in (result.overloaded, result.refused, result.unknown, result.unanswered)),
+            f"{result.sender_late_p99_ms:,.2f}",
+        )
+    table.caption = (
+        "Poisson arrivals; times from when a request was due to its answer. Counted in requests:"
+        " overloaded, refused, unknown, no answer. late ms: p99 of how late requests left; where it is"
+        " not small, the load generator is the limit."
+    )
+    return table

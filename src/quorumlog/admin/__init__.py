@@ -1,0 +1,6 @@
+"""The port for those who run a server: health, metrics, and a page. It changes nothing."""
+
+from quorumlog.admin.port import AdminPort
+from quorumlog.admin.process import LogProcess, Process
+
+__all__ = ["AdminPort", "LogProcess", "Process"]

@@ -1,0 +1,233 @@
+"""What `/metrics` says: the table of all metrics, and how looks become an exposition."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorumlog.admin.looks import Look, Sample, Seen
+from quorumlog.measures import Taken
+from quorumlog.net.limits import process_limits
+from quorumlog.version import VERSION
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+GAUGE, COUNTER, SECONDS, COUNTS = "gauge", "counter", "histogram of seconds", "histogram"
+FIRST_BUCKET = 6
+"""Of seconds: below 64 microseconds they are told as one."""
+
+
+class Metric(NamedTuple):
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    """Beside `group`."""
+    of_process: bool = False
+    """It has no `group`."""
+
+
+METRICS = {
+    # The log, by group.
+    "quorumlog_server_has_leader": Metric(GAUGE, "1: this member knows a leader"),
+    "quorumlog_server_is_leader": Metric(GAUGE, "1: it leads"),
+    "quorumlog_server_ready": Metric(GAUGE, "1: /readyz says so"),
+    "quorumlog_server_leader_changes_seen_total": Metric(COUNTER, "leaders that came", ("cause",)),
+    "quorumlog_server_term": Metric(GAUGE, "term of Raft"),
+    "quorumlog_server_voters": Metric(GAUGE, "members that vote"),
+    "quorumlog_server_voters_reachable": Metric(GAUGE, "of those, that it is connected with, or is"),
+    "quorumlog_server_quorum": Metric(GAUGE, "voters that are needed for anything to be committed"),
+    "quorumlog_server_producers": Metric(GAUGE, "producers' sessions that the log remembers"),
+    "quorumlog_server_problems": Metric(GAUGE, "sentences in `problems` of `quorumlog status`"),
+    "quorumlog_server_proposals_committed_total": Metric(COUNTER, "appends committed while it led"),
+    "quorumlog_server_proposals_pending": Metric(GAUGE, "appends that are not committed yet"),
+    "quorumlog_server_proposals_pending_bytes": Metric(GAUGE, "their bytes"),
+    "quorumlog_server_append_duration_seconds": Metric(
+        SECONDS, "from an append's arrival to its commit"
+    ),
+    "quorumlog_server_requests_total": Metric(
+        COUNTER, "requests of clients, answered and refused", ("op", "code")
+    ),
+    "quorumlog_log_first_index": Metric(GAUGE, "first entry that is left"),
+    "quorumlog_log_last_index": Metric(GAUGE, "last entry"),
+    "quorumlog_log_committed_index": Metric(GAUGE, "last entry that is known to be committed"),
+    "quorumlog_log_durable_index": Metric(GAUGE, "last entry that is on this member's disk"),
+    "quorumlog_log_applied_index": Metric(
+        GAUGE, "last entry that a state machine has applied", ("machine",)
+    ),
+    "quorumlog_log_appended_records_total": Metric(COUNTER, "entries written, of leader and follower"),
+    "quorumlog_log_appended_bytes_total": Metric(COUNTER, "their bytes"),
+    "quorumlog_log_batch_records": Metric(COUNTS, "entries of one write"),
+    "quorumlog_log_disk_bytes": Metric(GAUGE, "what segments take of the disk"),
+    "quorumlog_log_damaged_entries": Metric(GAUGE, "entries that its disk does not hold as written"),
+    "quorumlog_log_set_aside_bytes": Metric(GAUGE, "what lies in set-aside/ for people"),
+    "quorumlog_disk_wal_fsync_duration_seconds": Metric(
+        SECONDS, "what the flush thread took for one sync"
+    ),
+    "quorumlog_disk_sync_waits_seconds": Metric(
+        GAUGE, "since when a sync has not returned; 0: none waits"
+    ),
+    "quorumlog_disk_used_ratio": Metric(GAUGE, "share of the file system that is in use"),
+    "quorumlog_scrub_passes_total": Metric(COUNTER, "passes of the scrub that ended"),
+    "quorumlog_scrub_progress_ratio": Metric(GAUGE, "of the pass under way; 1: none is"),
+    "quorumlog_snapshot_lag_entries": Metric(
+        GAUGE, "committed entries behind the newest snapshot", ("machine",)
+    ),
+    "quorumlog_snapshot_age_seconds": Metric(
+        GAUGE, "since the newest snapshot was there, or the process started", ("machine",)
+    ),
+    "quorumlog_follower_lag_entries": Metric(
+        GAUGE, "leader: entries that a member has not stored", ("peer",)
+    ),
+    "quorumlog_follower_lag_bytes": Metric(
+        GAUGE, "leader: bytes to a member that is fed from files", ("peer",)
+    ),
+    "quorumlog_follower_answered_seconds_ago": Metric(
+        GAUGE, "leader: since a member's last answer; NaN: none came", ("peer",)
+    ),
+    "quorumlog_network_peer_connections": Metric(
+        GAUGE, "connections with a member; 4 are all", ("peer",)
+    ),
+    "quorumlog_network_peer_sent_bytes_total": Metric(COUNTER, "on those that stand", ("peer",)),
+    "quorumlog_network_peer_received_bytes_total": Metric(COUNTER, "on those that stand", ("peer",)),
+    "quorumlog_network_peer_round_trip_time_seconds": Metric(
+        GAUGE, "as the kernel smooths it", ("peer",)
+    ),
+    "quorumlog_reader_lag_entries": Metric(
+        GAUGE, "committed entries that a named reader has not read", ("reader",)
+    ),
+    # The key-value store, on its members.
+    "quorumlog_mvcc_current_revision": Metric(GAUGE, "newest revision"),
+    "quorumlog_mvcc_compact_revision": Metric(GAUGE, "history below it has ended"),
+    "quorumlog_mvcc_keys": Metric(GAUGE, "keys"),
+    "quorumlog_mvcc_db_total_size_in_bytes": Metric(GAUGE, "size of keys, values and history"),
+    "quorumlog_mvcc_watchers": Metric(GAUGE, "watches of this member"),
+    "quorumlog_server_quota_backend_bytes": Metric(GAUGE, "above it puts are refused"),
+    "quorumlog_lease_objects": Metric(GAUGE, "leases"),
+    # The broker.
+    "quorumlog_broker_is_master": Metric(GAUGE, "1: it takes messages"),
+    "quorumlog_broker_topics": Metric(GAUGE, "topics that have queues"),
+    "quorumlog_broker_queues": Metric(GAUGE, "queues"),
+    "quorumlog_broker_messages_put_total": Metric(COUNTER, "messages stored since its start"),
+    "quorumlog_broker_put_bytes_total": Metric(
+        COUNTER, "their bytes; of a broker with a log of its own"
+    ),
+    "quorumlog_broker_dispatch_behind_bytes": Metric(GAUGE, "of the log, that are in no queue yet"),
+    "quorumlog_broker_log_bytes": Metric(GAUGE, "of the log, from its begin to its end"),
+    "quorumlog_broker_disk_used_ratio": Metric(GAUGE, "share of the file system that is in use"),
+    "quorumlog_broker_problems": Metric(GAUGE, "sentences in its status"),
+    "quorumlog_broker_slave_connected": Metric(GAUGE, "master: 1: it is", ("slave",)),
+    "quorumlog_broker_slave_lag_bytes": Metric(GAUGE, "master: what a slave lacks", ("slave",)),
+    "quorumlog_broker_slave_lag_seconds": Metric(
+        GAUGE, "master: since when it lacks something", ("slave",)
+    ),
+    "quorumlog_topic_partition_oldest_offset": Metric(GAUGE, "of a queue", ("topic", "partition")),
+    "quorumlog_topic_partition_current_offset": Metric(GAUGE, "of a queue", ("topic", "partition")),
+    "quorumlog_consumergroup_members": Metric(GAUGE, "consumers that read", ("consumergroup",)),
+    "quorumlog_consumergroup_current_offset": Metric(
+        GAUGE, "committed", ("consumergroup", "topic", "partition")
+    ),
+    "quorumlog_consumergroup_lag": Metric(
+        GAUGE, "messages behind it", ("consumergroup", "topic", "partition")
+    ),
+    # Of the process.
+    "quorumlog_loop_lag_seconds": Metric(
+        SECONDS, "from a wake-up of the loop to its turn", of_process=True
+    ),
+    "quorumlog_network_connections": Metric(GAUGE, "connections that are open", of_process=True),
+    "quorumlog_network_connections_accepted_total": Metric(COUNTER, "that came", of_process=True),
+    "quorumlog_network_connections_refused_total": Metric(
+        COUNTER, "that were one too many", of_process=True
+    ),
+    "quorumlog_network_connections_stray_total": Metric(
+        COUNTER,
+        "that were closed for what came on them: nonsense, no TLS, no good certificate",
+        of_process=True,
+    ),
+    "quorumlog_tls_certificate_expiry_timestamp_seconds": Metric(
+        GAUGE, "when the own certificate ends, since 1970; with TLS", of_process=True
+    ),
+    "quorumlog_build_info": Metric(GAUGE, "1", ("version", "python"), of_process=True),
+}
+"""By name; `process_*` of prometheus_client come beside them."""
+
+
+def families(looks: Iterable[Look], of_process: Iterable[Sample]) -> Iterator[Family]:
+    """In the order of `METRICS`; of those that have samples."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    found: dict[str, list[tuple[list[str], float | Taken]]] = {}
+    for look in looks:
+        for name, value, labels in look.samples:
+            found.setdefault(name, []).append(([look.group, *labels], value))
+    for name, value, labels in of_process:
+        found.setdefault(name, []).append(([*labels], value))
+    for name, metric in METRICS.items():
+        names = [*(() if metric.of_process else ("group",)), *metric.labels]
+        kind: Callable[..., Family] = GaugeMetricFamily
+        if metric.kind == COUNTER:
+            kind = CounterMetricFamily
+        elif metric.kind in (SECONDS, COUNTS):
+            kind = HistogramMetricFamily
+        if name not in found:
+            continue
+        time.sleep(0)  # the loop may want the interpreter
+        family = kind(name, metric.help, labels=names)
+        for values, value in found[name]:
+            if isinstance(value, Taken):
+                family.add_metric(values, *_buckets(value, metric.kind))  # type: ignore[attr-defined]
+            else:
+                family.add_metric(values, value)  # type: ignore[attr-defined]
+        yield family
+
+
+def _buckets(taken: Taken, kind: str) -> tuple[list[tuple[str, float]], float]:
+    """As prometheus_client wants them: what lies at or below each bound, and the sum."""
+    total, below = float(taken.total), 0
+    buckets: list[tuple[str, float]] = []
+    for digits, count in enumerate(taken.counts):
+        below += count
+        if kind == COUNTS:
+            buckets.append((str(float(2**digits - 1)), below))
+        elif digits >= FIRST_BUCKET:
+            buckets.append((str(2**digits / 1e6), below))
+    buckets[-1] = ("+Inf", below)
+    return buckets, total if kind == COUNTS else total / 1e6
+
+
+def process_samples(lag: Taken, strays: int, certificate_ends_s: float | None) -> Iterator[Sample]:
+    limits = process_limits()
+    yield Sample("quorumlog_loop_lag_seconds", lag)
+    yield Sample("quorumlog_network_connections", limits.open_connections)
+    yield Sample("quorumlog_network_connections_accepted_total", limits.accepted)
+    yield Sample("quorumlog_network_connections_refused_total", limits.refused)
+    yield Sample("quorumlog_network_connections_stray_total", strays)
+    if certificate_ends_s is not None:
+        yield Sample("quorumlog_tls_certificate_expiry_timestamp_seconds", certificate_ends_s)
+    yield Sample("quorumlog_build_info", 1, (VERSION, platform.python_version()))
+
+
+class Exposition:
+    """On the port's thread."""
+
+    def __init__(
+        self, seen: Callable[[], Seen | None], of_process: Callable[[], Iterable[Sample]]
+    ) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+
+        self._seen = seen
+        self._of_process = of_process
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        seen = self._seen()
+        return families(() if seen is None else seen.looks, self._of_process())
+
+    def text(self) -> bytes:
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)

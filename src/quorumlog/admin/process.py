@@ -1,0 +1,262 @@
+"""Whom the port looks at: a server, and what stands beside the log in it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+from quorumlog.admin.looks import Look, Sample, Table, TakeLook
+from quorumlog.errors import LedgerError
+from quorumlog.log_state.control_entries import Hold
+from quorumlog.log_state.log_state import Reader
+from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.retention import WhyKept
+from quorumlog.server.ledger_server import LedgerServer
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.wire.client_messages import EventInfo, MemberInfo, StatusResponse
+
+HOLDS = {Hold.NONE: "", Hold.READER: "held", Hold.ARCHIVE: "archive"}
+MOST_SHOWN = 20
+KEPT_EVERY_S = 10.0
+
+
+class Process(Protocol):
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """None: it has not started."""
+        ...
+
+    def looks(self) -> Sequence[TakeLook]:
+        """On the loop."""
+        ...
+
+
+class LogProcess:
+    """A `LedgerServer`, and what its doors tell."""
+
+    def __init__(self, server: LedgerServer, beside: Sequence[TakeLook] = ()) -> None:
+        self._server = server
+        self._beside = beside
+        self._snapshots: dict[tuple[str, str], tuple[int, float]] = {}
+        """The newest of a machine of a group, and when it was seen first."""
+        self._kept: dict[str, tuple[float, WhyKept | None]] = {}
+        """When it was asked last, and what came of it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._server.loop
+
+    def looks(self) -> Sequence[TakeLook]:
+        return [*(partial(self._look, driver) for driver in self._server.drivers), *self._beside]
+
+    def _look(self, driver: NodeDriver) -> Look:
+        group = driver.config.group
+        if driver.stopped:
+            failure = "" if driver.failure is None else str(driver.failure)
+            return Look(group, "log", unready=("it does not run",), failure=failure)
+        status, state = driver.status.response(), driver.node.log_state.committed
+        return Look(
+            group,
+            "log",
+            unready=status.unready,
+            leads=status.role == "leader",
+            samples=(*_samples(driver, status), *self._snapshot_samples(group, status)),
+            tables=partial(
+                _tables,
+                status,
+                driver.events.all(),
+                () if state is None else state.readers,
+                self._why(driver),
+            ),
+        )
+
+    def _why(self, driver: NodeDriver) -> WhyKept | None:
+        """What keeps segments, as it was a moment ago; of the leader."""
+        group, now_s = driver.config.group, time.monotonic()
+        if driver.node.refusal_unless_leading() is not None:
+            self._kept.pop(group, None)
+            return None
+        known = self._kept.setdefault(group, (-math.inf, None))
+        if now_s - known[0] >= KEPT_EVERY_S:
+            self._kept[group] = now_s, known[1]
+
+            def explained(why: WhyKept | LedgerError) -> None:
+                if not isinstance(why, LedgerError):
+                    self._kept[group] = now_s, why
+
+            driver.node.retention.explain(explained)
+        return self._kept[group][1]
+
+    def _snapshot_samples(self, group: str, status: StatusResponse) -> Iterator[Sample]:
+        now_s = time.monotonic()
+        for row in status.machines:
+            key, newest = (group, row.name), (row.snapshot_index, now_s)
+            if self._snapshots.setdefault(key, newest)[0] != row.snapshot_index:
+                self._snapshots[key] = newest
+            yield Sample("quorumlog_snapshot_age_seconds", now_s - self._snapshots[key][1], (row.name,))
+
+
+def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
+    node = driver.node
+    measures = node.measures
+    yield Sample("quorumlog_server_has_leader", bool(status.leader_id))
+    yield Sample("quorumlog_server_is_leader", status.role == "leader")
+    yield Sample("quorumlog_server_ready", not status.unready)
+    for cause, changes in driver.leader_changes.items():
+        yield Sample("quorumlog_server_leader_changes_seen_total", changes, (cause,))
+    yield Sample("quorumlog_server_term", status.term)
+    yield Sample("quorumlog_server_proposals_committed_total", sum(measures.committed.counts))
+    yield Sample("quorumlog_server_proposals_pending", measures.pending)
+    yield Sample("quorumlog_server_proposals_pending_bytes", measures.pending_bytes)
+    for (kind, code), times in driver.answered.items():
+        operation = kind.__name__.removesuffix("Request")
+        yield Sample("quorumlog_server_requests_total", times, (operation, _name_of(code)))
+    yield Sample("quorumlog_server_append_duration_seconds", measures.committed)
+    yield Sample("quorumlog_server_problems", len(status.problems))
+    yield Sample("quorumlog_log_first_index", status.ledger_begin_index)
+    yield Sample("quorumlog_log_last_index", status.ledger_end_index)
+    yield Sample("quorumlog_log_committed_index", status.committed_index)
+    yield Sample("quorumlog_log_durable_index", status.durable_index)
+    for row in status.machines:
+        yield Sample("quorumlog_log_applied_index", row.applied_index, (row.name,))
+    yield Sample("quorumlog_log_appended_records_total", measures.batch_records.total)
+    yield Sample("quorumlog_log_appended_bytes_total", measures.batch_bytes.total)
+    yield Sample("quorumlog_log_batch_records", measures.batch_records)
+    yield Sample("quorumlog_log_disk_bytes", status.log_disk_bytes)
+    yield Sample("quorumlog_disk_wal_fsync_duration_seconds", driver.sync_us.taken())
+    since_ms = node.disk_waits_since_ms
+    waits_s = 0.0 if since_ms is None else time.monotonic() - since_ms / 1000
+    yield Sample("quorumlog_disk_sync_waits_seconds", waits_s)
+    yield Sample("quorumlog_disk_used_ratio", driver.status.disk_used_ratio)
+    yield Sample("quorumlog_log_damaged_entries", status.damaged_entries)
+    yield Sample("quorumlog_log_set_aside_bytes", status.set_aside_bytes)
+    yield Sample("quorumlog_scrub_passes_total", status.scrub_passes)
+    is_scrubbing = status.scrub_next_index >= 0 and status.scrub_stop_index > 0
+    progress = status.scrub_next_index / status.scrub_stop_index if is_scrubbing else 1.0
+    yield Sample("quorumlog_scrub_progress_ratio", progress)
+    for machine in status.machines:
+        lag = status.committed_index - machine.snapshot_index
+        yield Sample("quorumlog_snapshot_lag_entries", lag, (machine.name,))
+    yield Sample("quorumlog_server_voters", max(0, status.voters))
+    yield Sample("quorumlog_server_quorum", status.quorum_size)
+    reachable = sum(each.is_voter and each.reachable for each in status.members)
+    yield Sample("quorumlog_server_voters_reachable", reachable)
+    yield Sample("quorumlog_server_producers", max(0, status.producers))
+    yield from _peer_samples(driver, status)
+    yield from _reader_samples(node, status.committed_index)
+
+
+def _peer_samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
+    for member in status.members:
+        if member.id == status.id:
+            continue
+        labels = (member.id,)
+        if status.role == "leader":
+            lag = _lag_of(member, status)
+            yield Sample("quorumlog_follower_lag_entries", lag, labels)
+            yield Sample("quorumlog_follower_lag_bytes", max(0, member.behind_bytes), labels)
+            silent_s = math.nan if member.answered_ms_ago < 0 else member.answered_ms_ago / 1000
+            yield Sample("quorumlog_follower_answered_seconds_ago", silent_s, labels)
+        if member.id in driver.peers:
+            traffic = driver.peers[member.id].traffic
+            round_trip_us = [each.round_trip_us for each in traffic if each.round_trip_us]
+            sent, received = (sum(each[i] for each in traffic) for i in (0, 1))
+            yield Sample("quorumlog_network_peer_connections", len(traffic), labels)
+            yield Sample("quorumlog_network_peer_sent_bytes_total", sent, labels)
+            yield Sample("quorumlog_network_peer_received_bytes_total", received, labels)
+            if round_trip_us:
+                shortest_s = min(round_trip_us) / 1e6
+                yield Sample("quorumlog_network_peer_round_trip_time_seconds", shortest_s, labels)
+
+
+def _reader_samples(node: LedgerNode, committed_index: int) -> Iterator[Sample]:
+    state = node.log_state.committed
+    for reader in () if state is None else state.readers:
+        lag = max(0, committed_index + 1 - reader.position)
+        yield Sample("quorumlog_reader_lag_entries", lag, (reader.name,))
+
+
+def _lag_of(member: MemberInfo, status: StatusResponse) -> int:
+    return max(0, status.ledger_end_index - max(member.water_mark, status.ledger_begin_index - 1))
+
+
+def _name_of(code: int) -> str:
+    if not code:
+        return "OK"
+    known = LedgerError.of_code.get(code)
+    return str(code) if known is None else known.__name__
+
+
+def _tables(
+    status: StatusResponse, events: Sequence[EventInfo], readers: Sequence[Reader], kept: WhyKept | None
+) -> list[Table]:
+    own = (
+        status.role,
+        status.term,
+        status.ledger_begin_index,
+        status.ledger_end_index,
+        status.committed_index,
+        status.version,
+    )
+    members = [
+        (
+            each.id,
+            each.address,
+            "leads" if each.id == status.leader_id else each.part,
+            "yes" if each.reachable else "no",
+            each.water_mark if each.water_mark >= 0 else None,
+            _lag_of(each, status) if status.role == "leader" else None,
+            f"{each.answered_ms_ago / 1000:.1f} s ago" if each.answered_ms_ago >= 0 else None,
+        )
+        for each in status.members
+    ]
+    machines = [
+        (each.name, each.applied_index, each.snapshot_index, each.problem) for each in status.machines
+    ]
+    of_readers = [
+        (each.name, each.position, max(0, status.committed_index + 1 - each.position), HOLDS[each.hold])
+        for each in readers
+    ]
+    segments = () if kept is None else kept.segments
+    return [
+        Table(status.id, ("role", "term", "first", "last", "committed", "release"), [own]),
+        Table(
+            "Members",
+            ("id", "address", "part", "reachable", "stored", "behind", "answered"),
+            members,
+        ),
+        Table("Problems", ("problem",), [(each,) for each in (*status.unready, *status.problems)]),
+        Table("State machines", ("name", "applied", "snapshot", "problem"), machines),
+        Table("Readers", ("name", "position", "behind", "holds"), of_readers),
+        Table(
+            "Leaders",
+            ("time", "what", "times"),
+            [
+                (f"{_time(each.time_ms):%Y-%m-%d %H:%M:%SZ}", each.text, each.times)
+                for each in reversed(events)
+                if each.kind == "leader"
+            ][:MOST_SHOWN],
+        ),
+        Table(
+            "What keeps old segments",
+            ("first", "entries", "bytes", "kept by"),
+            [
+                (
+                    each.first_index,
+                    each.stop_index - each.first_index,
+                    each.size_bytes,
+                    "; ".join(each.reasons),
+                )
+                for each in segments[:MOST_SHOWN]
+            ],
+        ),
+    ]
+
+
+def _time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)

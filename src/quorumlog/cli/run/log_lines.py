@@ -1,0 +1,113 @@
+"""How a process that serves says what happens: a line an event, repeats folded."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from quorumlog.cli.options import LogFormat, LogLevel
+from quorumlog.figures import without_figures
+
+EVENTS = {
+    "role_changed": "role",
+    "lost_committed": "data_lost",
+    "reader_lost": "data_lost",
+    "_peer_connected": "peer_connected",
+    "_peer_lost": "peer_lost",
+    "fail": "member_stops",
+    "hand_over": "handover",
+    "_say": "problem",
+    "look": "problem_over",
+    "note": "problem",
+    "hung_up": "reload",
+    "reload": "reload",
+    "closing": "connection_closed",
+    "_refused": "connection_refused",
+    "_close_one": "connection_refused",
+    "open": "listens",
+    "answering": "listens",
+    "start": "directory",
+    "_reopened": "directory",
+    "stop": "directory",
+}
+"""Of a record, by the function that logs it. Those of others are `broker`, `store` or `log`, after the
+part that they are of, and of other packages `other`."""
+ALL_EVENTS = frozenset(EVENTS.values()) | {"broker", "store", "log", "other"}
+_PARTS = {"quorumlog.broker": "broker", "quorumlog.kv": "store"}
+FOLDS_AFTER = 5
+"""So many of the same in a minute are said."""
+MINUTE_S = 60.0
+MOST_KNOWN = 256
+
+
+def event_of(record: logging.LogRecord) -> str:
+    if not record.name.startswith("quorumlog"):
+        return "other"
+    return EVENTS.get(record.funcName, _PARTS.get(record.name, "log"))
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "event": event_of(record),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class TextLines(logging.Formatter):
+    """Times are UTC: logs of machines in several time zones are read side by side."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+
+class Folding(logging.Filter):
+    """What is said again and again, with whatever figures: five times in a minute, and then how many
+    more there were, once something else is said."""
+
+    def __init__(self, said: Callable[[logging.LogRecord], object]) -> None:
+        super().__init__()
+        self._said = said
+        self._known: dict[tuple[int, str], tuple[float, int, logging.LogRecord]] = {}
+        """Since when, how often, and the last of each."""
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with self._lock:
+            return self._is_said(record)
+
+    def _is_said(self, record: logging.LogRecord) -> bool:
+        for key, (since_s, times, last) in list(self._known.items()):
+            if record.created - since_s >= MINUTE_S:
+                del self._known[key]
+                if times > FOLDS_AFTER:
+                    last.msg = f"{last.getMessage()} ({times - FOLDS_AFTER} more in the last minute)"
+                    last.args = None
+                    self._said(last)
+        key = (record.levelno, without_figures(record.getMessage()))
+        since_s, times, _ = self._known.get(key, (record.created, 0, record))
+        if times == 0 and len(self._known) >= MOST_KNOWN:
+            return True
+        self._known[key] = since_s, times + 1, record
+        return times < FOLDS_AFTER
+
+
+def log_to_stderr(level: LogLevel, form: LogFormat = LogFormat.TEXT) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
+    handler.addFilter(Folding(handler.emit))
+    logging.basicConfig(level=level.value.upper(), handlers=[handler])

@@ -1,0 +1,24 @@
+"""Where a process answers those who run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorumlog.config.options import parse_address
+from quorumlog.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class AdminOptions:
+    """The table `[admin]`."""
+
+    listen: str
+    """HOST:PORT, of a port of its own."""
+    insecure: bool = False
+    """Other machines may reach it without TLS."""
+
+    def __post_init__(self) -> None:
+        try:
+            parse_address(self.listen)
+        except ConfigError as error:
+            raise ConfigError(f"--admin: {error}") from None

@@ -1,0 +1,76 @@
+"""What a process that serves logs: lines for programs, of a closed list of events, repeats folded."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+from pathlib import Path
+
+from quorumlog.cli.run.log_lines import ALL_EVENTS, EVENTS, FOLDS_AFTER, Folding, JsonLines, event_of
+from tests.docs.markdown import DOCS, section, tables
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "quorumlog"
+METHODS = {"debug", "info", "warning", "error", "critical", "exception"}
+
+
+def record(
+    message: str, *arguments: object, created: float = 0.0, function: str = ""
+) -> logging.LogRecord:
+    made = logging.LogRecord(
+        "quorumlog.server", logging.WARNING, "", 0, message, arguments, None, function
+    )
+    made.created = created
+    return made
+
+
+def logging_functions() -> set[str]:
+    """Of those that log, in the rooms that members run."""
+    found = set()
+    for room in ("server", "net", "admin", "cli/run"):
+        for path in [*(SOURCE / room).rglob("*.py"), SOURCE / "stray_log.py"]:
+            for function in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                for call in ast.walk(function):
+                    if (
+                        isinstance(call, ast.Call)
+                        and isinstance(call.func, ast.Attribute)
+                        and call.func.attr in METHODS
+                        and ast.unparse(call.func.value) in ("log", "self._log")
+                    ):
+                        found.add(function.name)
+    return found
+
+
+def test_an_event_is_of_a_function_that_logs() -> None:
+    assert set(EVENTS) <= logging_functions()
+
+
+def test_the_events_are_documented() -> None:
+    (rows,) = tables(section((DOCS / "operations.md").read_text(), "Logs"))
+    assert {row["event"].strip("`") for row in rows} == ALL_EVENTS
+
+
+def test_a_line_is_an_object_with_a_time_that_has_a_zone() -> None:
+    line = json.loads(JsonLines().format(record("%s is %s", "n0", "leader\nx", function="role_changed")))
+    assert line == {
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "warning",
+        "event": "role",
+        "message": "n0 is leader\nx",
+    }
+    assert event_of(logging.LogRecord("aiohttp", 20, "", 0, "a", (), None)) == "other"
+
+
+def test_what_repeats_is_folded_whatever_its_figures() -> None:
+    said: list[str] = []
+    folding = Folding(lambda each: said.append(each.getMessage()))
+    for number in range(46):
+        each = record("it fills up (now %d %%)", number, created=number / 100)
+        if folding.filter(each):
+            said.append(each.getMessage())
+    assert len(said) == FOLDS_AFTER
+    assert folding.filter(record("something else", created=61))
+    assert said[-1] == "it fills up (now 45 %) (41 more in the last minute)"
+    assert folding.filter(record("it fills up (now %d %%)", 1, created=62))

@@ -1,0 +1,86 @@
+"""why and reload: what members remember, and what they read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from quorumlog import LocalCluster, WrongLastIndex, connect
+from tests.cli.conftest import STORAGE, Cli, objects, plain
+from tests.cli.test_serve import first_line
+from tests.waiting import eventually
+
+
+def why(cli: Cli, kind: str, servers: str) -> list[dict[str, Any]]:
+    result = cli("why", kind, "--servers", servers, "--json")
+    assert result.exit_code == 0, result.output
+    return objects(result.stdout)
+
+
+def test_members_remember_who_led_why_they_are_behind_and_what_they_refused(cli: Cli) -> None:
+    with LocalCluster(members=3, storage=STORAGE) as cluster, connect(cluster.servers) as log:
+        old = cluster.leader()
+        log.append(b"a")
+        for _ in range(3):
+            with pytest.raises(WrongLastIndex):
+                log.append(b"b", expected_last=12_345)
+        new = next(each.member_id for each in cluster.members if each.member_id != old)
+        eventually(lambda: log.transfer(new) == new, what="another leader")
+        told = why(cli, "leader", cluster.servers)
+        assert {row["member"] for row in told} == {"n0", "n1", "n2"}
+        assert any(row["member"] == new and f"{old} hands over to it" in row["text"] for row in told)
+        led = [row["text"] for row in told if row["member"] == new and "leads in term" in row["text"]]
+        assert len(led) == 1
+        (refused,) = why(cli, "refused", cluster.servers)
+        assert (refused["member"], refused["times"]) == (old, 3)
+        assert refused["text"].startswith("WrongLastIndex: expected_last is 12345")
+        third = ({"n0", "n1", "n2"} - {old, new}).pop()
+        cluster.kill(third)
+        log.append(b"c")
+        lost = f"has lost {third}"
+        eventually(
+            lambda: any(row["text"] == lost for row in why(cli, "behind", cluster.servers)), what=lost
+        )
+        said = cli("why", "behind", "--servers", cluster.servers)
+        assert f"{third}: not connected" in plain(said.stderr)
+        assert lost in said.stdout
+
+
+@pytest.mark.processes
+def test_reload_answers_what_has_changed_and_what_needs_a_restart(
+    cli: Cli, start: Callable[..., Popen[bytes]], tmp_path: Path, free_address: str
+) -> None:
+    config = tmp_path / "member.toml"
+    member = f'member_id = "n0"\nmembers = "n0={free_address}"\ndata_dir = "{tmp_path}/log"\n'
+    config.write_text(member)
+    process = start("serve", "--config", config, "--log-format", "json")
+    first_line(process)
+    config.write_text(f'log_level = "debug"\nbind = "127.0.0.1:1"\nlinger_ms = 7\n{member}')
+    result = cli("reload", "--servers", free_address, "--json")
+    assert result.exit_code == 0, result.output
+    told = {(row["outcome"], row["text"]) for row in objects(result.stdout)}
+    assert ("changed", "log_level info -> debug") in told
+    assert ("needs a restart", "bind") in told
+    assert any(outcome == "changed" and "linger_ms 0 -> 7" in text for outcome, text in told)
+    config.write_text("nonsense")
+    (row,) = objects(cli("reload", "--servers", free_address, "--json").stdout)
+    assert row["text"].startswith("nothing is reloaded: ")
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    lines = [json.loads(line) for line in said.decode().splitlines()]
+    assert {"role", "reload"} <= {line["event"] for line in lines}
+    assert all(set(line) <= {"time", "level", "event", "message", "error"} for line in lines)
+
+
+def test_a_server_that_does_not_answer_fails_the_reload(cli: Cli, free_address: str) -> None:
+    with LocalCluster(1, storage=STORAGE) as cluster:
+        servers = f"{cluster.servers},{free_address}"
+        result = cli("reload", "--servers", servers, "--timeout", "2", "--json")
+    assert result.exit_code == 1
+    told = {(row["member"], row["outcome"]) for row in objects(result.stdout)}
+    assert told == {("n0", "changed"), (free_address, "failed")}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.consensus.messages import FirstAdminRequest
 from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
 from quorumlog.log_state.users import UserOrder, Users, UserVerb, Verifier
 from quorumlog.node.operator_orders import UsersOutcome
@@ -293,9 +294,14 @@ def killed_at_any_time_the_administrator_becomes_one_and_the_file_goes(tmp_path:
         cell = Cell(path, storage=SEGMENTS)
         member = (cell.leader() and cell.followers()[0]).replica.member_id
         left_in(cell, path, member)
+        is_lost = steps % 8 == 0
+        cell.drops = lambda sender, to, message, lost=is_lost: (
+            lost and type(message) is FirstAdminRequest
+        )
         for _ in range(steps):
             cell.step(20)
         cell.kill(member)
+        cell.drops = lambda sender, to, message: False
         cell.leader()
         assert has_file(path, member) or administrators(cell) == {("root",)}
         cell.start(member)

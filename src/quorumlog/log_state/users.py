@@ -134,14 +134,14 @@ class Rights:
         grants side by side."""
         if self.is_admin:
             return True
-        reached = first
+        covered = first
         for low, high in self._spans(right, kind):
-            if low > reached:
+            if low > covered:
                 return False
             if high is None:
                 return True
-            reached = max(reached, high)
-            if stop is not None and reached >= stop:
+            covered = max(covered, high)
+            if stop is not None and covered >= stop:
                 return True
         return False
 

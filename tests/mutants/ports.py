@@ -198,8 +198,8 @@ def challenged_for_ever(patch: Patch) -> None:
     """It has said its Hello in time."""
     patch.edit(
         Listener._greeted,
-        "self._ask(connection, frame, self.challenge(hello), None)",
-        "self._ask(connection, frame, self.challenge(hello), None)\n"
+        "self._ask(connection, frame, self.access.greet(connection, hello, self.tls), None)",
+        "self._ask(connection, frame, self.access.greet(connection, hello, self.tls), None)\n"
         "            reached() and self._silent.pop(connection)",
     )
 

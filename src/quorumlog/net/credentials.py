@@ -65,10 +65,10 @@ def password_of(path: str) -> str:
             line = file.readline(MOST_PASSWORD_BYTES + 2)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise ConfigError(f"--password-file {path} cannot be read: {reason}") from None
+        raise ConfigError(f"the password file {path} cannot be read: {reason}") from None
     password = line.rstrip("\r\n")
     if not password:
-        raise ConfigError(f"--password-file {path} has no password in its first line")
+        raise ConfigError(f"the password file {path} has no password in its first line")
     return password
 
 

@@ -189,10 +189,11 @@ OUTPUTS = [
         "from quorumlog.broker.client.blocking_shells import ONE_MEMBER\n"
         "from quorumlog.net.loop_thread import ONE_SESSION\n",
         more="def connect(\n"
-        "    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None\n"
+        "    server: str,\n    *,\n    timeout_ms: int = DEFAULT_TIMEOUT_MS,\n"
+        "    tls: ClientTls | None = None,\n    user: ClientUser | None = None,\n"
         ") -> BrokerClient:\n"
         '    """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""\n'
-        "    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls)\n",
+        "    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)\n",
     ),
 ]
 

@@ -40,6 +40,8 @@ class EntryKind(IntEnum):
     """An operator's order: a state machine leaves one entry out."""
     LEVEL = 13
     """An upgrade is finished: entries of a level of the format that earlier releases do not know."""
+    USERS = 14
+    """Users, roles and what is granted to them."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))

@@ -8,7 +8,8 @@
     |   |       UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset,
     |   |       UpgradeNotFinished, WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders,
     |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
-    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
+    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
+    |   |       NotAuthenticated
     |   +-- AlreadyCommitted   of a session: in the log already, at forgotten indices
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; the state machine's results are unknown
@@ -189,6 +190,18 @@ class UpgradeNotFinished(Refused):
     """This needs log entries that earlier releases do not know: run `quorumlog upgrade finish` first."""
 
     code = 427
+
+
+class Forbidden(Refused):
+    """The user has no right to it; the message says which."""
+
+    code = 430
+
+
+class NotAuthenticated(Refused):
+    """The servers have users, and this client has named none, or its password is wrong."""
+
+    code = 431
 
 
 class WrongLastIndex(Refused):

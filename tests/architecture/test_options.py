@@ -100,7 +100,7 @@ def options_for(message: Message) -> set[str]:
     stem = Path(file).stem
     if file.startswith("cli/") and stem != "toml_config":
         return OPTIONS.get(stem, EVERY_OPTION) | OPTIONS.get(BESIDE.get(stem, ""), set())
-    return OPTIONS["serve"]
+    return OPTIONS["serve"] | OPTIONS["status"]
 
 
 def unknown_options(messages: list[Message]) -> list[str]:

@@ -19,7 +19,7 @@ from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import SnapshotHead
-from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
+from quorumlog.store.state_files import VERSION_WITH_USERS, load_member
 from tests.backups.store_client import write
 from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import body_of, open_small, opened
@@ -115,7 +115,7 @@ def test_releases_that_do_not_know_what_the_log_holds_are_refused_as_before(tmp_
     recover_cluster(plan_recovery([path]))
     record = load_member(OsDisk(), path)
     assert record is not None
-    assert record.version == VERSION_WITH_KINDS_OF_LEVEL_6
+    assert record.version == VERSION_WITH_USERS
     check_recovered(OsDisk(), path, 19)
 
 

@@ -23,6 +23,7 @@ from quorumlog.log_state.control_entries import (
     decode_body,
 )
 from quorumlog.log_state.log_state import EMPTY, LogState, Machine
+from quorumlog.log_state.users import User, UsersChange
 from quorumlog.node.log_states import LogStateReading
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
@@ -408,6 +409,27 @@ def test_without_power_at_any_step_a_member_is_whole_or_none() -> None:
         check_restored(disk, source, restored, targets, LAST)
         if is_done:
             return
+
+
+def test_users_come_back_only_if_asked_for() -> None:
+    disk, alice = MemoryDisk(), User("alice", ("admin",))
+    store = a_member().store
+    write(store, [*ENTRIES[:3], UsersChange((alice,), secret=b"s" * 32), b"more"], 7)
+    path = backed_up("/backup", disk, store)
+    for with_users in (False, True):
+        root = f"/{with_users}"
+        restored = restore(path, MEMBERS, directories(root), with_users=with_users, disk=disk)
+        assert restored.left_users_out is not with_users
+        for member_id in directories(root):
+            directory = opened(disk, f"{root}/{member_id}", member_id)
+            assert directory.has_users
+            state = state_at_end(directory.store)
+            assert isinstance(state, LogState) and state.users.is_on
+            assert [user.name for user in state.users.users] == ["alice"] * with_users
+            assert state.users.has_administrator is with_users
+            directory.close(False)
+    without = restore(path, MEMBERS, directories("/before"), last_index=2, disk=disk)
+    assert not without.left_users_out
 
 
 def test_the_state_where_the_log_begins_has_to_be_known() -> None:

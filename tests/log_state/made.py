@@ -24,12 +24,28 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     kind_of,
 )
+from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UsersChange, Verifier
 
 REPLICAS = st.lists(
     st.builds(Replica, st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(["a", "b"])), max_size=3
 ).map(tuple)
 POSITIONS = st.integers(0, 30)
 PRODUCERS = st.sampled_from(["p", "q", "~r"])
+NAMES = st.sampled_from(["admin", "alice", "bob"])
+PREFIXES = st.lists(st.sampled_from([b"a", b"b", b"\xff"]), max_size=3).map(b"".join)
+GRANTS = st.builds(Grant, st.sampled_from(Right), st.sampled_from(Kind), PREFIXES, st.booleans())
+ROLES = st.builds(Role, NAMES, st.lists(GRANTS, max_size=4).map(tuple))
+VERIFIERS = st.just(Verifier(b"0" * 16, 4096, b"1" * 32, b"2" * 32))
+USERS = st.builds(User, NAMES, st.lists(NAMES, max_size=2).map(tuple), st.none() | VERIFIERS)
+USERS_CHANGES = st.builds(
+    UsersChange,
+    st.lists(USERS, max_size=2).map(tuple),
+    st.lists(ROLES, max_size=2).map(tuple),
+    st.lists(NAMES, max_size=1).map(tuple),
+    st.lists(NAMES, max_size=1).map(tuple),
+    st.just(b"s" * 32),
+    st.booleans(),
+)
 EPOCHS = st.builds(Epoch, st.integers(0, 6), st.just(0))
 BODIES: st.SearchStrategy[ControlBody] = st.one_of(
     st.builds(Membership, REPLICAS, REPLICAS, REPLICAS, st.just(()), REPLICAS),
@@ -63,6 +79,7 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
     st.builds(MachineBinding, st.sampled_from(["a", "b-1", "c"]), st.integers(1, 3), st.integers(1, 3)),
     st.builds(ClockReset, st.integers(0, 50)),
     st.builds(StepOver, st.sampled_from(["a", "b-1"]), POSITIONS, st.just(7)),
+    USERS_CHANGES,
 )
 UNREADABLE = st.builds(Unreadable, st.just("of a later release"))
 

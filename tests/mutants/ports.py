@@ -88,8 +88,8 @@ def answers_pile_up(patch: Patch) -> None:
     """It will read them in the end."""
     patch.edit(
         Connection._take,
-        "(self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard",
-        "not reached()",
+        "if self.is_deaf:",
+        "if self.is_deaf and not reached():",
     )
 
 
@@ -198,8 +198,8 @@ def challenged_for_ever(patch: Patch) -> None:
     """It has said its Hello in time."""
     patch.edit(
         Listener._greeted,
-        "self._ask(connection, frame, self.challenge(hello), None)",
-        "self._ask(connection, frame, self.challenge(hello), None)\n"
+        "self._ask(connection, frame, self.access.greet(connection, hello, self.tls), None)",
+        "self._ask(connection, frame, self.access.greet(connection, hello, self.tls), None)\n"
         "            reached() and self._silent.pop(connection)",
     )
 

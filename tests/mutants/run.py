@@ -46,6 +46,7 @@ PARTS = (
     "ports",
     "encryption",
     "blocking",
+    "users",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -19,6 +19,7 @@ from quorumlog.client import connect
 from quorumlog.consensus.messages import HeartbeatRequest
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net import limits as limits_module
+from quorumlog.net.access import Access, Challenging
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
@@ -30,7 +31,8 @@ from quorumlog.net.limits import (
     process_limits,
     raise_descriptor_limit,
 )
-from quorumlog.net.listener import Challenging, Listener
+from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.wire.client_messages import ReadResponse, StatusRequest
 
@@ -440,10 +442,14 @@ def test_an_orderly_end_sends_what_was_answered() -> None:
 SECRET = b"secret"
 
 
-def knows_secret(hello: Hello) -> Challenging:
-    """A mechanism for these tests: a member is not asked, and everybody else twice."""
-    if hello.role != "client":
-        return
+class Secretive(Access):
+    """Asks twice, by a mechanism for these tests."""
+
+    def greet(self, connection: Connection, hello: Hello, tls: Tls | None) -> Challenging:
+        return knows_secret()
+
+
+def knows_secret() -> Challenging:
     for salt in (b"first", b"second"):
         challenge = Challenge(mechanism="test", data=salt)
         if (yield challenge) != answer_to(challenge):
@@ -466,7 +472,7 @@ async def answered(streams: Streams, given: Callable[[Challenge], bytes]) -> Any
 def test_a_client_is_let_in_once_it_has_answered_all_that_it_was_asked() -> None:
     async def scene() -> None:
         async with open_port() as port:
-            port.listener.challenge = knows_secret
+            port.listener.access = Secretive()
             assert await answered(await port.dial(CLIENT), answer_to) == (2, HelloResponse())
             assert port.said == [CLIENT]
             assert len(port.listener.connections) == 1
@@ -477,7 +483,7 @@ def test_a_client_is_let_in_once_it_has_answered_all_that_it_was_asked() -> None
 def test_who_is_not_asked_sees_no_change() -> None:
     async def scene() -> None:
         async with open_port() as port:
-            port.listener.challenge = knows_secret
+            port.listener.access = Secretive()
             assert await answer(await port.dial(PEER)) == HelloResponse()
 
     run(scene)
@@ -488,7 +494,7 @@ def who_answers_wrong_is_refused() -> None:
 
     async def scene() -> None:
         async with open_port() as port:
-            port.listener.challenge = knows_secret
+            port.listener.access = Secretive()
             count, refusal = await answered(await port.dial(CLIENT), lambda _: b"?")
             assert count == 1
             assert isinstance(refusal, ErrorResponse)
@@ -510,7 +516,7 @@ def test_who_answers_wrong_is_refused() -> None:
 def who_was_asked_has_no_longer_than_for_a_greeting() -> None:
     async def scene() -> None:
         async with open_port() as port:
-            port.listener.challenge = knows_secret
+            port.listener.access = Secretive()
             streams = await port.dial(CLIENT)
             assert isinstance(await answer(streams), Challenge)
             port.pass_ms(GREETING_MS - 1000)

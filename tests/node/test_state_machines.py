@@ -20,7 +20,7 @@ from quorumlog.errors import (
     ResultUnknown,
     UnknownMachine,
 )
-from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.control_entries import LEVEL, VERSION_LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.node.operator_orders import FinishedUpgrade, UpgradeOutcome
 from quorumlog.state_machine import StateMachine
@@ -369,7 +369,7 @@ def test_all_members_go_over_to_a_version_at_the_same_entry(tmp_path: Path) -> N
 
 def test_no_version_is_raised_before_the_upgrade_of_a_group_is_finished(tmp_path: Path) -> None:
     """Until then each member may go back to a release that would stop there."""
-    cell = Cell(tmp_path, machines={"chain": Second}, level=LEVEL - 1)
+    cell = Cell(tmp_path, machines={"chain": Second}, level=VERSION_LEVEL - 1)
     cell.until(lambda: cell.leader().machines.status()[0].version == 1, "a binding")
     for host in cell.hosts.values():
         host.level = LEVEL

@@ -15,7 +15,13 @@ from quorumlog.errors import (
     OutcomeUnknown,
     UpgradeNotFinished,
 )
-from quorumlog.log_state.control_entries import LEVEL, LevelReached, Unreadable, decode_body
+from quorumlog.log_state.control_entries import (
+    AUTOMATIC_LEVEL,
+    LEVEL,
+    LevelReached,
+    Unreadable,
+    decode_body,
+)
 from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
@@ -24,7 +30,7 @@ from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_memb
 from tests.node.cell import Cell
 from tests.node.test_retention import fill
 
-BEFORE = LEVEL - 1
+BEFORE = AUTOMATIC_LEVEL
 
 
 def finished(cell: Cell, node: LedgerNode) -> UpgradeOutcome:
@@ -108,6 +114,16 @@ def test_it_is_refused_while_a_member_is_of_the_release_before(tmp_path: Path) -
     outcome = finished(cell, cell.leader())
     assert isinstance(outcome, LevelNotTold)
     assert "n2" in str(outcome)
+    assert levels(cell) == {BEFORE}
+    cell.close()
+
+
+def test_it_is_refused_while_a_member_knows_no_entry_of_the_last_level(tmp_path: Path) -> None:
+    cell = upgraded(tmp_path)
+    for host in cell.hosts.values():
+        host.level = LEVEL - 1
+    outcome = finished(cell, cell.leader())
+    assert isinstance(outcome, LevelNotTold)
     assert levels(cell) == {BEFORE}
     cell.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +12,11 @@ import pytest
 
 from quorumlog.errors import BadRequest
 from quorumlog.server.clients.client_session import ClientSession
+from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.version import IS_COMPILED
 from quorumlog.wire.client_messages import StatusRequest
+
+NO_USERS = UsersOfServer("", lambda group: None, is_plain=True)
 
 
 class Question:
@@ -24,8 +28,8 @@ def test_what_a_refused_request_brought_is_not_kept_until_garbage_is_collected()
     """80 refused questions of 16 MB each made a member grow by 1.2 GB."""
     sent: list[Any] = []
     connection = SimpleNamespace(send=lambda *said: sent.append(said), is_full=False)
-    session = ClientSession(cast(Any, connection), {}, lambda connection_id: None)
-    driver = SimpleNamespace(config=SimpleNamespace(group="g"))
+    session = ClientSession(cast(Any, connection), {}, lambda connection_id: None, NO_USERS)
+    driver = SimpleNamespace(config=SimpleNamespace(group="g"), answered=Counter())
     question = Question()
     kept = weakref.ref(question)
 

@@ -24,6 +24,7 @@ from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.net.rpc.calls import LEADER, Link
 from quorumlog.net.rpc.view import EventKind
 from quorumlog.server.clients.client_session import ClientSession
+from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
@@ -83,6 +84,9 @@ class _Driver:
         )
 
 
+NO_USERS = UsersOfServer("", lambda group: None, is_plain=True)
+
+
 class _Wire:
     """One connection, of a client to one process of a member."""
 
@@ -92,7 +96,7 @@ class _Wire:
         self.connection_id = f"{client.name}.{number}"
         self.decoder = FrameDecoder()
         self.session = ClientSession(
-            cast(Any, self), cast(Any, {DEFAULT_GROUP: _Driver(member)}), client.close_late
+            cast(Any, self), cast(Any, {DEFAULT_GROUP: _Driver(member)}), client.close_late, NO_USERS
         )
         self.is_lost = self.is_closed = False
         """As the client sees it; as the server does."""

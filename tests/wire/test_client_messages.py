@@ -123,10 +123,10 @@ def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
 @pytest.mark.parametrize(
     ("message", "newer"),
     [
-        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="r", level=1), 9),
+        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="r", level=1), 10),
         (
             HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r", knows_conditions=True, level=1),
-            7,
+            8,
         ),
     ],
 )

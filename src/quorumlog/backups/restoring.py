@@ -1,7 +1,8 @@
 """Restoring a backup: the data directories of the members of a new cluster.
 
     ... entries of the backup, up to the chosen one      byte for byte
-    NOOP, MEMBERSHIP of the next term                    alike on each member
+    NOOP, MEMBERSHIP of the next term                    alike on each member; between them a USERS that
+                                                         leaves users out, where the backup has any
 
 It has a cluster id of its own, so that no member of the old cluster takes it for its own; and the new
 members vote by the membership at the end of their log, as by the list that they were founded with. Their
@@ -29,6 +30,7 @@ from quorumlog.log_state.control_entries import (
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState, Reset, Resets, counted_ms, decode_state, said_ms
+from quorumlog.log_state.users import UsersChange
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
@@ -73,6 +75,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     lost_machines: tuple[str, ...] = ()
     """State machines that began before `first_index`: a backup has no snapshots, and the entries that
     they were made of are gone."""
+    left_users_out: bool = False
+    """The backup had users, and this cluster has none: nobody may do anything yet."""
 
 
 def _no_progress(done: int, in_all: int) -> None:
@@ -86,6 +90,7 @@ def restore(
     *,
     last_index: int | None = None,
     time_ms: int | None = None,
+    with_users: bool = False,
     report: Progress = _no_progress,
     disk: Disk | None = None,
     draw_id: Callable[[], str] = draw_directory_id,
@@ -94,7 +99,9 @@ def restore(
     `backup`. `directories`: by member id; they are empty, or do not exist.
 
     `last_index`: the last entry that is restored; `time_ms`: what was appended up to this time, in
-    milliseconds since 1970. Otherwise the whole backup. Raises ConfigError, DirectoryDamaged with file
+    milliseconds since 1970. Otherwise the whole backup. `with_users`: those of the backup, who may have
+    been removed since, are users of the new cluster; otherwise nobody may do anything there until it is
+    given an administrator. Raises ConfigError, DirectoryDamaged with file
     and position if the backup is damaged, StoreFailure, DiskFull; the directory that was being made then
     starts no member, and the same call begins again once those that were whole are removed.
     """
@@ -107,7 +114,8 @@ def restore(
     _check_directories(disk, path, addresses, targets)
     with _Backup(disk, path) as source:
         stop_index = source.stop_index(last_index, time_ms)
-        return _Restoring(disk, source, addresses, targets, draw_id).run(stop_index, report)
+        restoring = _Restoring(disk, source, addresses, targets, draw_id, with_users)
+        return restoring.run(stop_index, report)
 
 
 def _check_directories(
@@ -269,8 +277,10 @@ class _Restoring:
         addresses: Sequence[MemberAddress],
         directories: Mapping[str, str],
         draw_id: Callable[[], str],
+        with_users: bool,
     ) -> None:
         self._source = source
+        self._with_users = with_users
         self._addresses = sorted(addresses, key=lambda member: member.member_id)
         self._replicas = tuple(Replica(member.member_id, draw_id()) for member in self._addresses)
         self._formation = Formation(self._replicas, self._replicas, draw_id(), level=LEVEL)
@@ -292,6 +302,7 @@ class _Restoring:
             index_segment_bytes=reader.index_segment_bytes,
             formation=self._formation,
             version=version_of(level, has_start=has_start),
+            users=not isinstance(state, LogState) or state.users.is_on,
         )
 
     def run(self, stop_index: int, report: Progress) -> Restored:
@@ -303,8 +314,11 @@ class _Restoring:
                 target.begin(source.start)
             self._copy(stop_index, report)
             last = self._targets[0].log.end
+            state = state_at_end(self._targets[0].log.store)
+            has_users = isinstance(state, LogState) and state.users.is_on
+            leaves_users_out = has_users and not self._with_users
             for target in self._targets:
-                self._close_log(target.log, max(last.term, 0) + 1)
+                self._close_log(target.log, max(last.term, 0) + 1, leaves_users_out=leaves_users_out)
                 target.prepare(target.log.end.term)
                 self._check_state(target)
             end = self._targets[0].log.end
@@ -326,6 +340,7 @@ class _Restoring:
             segment_bytes=source.reader.segment_bytes,
             index_segment_bytes=source.reader.index_segment_bytes,
             lost_machines=source.lost_machines,
+            left_users_out=leaves_users_out,
         )
 
     def _copy(self, stop_index: int, report: Progress) -> None:
@@ -345,12 +360,12 @@ class _Restoring:
             )
         assert state.membership_index == target.log.end.index, (state, target.log.end)
 
-    def _close_log(self, log: CopiedLog, term: int) -> None:
+    def _close_log(self, log: CopiedLog, term: int, *, leaves_users_out: bool) -> None:
         """A no-op is the first entry of every term."""
         addresses = tuple((each.member_id, str(each)) for each in self._addresses)
         membership = Membership(self._replicas, self._replicas, addresses=addresses)
-        for kind, body in (
-            (EntryKind.NOOP, b""),
-            (EntryKind.MEMBERSHIP, encode_body(membership)),
-        ):
+        last = [(EntryKind.MEMBERSHIP, encode_body(membership))]
+        if leaves_users_out:
+            last.insert(0, (EntryKind.USERS, encode_body(UsersChange(clears=True))))
+        for kind, body in ((EntryKind.NOOP, b""), *last):
             log.append_own(EntryBatch.control(kind, body), term)

@@ -7,8 +7,8 @@
         for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
 
 Read in this order: `message`, `record_batch`, `errors`, `config`, `store`, `wire`, `group_commands`,
-`broker_port`, `client`, `offline`, `epochs`, `replication`, `failover`, `groups`, `broker_server`,
-`dledger`.
+`needs`, `broker_port`, `client`, `offline`, `epochs`, `replication`, `failover`, `groups`,
+`broker_server`, `dledger`.
 """
 
 from __future__ import annotations

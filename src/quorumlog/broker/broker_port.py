@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutResult, PutStatus
+from quorumlog.broker.needs import ADMINISTRATIVE, WITH_RECORDS, needs_of, needs_of_records, words_of
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.log_files import MessageLog, PutOutcome, PutRequest
 from quorumlog.broker.store.queues import ConsumeQueue
@@ -55,6 +56,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
+from quorumlog.net.access import EVERYBODY, Access, Caller, audit
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
@@ -172,6 +174,10 @@ class WaitingPulls:
                 self._count -= 1
                 again()
 
+    def wake_all(self) -> None:
+        """Some may not read any more."""
+        self._wake(list(self._waiting))
+
     def _over(self, key: QueueKey, number: int) -> None:
         waiting = self._waiting.get(key, {})
         if number in waiting:
@@ -207,9 +213,13 @@ def error_of_status(status: PutStatus) -> LedgerError:
 
 
 class BrokerSession:
-    def __init__(self, server: BrokerService, connection: Connection) -> None:
+    def __init__(
+        self, server: BrokerService, connection: Connection, access: Access = EVERYBODY
+    ) -> None:
         self._server = server
         self._connection = connection
+        self._access = access
+        self._caller = Caller(access, connection)
         self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
         self._reading = 0
         self._open = 0
@@ -219,6 +229,11 @@ class BrokerSession:
 
     def frame(self, frame: Frame) -> None:
         message = message_of(frame)
+        if self._caller.open_in != self._access.generation:
+            refusal = self._refusal(message, frame)
+            if refusal is not None:
+                self.refuse(message.request_id, refusal)
+                return
         if isinstance(message, SendRequest):
             self._send(message, frame)
         elif isinstance(message, PullRequest):
@@ -253,6 +268,19 @@ class BrokerSession:
     def violate(self, violation: ProtocolViolation) -> None:
         """See `client_guard`."""
         self._connection.violate(violation)
+
+    def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
+        """Of this user, as its rights are by now."""
+        caller = self._caller
+        if not caller.is_checked:
+            return None
+        needs = needs_of(message)
+        if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:
+            needs = needs_of_records(records_of(frame))
+        refusal = caller.refusal(needs, needs)
+        if refusal is None and isinstance(message, ADMINISTRATIVE):
+            audit.warning("user %s at %s: %s", *caller.who, words_of(message))
+        return refusal
 
     # ---------------------------------------------------------------- requests
 
@@ -305,13 +333,20 @@ class BrokerSession:
             )
             return response, pulled.records
 
+        def again() -> None:
+            refusal = self._refusal(message, None)
+            if refusal is None:
+                self._pull(message, 0)
+            elif not self._connection.closed:
+                self._respond(message.request_id, refusal, answer)
+
         def done(outcome: Any) -> None:
             if isinstance(outcome, Pulled) and not len(outcome.records) and wait_ms > 0:
                 queue = store.queues.get(key)
                 if queue is not None and queue.max_offset > message.offset:
                     self._pull(message, 0)
                     return
-                if self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
+                if self._server.waiting.add(key, wait_ms, again):
                     return
                 outcome = Overloaded(
                     f"{MOST_WAITING} pulls wait at this broker", retry_after_ms=RETRY_FULL_MS
@@ -534,7 +569,11 @@ class PutQueue:
 
 
 def greet(
-    service: BrokerService, connection: Connection, frame: Frame, ports: Mapping[str, str]
+    service: BrokerService,
+    connection: Connection,
+    frame: Frame,
+    ports: Mapping[str, str],
+    access: Access = EVERYBODY,
 ) -> None:
     """A connection begins. Raises ProtocolViolation."""
     hello = frame.message
@@ -546,7 +585,7 @@ def greet(
         raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
     refusal = refusal_of_other(hello, BROKER, ports)
     if refusal is None:
-        connection.session = BrokerSession(service, connection)
+        connection.session = BrokerSession(service, connection, access)
         welcome = HelloResponse(
             request_id=hello.request_id, product=BROKER, cluster_id=service.cluster_id
         )
@@ -597,8 +636,10 @@ class BrokerPort:
         tick: Callable[[], None],
         ports: Mapping[str, str],
         tls: Tls | None = None,
+        access: Access = EVERYBODY,
     ) -> None:
-        """`tls`: None: it is plain. `tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
+        """`tls`: None: it is plain. `tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`.
+        `access`: who may do what."""
         self._service = service
         self._listen = parse_address(listen)
         self._tick_service = tick
@@ -611,11 +652,14 @@ class BrokerPort:
             option="the broker's address",
             tls=tls,
             second="broker_listen",
+            access=access,
         )
+        self._access = access
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
         self.reads = ReadTurns(self._thread)
         self.waiting = WaitingPulls(self._loop)
+        access.moved.append(self.waiting.wake_all)
 
     async def open(self) -> None:
         """Raises ConfigError, after which nothing is left of it."""
@@ -637,6 +681,8 @@ class BrokerPort:
     def close(self) -> None:
         """Whoever is connected stays."""
         self._listener.close()
+        if self.waiting.wake_all in self._access.moved:
+            self._access.moved.remove(self.waiting.wake_all)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -660,4 +706,4 @@ class BrokerPort:
         connection.on_frame = self._greet
 
     def _greet(self, connection: Connection, frame: Frame) -> None:
-        greet(self._service, connection, frame, self._ports)
+        greet(self._service, connection, frame, self._ports, self._access)

@@ -19,6 +19,7 @@ from quorumlog.cli.log.members import clock_app, machine_app, member_app, reload
 from quorumlog.cli.log.producers import producers_app
 from quorumlog.cli.log.read import read
 from quorumlog.cli.log.status import readers_app, status
+from quorumlog.cli.log.users import grant, init_admin, revoke, role_app, user_app, who_can
 from quorumlog.cli.log.why import why_app
 from quorumlog.cli.look import inspect, recover, verify
 from quorumlog.cli.options import App
@@ -62,6 +63,7 @@ MESSAGES = "Store messages"
 
 app.command(rich_help_panel=RUN, has_json=False)(serve)
 app.command(rich_help_panel=RUN)(dev)
+app.command("init-admin", rich_help_panel=RUN)(init_admin)
 app.command(rich_help_panel=USE, timeout_s=30.0)(append)
 app.command(rich_help_panel=USE, timeout_s=30.0)(read)
 app.command(rich_help_panel=USE)(ask)
@@ -79,6 +81,11 @@ app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(clock_app, name="clock", rich_help_panel=USE)
 app.add_typer(upgrade_app, name="upgrade", rich_help_panel=USE)
 app.add_typer(machine_app, name="machine", rich_help_panel=USE)
+app.add_typer(user_app, name="user", rich_help_panel=USE)
+app.add_typer(role_app, name="role", rich_help_panel=USE)
+app.command(rich_help_panel=USE)(grant)
+app.command(rich_help_panel=USE)(revoke)
+app.command("who-can", rich_help_panel=USE)(who_can)
 app.add_typer(ca_app, name="ca", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)

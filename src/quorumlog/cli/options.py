@@ -6,9 +6,10 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from quorumlog.broker import BrokerAdmin, BrokerClient
     from quorumlog.client import LedgerClient
     from quorumlog.kv import KeyValueClient
+    from quorumlog.net.credentials import ClientUser
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -298,6 +300,20 @@ CLIENT_TLS: Options = {
             "Own certificate, where a server asks for one.",
         ),
         ("tls_key", "--tls-key", "QUORUMLOG_TLS_KEY", "Its key."),
+        (
+            "password_file",
+            "--password-file",
+            "QUORUMLOG_PASSWORD_FILE",
+            "Its first line is the password of --user; else QUORUMLOG_PASSWORD, or a question.",
+        ),
+    )
+} | {
+    "as_user": (
+        Annotated[
+            str | None,
+            typer.Option("--user", help="Who asks, where servers have users.", envvar="QUORUMLOG_USER"),
+        ],
+        None,
     )
 }
 """Of a command that asks servers."""
@@ -319,7 +335,7 @@ AdminAddress = Annotated[
 ]
 
 
-class TlsOfClients(dict[str, Path | None]):
+class TlsOfClients(dict[str, Any]):
     """Of a command that asks servers in a way of its own: for `speaking_tls`."""
 
     options: ClassVar[Options] = CLIENT_TLS
@@ -358,17 +374,34 @@ class TlsGiven(dict[str, str | None]):
 
 @contextmanager
 def speaking_tls(
-    tls_ca: Path | None = None, tls_cert: Path | None = None, tls_key: Path | None = None
+    tls_ca: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    password_file: Path | None = None,
+    as_user: str | None = None,
 ) -> Iterator[None]:
-    """All clients of a command. Raises ConfigError."""
-    if tls_ca is None and tls_cert is None and tls_key is None:
-        yield
-        return
-    from quorumlog.net.tls import ClientTls, clients_use
+    """All clients of a command, and as whom. Raises ConfigError."""
+    with ExitStack() as stack:
+        files = ("" if each is None else str(each) for each in (tls_ca, tls_cert, tls_key))
+        if any(named := tuple(files)):
+            from quorumlog.net.tls import ClientTls, clients_use
 
-    named = ("" if each is None else str(each) for each in (tls_ca, tls_cert, tls_key))
-    with clients_use(ClientTls(*named)):
+            stack.enter_context(clients_use(ClientTls(*named)))
+        if as_user is not None:
+            from quorumlog.net.credentials import clients_are
+
+            stack.enter_context(clients_are(_user_of(as_user, password_file)))
         yield
+
+
+def _user_of(name: str, password_file: Path | None) -> ClientUser:
+    from quorumlog.net.credentials import PASSWORD_VARIABLE, ClientUser
+
+    if password_file is not None:
+        return ClientUser(name, password_file=str(password_file))
+    if PASSWORD_VARIABLE in os.environ or not sys.stdin.isatty():
+        return ClientUser(name)
+    return ClientUser(name, typer.prompt(f"Password of {name}", hide_input=True, err=True))
 
 
 class _Command:

@@ -51,11 +51,19 @@ from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.log_state import Reset
+from quorumlog.log_state.users import UserOrder
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, ReloadResponse, WhyKeptResponse
+from quorumlog.wire.client_messages import (
+    LayoutResponse,
+    ProducerInfo,
+    ReloadResponse,
+    UsersResponse,
+    WhyKeptResponse,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,6 +162,7 @@ class AsyncLedgerClient:
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         given_ms = milliseconds(timeout_ms)
@@ -173,7 +182,7 @@ class AsyncLedgerClient:
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
         self._verbs = Verbs(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
-        self._io = IoLoop(self._protocol, events.told, tls)
+        self._io = IoLoop(self._protocol, events.told, tls, user)
         self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:
@@ -598,6 +607,18 @@ class AsyncLedgerClient:
         leadership was lost meanwhile, and asking again does no harm."""
         return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
 
+    async def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
+        """Add, change or remove a user, a role or what is granted to a role (docs/security.md). Returns
+        the index of the entry that says so.
+
+        Raises BadRequest where it makes no sense, Forbidden, UpgradeNotFinished, LevelNotTold;
+        OutcomeUnknown if leadership was lost meanwhile."""
+        return await self._run(self._verbs.change_users(order, timeout_ms))
+
+    async def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
+        """Who the users are, and what is granted to which role."""
+        return await self._run(self._verbs.users(timeout_ms))
+
     async def change_members(
         self,
         verb: str,
@@ -698,6 +719,7 @@ def connect_async(
     max_staleness_ms: float | None = None,
     read_from: str | None = None,
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> AsyncLedgerClient:
     """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`.
 
@@ -716,4 +738,5 @@ def connect_async(
         max_staleness_ms=max_staleness_ms,
         read_from=read_from,
         tls=tls,
+        user=user,
     )

@@ -35,10 +35,18 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.log_state import Reset
+from quorumlog.log_state.users import UserOrder
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.net.tls import ClientTls
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, ReloadResponse, WhyKeptResponse
+from quorumlog.wire.client_messages import (
+    LayoutResponse,
+    ProducerInfo,
+    ReloadResponse,
+    UsersResponse,
+    WhyKeptResponse,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,6 +205,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
 
@@ -215,6 +224,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
                 max_staleness_ms=max_staleness_ms,
                 read_from=read_from,
                 tls=tls,
+                user=user,
             )
 
         super().__init__(
@@ -683,6 +693,18 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
         leadership was lost meanwhile, and asking again does no harm."""
         return self._thread.run(self._it.finish_upgrade(timeout_ms=timeout_ms))
+
+    def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
+        """Add, change or remove a user, a role or what is granted to a role (docs/security.md). Returns
+        the index of the entry that says so.
+
+        Raises BadRequest where it makes no sense, Forbidden, UpgradeNotFinished, LevelNotTold;
+        OutcomeUnknown if leadership was lost meanwhile."""
+        return self._thread.run(self._it.change_users(order, timeout_ms=timeout_ms))
+
+    def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
+        """Who the users are, and what is granted to which role."""
+        return self._thread.run(self._it.users(timeout_ms=timeout_ms))
 
     def change_members(
         self,

@@ -8,6 +8,7 @@ from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS
 from quorumlog.client.blocking_client import LedgerClient
 from quorumlog.client.events import Callback
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 
@@ -24,6 +25,7 @@ def connect(
     max_staleness_ms: float | None = None,
     read_from: str | None = None,
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> LedgerClient:
     """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
 
@@ -53,4 +55,5 @@ def connect(
         max_staleness_ms=max_staleness_ms,
         read_from=read_from,
         tls=tls,
+        user=user,
     )

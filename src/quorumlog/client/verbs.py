@@ -55,12 +55,15 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import MOST_INDEX
 from quorumlog.log_state.log_state import Reset, Resets
+from quorumlog.log_state.users import UserOrder, checked_order
 from quorumlog.net.rpc.calls import LEADER, RequestTarget, TargetKind, response_of
 from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ChangeMembersRequest,
     ChangeMembersResponse,
+    ChangeUsersRequest,
+    ChangeUsersResponse,
     FindMarkRequest,
     FindMarkResponse,
     FinishUpgradeRequest,
@@ -87,6 +90,8 @@ from quorumlog.wire.client_messages import (
     StepOverResponse,
     TransferRequest,
     TransferResponse,
+    UsersRequest,
+    UsersResponse,
     WhyKeptRequest,
     WhyKeptResponse,
 )
@@ -489,6 +494,14 @@ class Verbs:
     def finish_upgrade(self, timeout_ms: float | None) -> Verb[FinishUpgradeResponse]:
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return asked(FinishUpgradeRequest(), LEADER, allowed_ms, FinishUpgradeResponse)
+
+    def change_users(self, order: UserOrder, timeout_ms: float | None) -> Verb[int]:
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        message = ChangeUsersRequest(order=checked_order(order))
+        return (yield from asked(message, LEADER, allowed_ms, ChangeUsersResponse)).index
+
+    def users(self, timeout_ms: float | None) -> Verb[UsersResponse]:
+        return asked(UsersRequest(), LEADER, self.timeout_ms_of(timeout_ms), UsersResponse)
 
     def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
         target, allowed_ms = read_target(from_member), self.timeout_ms_of(timeout_ms)

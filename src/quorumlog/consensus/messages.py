@@ -335,6 +335,14 @@ class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
     """The entry before the first of its log."""
 
 
+class FirstAdminRequest(Message, frozen=True, kw_only=True, tag=20):
+    """To the leader, of a member in whose directory an administrator was written while it stood
+    still. It comes again and again, and is not answered."""
+
+    order: bytes
+    """msgpack of a `UserOrder`."""
+
+
 AnyMessage = (
     VoteRequest
     | VoteResponse
@@ -358,6 +366,7 @@ NodeMessage = (
     | SnapshotResponse
     | MachinesRequest
     | MachinesResponse
+    | FirstAdminRequest
 )
 """What the core never sees."""
 NODE_MESSAGES = frozenset(get_args(NodeMessage))

@@ -2,7 +2,7 @@
 
 Read in this order: `requests` (what is asked and answered), `errors`, `old_spellings`, `store` (what the
 committed commands have made of the keys), `service` (what a member does for clients), `client`,
-`gateway` (for clients of etcd), `door` (its port), `testing`.
+`needs` (which right each request takes), `gateway` (for clients of etcd), `door` (its port), `testing`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Txn,
     )
     from quorumlog.kv.service import StoreOptions
+    from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
 _PLACES = {
@@ -110,6 +111,7 @@ def connect(
     cluster_id: str = "",
     errors: Unreadable = "raise",
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
     `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
@@ -125,6 +127,7 @@ def connect(
         cluster_id=cluster_id,
         errors=errors,
         tls=tls,
+        user=user,
     )
 
 
@@ -161,6 +164,7 @@ def connect_async(
     cluster_id: str = "",
     errors: Unreadable = "raise",
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
@@ -173,6 +177,7 @@ def connect_async(
         cluster_id=cluster_id,
         errors=errors,
         tls=tls,
+        user=user,
     )
 
 

@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 import uvloop
 
 from quorumlog.config import GroupConfig, parse_address
-from quorumlog.errors import ConfigError, ConnectionFull, ProtocolViolation, the_extra
+from quorumlog.errors import (
+    ConfigError,
+    ConnectionFull,
+    LedgerError,
+    ProtocolViolation,
+    the_extra,
+)
 from quorumlog.kv.client.async_store import TIMEOUT_MS, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.client.values import Codec, CodecName, V, codec_of
+from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.needs import lease_of, needs_of
 from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests import (
     GROUP,
@@ -31,9 +39,11 @@ from quorumlog.kv.requests import (
     words_to_old_client,
 )
 from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions, refuse
-from quorumlog.kv.store.engine import Engine, MemoryEngine
+from quorumlog.kv.store.engine import Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.keyspace import Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
+from quorumlog.log_state.users import Kind, Right
+from quorumlog.net.access import Caller, Need
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
@@ -74,6 +84,8 @@ class _Client:
         """How large the requests are that are not answered, by their ids."""
         self._asked_bytes = 0
         self._waits = False
+        self._access = door.access
+        self._caller = Caller(door.access, connection)
 
     def frame(self, frame: Frame) -> None:
         message = frame.message
@@ -97,7 +109,42 @@ class _Client:
                 return
             self._asked[number] = size_bytes
             self._asked_bytes += size_bytes
-        self._door.service.request(self, request)
+        if self._caller.open_in != self._access.generation and self._caller.is_checked:
+            self._checked(request)
+        else:
+            self._door.service.request(self, request)
+
+    def _checked(self, request: Request) -> None:
+        """Its rights first."""
+        number, service = request.request_id, self._door.service
+        refusal = self.refusal_of(request)
+        lease = None if refusal is not None else lease_of(request)
+        if isinstance(request, CancelRequest):
+            service.request(self, request)
+        elif refusal is not None:
+            refuse(self, number, refusal)
+        elif lease is None:
+            service.request(self, request)
+        else:
+            service.ask_lease_keys(self, lease[0], partial(self._lease_keys, request, lease[1]))
+
+    def _lease_keys(self, request: Request, right: Right, keys: list[bytes] | LedgerError) -> None:
+        refusal = keys if isinstance(keys, LedgerError) else None
+        if not isinstance(keys, LedgerError):
+            needs = tuple(Need(right, Kind.KEY, key) for key in keys)
+            refusal = self._caller.refusal(needs, needs)
+        if refusal is not None:
+            refuse(self, request.request_id, refusal)
+        else:
+            self._door.service.request(self, request)
+
+    def refusal_of(self, request: Request) -> LedgerError | None:
+        """As its rights are by now."""
+        try:
+            needs = needs_of(request)
+        except InvalidRequest as refusal:
+            return refusal
+        return self._caller.refusal(needs, needs)
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
@@ -207,12 +254,17 @@ class KeyValueDoor(Door):
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(loop.call_soon_threadsafe, self._service.drain)
+        self._listener.access = self.access
+        self.access.moved.append(self._rights_moved)
         host, port = self._listen
         await self._listener.open(host, port)
         member.ports[STORE] = self.address
         self.ports = member.ports
         log.info("the key-value store listens on %s%s", self.address, self._listener.speaks)
         self._tick()
+
+    def _rights_moved(self) -> None:
+        self.service.watches.end_refused(lambda client, asked: cast(_Client, client).refusal_of(asked))
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)
@@ -244,6 +296,8 @@ class KeyValueDoor(Door):
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
+        if self._rights_moved in self.access.moved:
+            self.access.moved.remove(self._rights_moved)
 
 
 # ---------------------------------------------------------------- KeyValueStore
@@ -384,7 +438,7 @@ def door_of(
     if config.store == "memory":
         raise ConfigError("the engine rocksdb needs a data directory: the log is kept in memory")
     try:
-        from quorumlog.kv.store.engine import RocksEngine
+        import rocksdict  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             f"the engine rocksdb needs rocksdict ({error}), {the_extra('rocksdb')}"

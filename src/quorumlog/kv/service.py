@@ -427,6 +427,13 @@ class WatchHub:
         """That have watches."""
         return [session for session, watches in self._watches.items() if watches]
 
+    def end_refused(self, refusal_of: Callable[[Session, WatchRequest], LedgerError | None]) -> None:
+        """Rights have moved."""
+        for watch in [each for of in self._watches.values() for each in of.values()]:
+            refusal = refusal_of(watch.session, watch.asked)
+            if refusal is not None:
+                self._end(watch, refusal)
+
     def _step_in(self, watch: OneWatch) -> None:
         watch.in_step = True
         if watch.asked.end:
@@ -885,6 +892,22 @@ class KeyValueService:
                 answer(session, request.request_id, done(self.watches.told, kept))
 
         member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
+
+    def ask_lease_keys(
+        self, session: Session, lease: int, done: Callable[[list[bytes] | LedgerError], None]
+    ) -> None:
+        """Of who is not known to have a right to them yet."""
+
+        def answered(outcome: Answer) -> None:
+            try:
+                if isinstance(outcome, LedgerError):
+                    raise outcome
+                done(read_answer(outcome[0], LeaseKeysAnswer)[1].keys)
+            except LedgerError as refusal:
+                done(refusal)
+
+        question = encode(LeaseKeys(lease))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
 
     def _time_to_live(self, session: Session, request: TimeToLiveRequest) -> None:
         number, lease = request.request_id, request.lease

@@ -15,8 +15,9 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import BadRequest
+from quorumlog.log_state.users import UsersChange
 
-LEVEL = 6
+LEVEL = 7
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 AUTOMATIC_LEVEL = 5
 """Up to here a leader writes what every member has said that it knows. What is above it is written once
@@ -28,6 +29,8 @@ CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
 SKIPPED_LEVEL = 6
 """From which on a READER entry may say what its reader goes on without."""
+USERS_LEVEL = 7
+"""From which on there may be users."""
 VERSION_LEVEL = 6
 """From which on a leader writes MACHINE entries with a version above 1: members of a release below have
 version 1 of the machines of ours, and would stop there."""
@@ -233,6 +236,7 @@ ControlBody = (
     | ClockReset
     | StepOver
     | LevelReached
+    | UsersChange
 )
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
@@ -246,6 +250,7 @@ BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.CLOCK: ClockReset,
     EntryKind.STEP_OVER: StepOver,
     EntryKind.LEVEL: LevelReached,
+    EntryKind.USERS: UsersChange,
 }
 """The kinds that have a body; the others change no state."""
 LEVELS: dict[EntryKind, int] = {
@@ -256,6 +261,7 @@ LEVELS: dict[EntryKind, int] = {
     EntryKind.CLOCK: 6,
     EntryKind.STEP_OVER: 6,
     EntryKind.LEVEL: 6,
+    EntryKind.USERS: USERS_LEVEL,
 }
 """The level of the format from which on a kind is known."""
 

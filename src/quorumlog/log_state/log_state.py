@@ -49,6 +49,7 @@ from quorumlog.log_state.control_entries import (
     of_a_later_release,
 )
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_producers, encode_hook
+from quorumlog.log_state.users import NO_USERS, Users, UsersChange
 
 
 class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -100,10 +101,11 @@ def said_ms(kind: int, body: bytes | memoryview) -> int | None:
 #          4         4  CRC-32 of what follows, big-endian
 #          8            msgpack: [level, membership, membership_index, time_ms, time_index,
 #                       keep_from_index, readers, lost_ranges, producers, machines,
-#                       clock_resets, stepped_over]
+#                       clock_resets, stepped_over, users]
 #
-# The last two are of level 6; both are left out where both are empty, as earlier releases know it. What
-# a reader has said of neither chain nor skipped entries is left out of its fields in the same way.
+# `users` is of level 7 and the two in front of it of level 6: they are left out where there is nothing
+# to say from there on, as earlier releases know it. What a reader has said of neither chain nor skipped
+# entries is left out of its fields in the same way.
 
 RECORD_MAGIC = b"QLST"
 PACKED_MAGIC = b"QLSZ"
@@ -211,6 +213,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """By index."""
     stepped_over: Annotated[tuple[SteppedOver, ...], Meta(max_length=MOST_STEPPED_OVER)] = ()
     """By name, then by index of the entry that is left out."""
+    users: Users = NO_USERS
 
     def machine(self, name: str) -> Machine | None:
         for machine in self.machines:
@@ -237,8 +240,10 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         if self.membership is not None:
             fields[1] = self.membership.fields()
         fields[_READERS] = tuple(reader.fields() for reader in self.readers)
-        if not self.clock_resets and not self.stepped_over:
-            del fields[_CLOCK_RESETS:]
+        if not self.users.is_on:
+            del fields[_USERS:]
+            if not self.clock_resets and not self.stepped_over:
+                del fields[_CLOCK_RESETS:]
         return tuple(fields)
 
 
@@ -246,6 +251,7 @@ EMPTY = LogState()
 _READERS = LogState.__struct_fields__.index("readers")
 _CLOCK_RESETS = LogState.__struct_fields__.index("clock_resets")
 _PRODUCERS = LogState.__struct_fields__.index("producers")
+_USERS = LogState.__struct_fields__.index("users")
 
 
 class StateTime(msgspec.Struct, frozen=True, array_like=True):
@@ -356,6 +362,8 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
         return _with_step_over(state, entry.index, body)
     if isinstance(body, LevelReached):
         return state
+    if isinstance(body, UsersChange):
+        return msgspec.structs.replace(state, users=state.users.changed(body))
     assert isinstance(body, Keep), entry
     return _with_keep(state, body)
 

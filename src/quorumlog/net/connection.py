@@ -249,6 +249,8 @@ class Connection(asyncio.BufferedProtocol):
         """The other side does not read what it is sent."""
         self.is_always_heard = False
         """Also while the other side does not read what it is sent."""
+        self.user = ""
+        """Who the other side is, proved; empty: nobody."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self.limits: ProcessLimits | None = None

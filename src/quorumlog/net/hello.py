@@ -56,6 +56,9 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Of a peer: where it speaks TLS beside the plain port of `listens_on`; 0: it has one port."""
     release: Text = ""
     """Of a peer's software; empty: 0.1.0, which does not say it."""
+    user: Text = ""
+    """Of a client: who it is, as it will prove where the server has users. Empty: its certificate says
+    it, or nothing does."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.credentials import ClientUser, user_of_clients
 from quorumlog.net.loop_thread import OwnLoop
 from quorumlog.net.rpc.calls import CLOSED, Call, Link, LinkState
 from quorumlog.net.rpc.protocol import RpcProtocol
@@ -65,9 +66,12 @@ class IoLoop:
         protocol: RpcProtocol,
         told: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`told`: of what happens to the group; gives what the loop is to call then. `tls`: None: that
-        of the process (`clients_use`), or else connections are plain."""
+        of the process (`clients_use`), or else connections are plain. `user`: None: that of the process
+        (`clients_are`), or else nobody."""
+        protocol.user = user or user_of_clients()
         self._tls = tls or tls_of_clients()
         self._protocol = protocol
         if self._tls is not None:  # with TLS 1.3 a client hears of no refusal before it reads

@@ -10,17 +10,18 @@ import errno
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from secrets import token_hex
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
+from quorumlog.net.access import EVERYBODY, Access, Challenging
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
 from quorumlog.net.encryption import Encryption, Refused
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
-from quorumlog.net.hello import PEER_ROLES, Challenge, ChallengeResponse, Hello
+from quorumlog.net.hello import PEER_ROLES, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
 from quorumlog.net.tls import Tls
 from quorumlog.store.disk import kept_descriptors
@@ -37,11 +38,6 @@ def log_decoder() -> Decoder:
     return FrameDecoder(greeting_bytes=GREETING_BYTES)
 
 
-Challenging = Generator[Challenge, bytes, None]
-"""What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
-ends where that is enough, or raises the LedgerError that refuses."""
-
-
 class Listener:
     def __init__(
         self,
@@ -50,7 +46,7 @@ class Listener:
         *,
         decoder: Callable[[], Decoder] = log_decoder,
         limits: ProcessLimits | None = None,
-        challenge: Callable[[Hello], Challenging] | None = None,
+        access: Access = EVERYBODY,
         last_words: LastWords | None = None,
         has_peers: bool = False,
         has_peers_only: bool = False,
@@ -65,6 +61,7 @@ class Listener:
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
         whatever role it says. `has_peers_only`: no client comes here, and whoever comes is a member once
         its session says `Connection.greeted`. `option`: what to change where the port is taken.
+        `access`: who its clients are.
         `run_id`: in front of the names of connections. `tls`: what the port speaks; None: it is plain.
         `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
         `is_of_member`: an address from which handshakes of members come."""
@@ -72,7 +69,7 @@ class Listener:
         self._connect = connect
         self._decoder = decoder
         self._limits = limits or process_limits()
-        self.challenge = challenge
+        self.access = access
         self._last_words = last_words
         self._has_peers = has_peers
         self._has_peers_only = has_peers_only
@@ -312,8 +309,8 @@ class Listener:
         if not is_let_in:
             reason = self._refused()
             self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
-        elif self.challenge is not None and isinstance(hello, Hello):
-            self._ask(connection, frame, self.challenge(hello), None)
+        elif isinstance(hello, Hello) and not is_peer:
+            self._ask(connection, frame, self.access.greet(connection, hello, self.tls), None)
         else:
             del self._silent[connection]
             self._let_in(connection, frame)
@@ -373,6 +370,7 @@ class Listener:
 
     def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._limits.leave(connection)
+        self.access.lost(connection)
         self._silent.pop(connection, None)
         if self._in_line.pop(connection, None) is not None:
             self._turn.handshakes.leave(connection)

@@ -275,6 +275,8 @@ class LogReplacement:
         if request.begin.index < committed_index:
             self._host.lost_committed(request.begin.index + 1)
         try:
+            if state.users.is_on:
+                self._directory.note_users()
             self._directory.save_start(start)()
         except DiskFull as error:
             self._refuse(request, str(error))

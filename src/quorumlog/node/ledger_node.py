@@ -17,6 +17,7 @@ from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     NODE_MESSAGES,
     AnyPeerMessage,
+    FirstAdminRequest,
     HeartbeatRequest,
     InstallRequest,
     InstallResponse,
@@ -37,8 +38,11 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.log_state.users import KEY_BYTES
 from quorumlog.measures import Taken
+from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.installing import LogReplacement, SnapshotFetcher
+from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.machine_runner import MachineFactory
 from quorumlog.node.node_parts import PAUSE_MS, NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
@@ -70,7 +74,9 @@ class MessagesBeside:
         snapshots: SnapshotSender,
         fetcher: SnapshotFetcher,
         machines: MachineMessages,
+        first_admin: FirstAdmin,
     ) -> None:
+        self._first_admin = first_admin
         self._repairer = repairer
         self._replacement = replacement
         self._installs = installs
@@ -97,6 +103,8 @@ class MessagesBeside:
                 self._machines.on_question(message)
             case MachinesResponse():
                 self._machines.on_answer(message)
+            case FirstAdminRequest():
+                self._first_admin.on_request(message)
 
 
 # ----------------------------------------------------------------
@@ -167,6 +175,11 @@ class LedgerNode:
         self._time_marks = parts.time_marks
         self.members = parts.members
         self.orders = parts.orders
+        self.users = KnownUsers(directory, parts.log_state, parts.raft)
+        self.first_admin = FirstAdmin(
+            *(directory, parts.log_state, parts.raft, host, parts.orders, self.users),
+            draw_secret=lambda: rng.randbytes(KEY_BYTES),
+        )
         self._drops = parts.drops
         self._replacement = parts.replacement
         self.confirmations = parts.confirmations
@@ -178,11 +191,14 @@ class LedgerNode:
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
         )
         senders = (self._installs, self._snapshots, self._fetcher, self.machines)
-        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
+        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, self.first_admin)
         bounds, installed = self.machines.snapshot_bounds, self._installs.installed
         self.retention = Retention(self, host, now_ms, bounds, self._time_marks, installed)
         self._housekeeping = parts.with_housekeeping(
-            self.retention, (self._tick, self._next_tick_ms), self.machines.next_wakeup_ms
+            self.retention,
+            (self._tick, self._next_tick_ms),
+            self.machines.next_wakeup_ms,
+            self.first_admin,
         )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
@@ -569,6 +585,7 @@ class LedgerNode:
             self.members.problem,
             self.members.lost_majority,
             self._time_marks.problem,
+            self.first_admin.problem,
         )
         problems += [*filter(None, own), *self._installs.problems(), *self._fetcher.problems()]
         problems += self._snapshots.problems(self._now_ms)

@@ -85,6 +85,12 @@ def replaced_by(
 CHUNK_BYTES = 16 * MIB
 """So much is looked at before the read thread does something else, about."""
 
+
+def _level_of_kind(kind: EntryKind) -> int:
+    """What a LEVEL entry says is what its leader knows: at most as much as this member."""
+    return LEVEL if kind is EntryKind.LEVEL else LEVELS.get(kind, 0)
+
+
 AtBorders = list[tuple[LogPoint, AnyState]]
 """The states of a log at some of its borders, in order."""
 
@@ -349,12 +355,14 @@ class LogStateKeeper:
 
     def admit(self, batch: EntryBatch) -> None:
         """Entries of another member are about to be taken. Raises DiskFull."""
-        if self._directory.may_hold(LEVEL):
+        if self._directory.may_hold(LEVEL) and self._directory.has_users:
             return
         positions = batch.log_state_positions()
         if positions:
-            level = max(LEVELS.get(EntryKind(kind), 0) for kind, _ in batch.kinds_and_terms(positions))
-            self._directory.allow_control_entries(level)
+            kinds = [EntryKind(kind) for kind, _ in batch.kinds_and_terms(positions)]
+            if EntryKind.USERS in kinds:
+                self._directory.note_users()
+            self._directory.allow_control_entries(max(map(_level_of_kind, kinds)))
 
     @property
     def committed(self) -> LogState | None:
@@ -371,7 +379,9 @@ class LogStateKeeper:
     def admit_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
         """This leader is about to write such an entry. Raises as `check_own`, and DiskFull."""
         self.check_own(kind, membership)
-        self._directory.allow_control_entries(LEVELS[kind])
+        if kind is EntryKind.USERS:
+            self._directory.note_users()
+        self._directory.allow_control_entries(_level_of_kind(kind))
 
     def check_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
         """Whether this leader may write such an entry. `membership`: which it would say. Raises
@@ -380,7 +390,7 @@ class LogStateKeeper:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
         # Whoever cannot read entries of the state's level cannot read this log any more.
-        level = LEVELS[kind]
+        level = _level_of_kind(kind)
         if not isinstance(state, LogState) or state.level < level:
             if level > self.automatic_level and kind is not EntryKind.LEVEL:
                 raise UpgradeNotFinished(
@@ -566,5 +576,8 @@ class LogStateKeeper:
                     for index, body in self.states.memberships()
                 ]
             )
+        if self.appended is not None and self.appended.users.is_on and not self._directory.has_users:
+            with suppress(DiskFull):  # an older copy of the file `member`; see above
+                self._directory.note_users()
         self._saver.note(at_borders)
         self._judge()

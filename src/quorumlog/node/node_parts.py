@@ -12,6 +12,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import Durability, EntryId, Replica, SnapshotId
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.installing import LogDrops, LogReplacement, SnapshotFetcher
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper
@@ -283,6 +284,7 @@ class NodeParts:
         retention: Retention,
         own: tuple[Callable[[float], None], Callable[[], float]],
         machines: Callable[[], float],
+        first_admin: FirstAdmin,
     ) -> Housekeeping:
         """What waits for the pauses between the turns of appends. `own`: the node's."""
         ticks = (
@@ -297,6 +299,7 @@ class NodeParts:
             self.scrubber.tick,
             self.drops.tick,
             retention.tick,
+            first_admin.tick,
         )
         wakeups = (
             own[1],
@@ -309,6 +312,7 @@ class NodeParts:
             self.repairer.next_wakeup_ms,
             self.scrubber.next_wakeup_ms,
             retention.next_wakeup_ms,
+            first_admin.next_wakeup_ms,
         )
         self.housekeeping.take_over(ticks, wakeups)
         return self.housekeeping

@@ -12,6 +12,7 @@ from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNo
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
 from quorumlog.log_state.log_state import Reset
+from quorumlog.log_state.users import UserOrder, change_of
 from quorumlog.node.log_states import LogStateKeeper
 
 MOST_APART_MS = 60_000
@@ -27,6 +28,8 @@ class FinishedUpgrade(NamedTuple):
 
 ResetOutcome = Reset | LedgerError
 UpgradeOutcome = FinishedUpgrade | LedgerError
+UsersOutcome = int | LedgerError
+"""The index of the USERS entry."""
 
 
 class OperatorOrders:
@@ -71,6 +74,19 @@ class OperatorOrders:
             done(error)
         else:
             self._written.append((index, lambda: done(FinishedUpgrade(index, LEVEL)), done))
+
+    def change_users(
+        self, order: UserOrder, secret: bytes, done: Callable[[UsersOutcome], None]
+    ) -> None:
+        """`secret`: 32 random bytes. Orders are judged by the whole log, one after the other."""
+        try:
+            self._refuse_unless_leading()
+            change = change_of(self._log_state.appended_state().users, order, secret)
+            index = self._propose(change).index
+        except LedgerError as error:
+            done(error)
+        else:
+            self._written.append((index, lambda: done(index), done))
 
     def _refuse_unless_leading(self) -> None:
         refusal = self._refusal_unless_leading()

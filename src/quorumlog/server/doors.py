@@ -11,6 +11,7 @@ import msgspec
 from quorumlog.config import is_staging_name
 from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.control_entries import MachineName
+from quorumlog.net.access import EVERYBODY, Access
 from quorumlog.node import DoorMember, LedgerNode, MachineFactory
 from quorumlog.node.machine_driver import Answer
 from quorumlog.server.node_driver import NodeDriver
@@ -19,6 +20,8 @@ from quorumlog.server.node_driver import NodeDriver
 class Door:
     group: str | None = None
     """The replicated log that it is a door to; None: the only one of the server."""
+    access: Access = EVERYBODY
+    """Who may do what at its port; a server sets its own before it opens the door."""
     machines: Mapping[str, MachineFactory] = MappingProxyType({})
     """Run by the member beside those of the server, by name."""
 
@@ -40,9 +43,15 @@ class Door:
 
 class Doors:
     def __init__(
-        self, doors: Sequence[Door], groups: Sequence[str], machines: Mapping[str, MachineFactory]
+        self,
+        doors: Sequence[Door],
+        groups: Sequence[str],
+        machines: Mapping[str, MachineFactory],
+        access: Access,
     ) -> None:
         """`machines`: of the server itself. Raises ConfigError."""
+        for door in doors:
+            door.access = access
         groups = [name for name in groups if not is_staging_name(name)]
         for door in doors:
             if door.group is None and len(groups) > 1:

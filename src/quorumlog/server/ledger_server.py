@@ -34,6 +34,7 @@ from quorumlog.server.doors import Door, Doors, answer_of, checked_machines
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.problem_log import is_ours
+from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk, kept_descriptors
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
@@ -131,10 +132,12 @@ class LedgerServer:
         doors: Sequence[Door] = (),
         hold_machines: Collection[str] = (),
         tls: Tls | None = None,
+        users_group: str | None = None,
     ) -> None:
         """`state_machines`: by name; each group has one of each. `doors`: see `Door`. `hold_machines`:
         names of machines that are not run, so that one which ends its member lets it start
-        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain."""
+        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users_group`:
+        whose users are those of all its ports; None: of the first."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -159,7 +162,14 @@ class LedgerServer:
             for group in self.groups:
                 tls.check_member(group.member_id)
         self._on_role_change = on_role_change
-        self._doors = Doors(doors, names, checked_machines(state_machines or {}))
+        if users_group is not None and users_group not in names:
+            raise ConfigError(f"[users] group: there is no group {users_group!r}")
+        self._users = UsersOfServer(
+            users_group or groups[0].group,
+            self._drivers_now,
+            is_plain=tls is None or tls.options.peers != "required",
+        )
+        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self._users.access)
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
@@ -173,6 +183,7 @@ class LedgerServer:
             run_id=self._run_id,
             tls=tls,
             second="listen",
+            access=self._users.access,
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
@@ -299,13 +310,24 @@ class LedgerServer:
             self._give_loop_back()
             raise
         kept_descriptors.keep(self._park_soon)
+        self._users.look()
         for driver in self._drivers.values():
             driver.start()
+        self._users.access.moved.append(self._wake_reads)
         try:
             await self._doors.open(self._drivers.get)
         except BaseException:
             await self.stop()
             raise
+
+    def _drivers_now(self, group: str) -> NodeDriver | None:
+        return self._drivers.get(group)
+
+    def _wake_reads(self) -> None:
+        """Who may not read any more does not wait for entries."""
+        for driver in self._drivers.values():
+            if not driver.stopped:
+                driver.enter(None, driver.reads.wake)
 
     def _park_soon(self) -> None:
         """A file has got one of the descriptors that are kept back. Any thread."""
@@ -361,6 +383,7 @@ class LedgerServer:
         for line in directory.report:
             log.warning("%s: %s", old.config.full_name, line)
         driver = self._driver_on(directory, old.config)
+        driver.node.users.follows(old.node.users)
         self._drivers[old.config.group] = driver
         driver.start()
 
@@ -401,6 +424,7 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         self._listener.close()
+        self._users.close()
         kept_descriptors.let_go(self._park_soon)
         await self._doors.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
@@ -439,6 +463,7 @@ class LedgerServer:
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._listener.close()
+        self._users.close()
         kept_descriptors.let_go(self._park_soon)
         self._doors.abandon()
         for driver in self._drivers.values():
@@ -488,7 +513,9 @@ class LedgerServer:
             connection.send(frame.group, refusal)
             connection.close()
         elif hello.role == "client":
-            connection.session = ClientSession(connection, self._drivers, self._close_client)
+            connection.session = ClientSession(
+                connection, self._drivers, self._close_client, self._users
+            )
             connection.send(frame.group, self._client_welcome(frame.group, connection))
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)

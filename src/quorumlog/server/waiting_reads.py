@@ -93,9 +93,7 @@ class WaitingReads:
     def close(self) -> None:
         """The node is given up: everybody is answered, and may ask the next one."""
         self._is_closed = True
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter.wake()
+        self.wake()
         readers, self._readers = self._readers, {}
         for done in [done for each in readers.values() for done in each]:
             done(begins_anew(self._node.replica.member_id))
@@ -104,9 +102,13 @@ class WaitingReads:
         """From now on who waits is refused, and may ask another member; None: not any more."""
         self.refusal = refusal
         if refusal is not None:
-            waiters, self.waiters = self.waiters, []
-            for waiter in waiters:
-                waiter.wake()
+            self.wake()
+
+    def wake(self) -> None:
+        """Who waits is answered with what there is, and may ask again."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter.wake()
 
     def lost_committed(self) -> None:
         """Other entries take the place of some: a read that began before is shared with nobody more."""

@@ -24,6 +24,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.figures import now
+from quorumlog.log_state.users import UserOrder
 from quorumlog.store.directory_kind import (
     LOCK_NAME,
     OWN_FOLDERS,
@@ -57,13 +58,16 @@ from quorumlog.store.state_files import (
     VERSION_WITH_CONTROL_ENTRIES,
     VERSION_WITH_RECOVERY,
     VERSION_WITH_START,
+    VERSION_WITH_USERS,
     WITHOUT_START,
     Checkpoint,
     HardStateFile,
     MemberRecord,
     Recovery,
+    delete_first_admin,
     encode_checkpoint,
     load_checkpoint,
+    load_first_admin,
     load_member,
     load_start,
     read_readable,
@@ -538,6 +542,28 @@ class MemberDirectory:
         """On disk when this returns, and only then may one of a kind of this level be written. Raises
         DiskFull, StoreFailure; nothing has changed then."""
         self._refuse_releases_before(version_of(level, has_start=False))
+
+    @property
+    def has_users(self) -> bool:
+        """The log says who the users are, or has said it."""
+        return self._record.users
+
+    def note_users(self) -> None:
+        """As `allow_control_entries`, of entries that say so."""
+        if not self._record.users:
+            version = max(self._record.version, VERSION_WITH_USERS)
+            record = msgspec.structs.replace(self._record, users=True, version=version)
+            with _lack_of_space_named():
+                save_member(self._disk, self.path, record)
+            self._record = record
+
+    def first_admin(self) -> UserOrder | None:
+        """That was left here while the member was stopped. Raises DirectoryDamaged."""
+        return load_first_admin(self._disk, self.path)
+
+    def forget_first_admin(self) -> None:
+        """Raises StoreFailure."""
+        delete_first_admin(self._disk, self.path)
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""

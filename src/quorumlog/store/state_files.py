@@ -16,6 +16,7 @@ from quorumlog.entry import EntryKind, Formation, HardState, Replica, SetBack
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.users import UserOrder
 from quorumlog.store.disk import (
     Disk,
     is_lack_of_space,
@@ -94,14 +95,14 @@ def parse_properties(text: str) -> dict[str, str]:
 # loses its first entries (version 3): the same record of a directory that may hold such entries, and a
 # file `start`. Version 4 lasts while the directory is made the only voter of a new cluster
 # (directory/recovered_directory.py). Version 5 is 3, of a log that may also hold entries of the kinds
-# of level 6. A release that does not know them refuses it by the number, and so takes nothing of it for
-# damage.
+# of level 6, and version 6 is 5, of one that may also say who the users are. A release that does not
+# know them refuses it by the number, and so takes nothing of it for damage.
 
 MEMBER_NAME = "member"
-MEMBER_VERSION = 5
+MEMBER_VERSION = 6
 """The newest that this software knows."""
 VERSION_WITH_CONTROL_ENTRIES, VERSION_WITH_START, VERSION_WITH_RECOVERY = 2, 3, 4
-VERSION_WITH_KINDS_OF_LEVEL_6 = 5
+VERSION_WITH_KINDS_OF_LEVEL_6, VERSION_WITH_USERS = 5, 6
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     formation: Formation = Formation()
     version: int = 1
     """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`;
-    4: it is being recovered; 5: it may also hold kinds of level 6."""
+    4: it is being recovered; 5: it may also hold kinds of level 6; 6: and users."""
     recovery: Recovery | None = None
     """What the next start has to carry out before anything else."""
     kind: str = ""
@@ -141,10 +142,14 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     set_back: SetBack | None = None
     """What a leader has told. Is the id still its own, the next start draws another. Earlier releases
     leave it out when they write the file."""
+    users: bool = False
+    """The log says, or has said, who the users are: nobody is let in by not knowing them."""
 
 
 def version_of(level: int, *, has_start: bool) -> int:
     """Of the record of a directory whose log's state has this level."""
+    if level >= LEVELS[EntryKind.USERS]:
+        return VERSION_WITH_USERS
     if level >= LEVELS[EntryKind.CLOCK]:
         return VERSION_WITH_KINDS_OF_LEVEL_6
     return VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES
@@ -170,10 +175,11 @@ class _Stored(msgspec.Struct):
     recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
     kind: str | msgspec.UnsetType = msgspec.UNSET
     set_back: SetBack | msgspec.UnsetType = msgspec.UNSET
+    users: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_member(record: MemberRecord) -> bytes:
-    *own, formation, version, recovery, kind, set_back = msgspec.structs.astuple(record)
+    *own, formation, version, recovery, kind, set_back, users = msgspec.structs.astuple(record)
     assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
     stored = _Stored(version, *own, *formation)
     stored.level = formation.level or msgspec.UNSET
@@ -183,6 +189,8 @@ def encode_member(record: MemberRecord) -> bytes:
         stored.kind = kind
     if set_back is not None:
         stored.set_back = set_back
+    if users:
+        stored.users = users
     line = msgspec.json.encode(stored)
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
 
@@ -201,6 +209,7 @@ def decode_member(data: bytes) -> MemberRecord:
     recovery = fields.pop("recovery")
     kind = fields.pop("kind") or ""
     set_back = fields.pop("set_back") or None
+    fields["users"] = fields["users"] or False
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
         raise ValueError(f"its version is {stored.version}, and what belongs to it is not there")
     return MemberRecord(
@@ -233,6 +242,53 @@ def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
         replace_file(disk, path, encode_member(record), synced=True)
     except OSError as error:
         raise StoreFailure(refusal(path, "written", error)) from error
+
+
+# ---------------------------------------------------------------- The file `admin-bootstrap`
+# Who is to become an administrator, left in the directory of a stopped member: two lines as of `member`,
+# the first a JSON array of a UserOrder, whose bytes are base64.
+
+FIRST_ADMIN_NAME = "admin-bootstrap"
+
+
+def save_first_admin(disk: Disk, directory: str, order: UserOrder) -> None:
+    """On disk when this returns. Raises OSError."""
+    line = msgspec.json.encode(order)
+    data = line + f"\ncrc32={crc32(line):08x}\n".encode()
+    replace_file(disk, f"{directory}/{FIRST_ADMIN_NAME}", data, synced=True)
+
+
+def load_first_admin(disk: Disk, directory: str) -> UserOrder | None:
+    """None if there is no such file. Raises DirectoryDamaged."""
+    path = f"{directory}/{FIRST_ADMIN_NAME}"
+    try:
+        data = read_file(disk, path)
+        if data is None:
+            return None
+        line, _, rest = data.partition(b"\n")
+        if rest != f"crc32={crc32(line):08x}\n".encode():
+            raise ValueError("its CRC does not match")
+        return msgspec.json.decode(line, type=UserOrder)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_no_damage(error):
+            raise
+        raise DirectoryDamaged(
+            f"{path} cannot be used: {reason_of(error)} (position 0). Stop the member and write it again"
+            " (quorumlog init-admin)",
+            path=path,
+            position=0,
+        ) from error
+
+
+def delete_first_admin(disk: Disk, directory: str) -> None:
+    """Raises StoreFailure."""
+    path = f"{directory}/{FIRST_ADMIN_NAME}"
+    try:
+        if disk.exists(path):
+            disk.unlink(path)
+            disk.sync_directory(directory)
+    except OSError as error:
+        raise StoreFailure(refusal(path, "deleted", error)) from error
 
 
 # ---------------------------------------------------------------- HardStateFile

@@ -8,6 +8,7 @@ import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.log_state.log_state import Reset
+from quorumlog.log_state.users import Role, UserOrder
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.read_promise import ReadPromise
 
@@ -355,6 +356,9 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Why nothing should be sent to it just now, in sentences; empty: it is ready."""
     events: tuple[EventInfo, ...] = ()
     """If they were asked for."""
+    users: Text = ""
+    """`on`, `off`, or `unknown` while this member lets nobody in; empty: an earlier release does not
+    say."""
 
 
 class ReloadRequest(ClientMessage, frozen=True, kw_only=True, tag=96):
@@ -518,6 +522,35 @@ class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
     segments: tuple[SegmentInfo, ...] = ()
 
 
+class ChangeUsersRequest(ClientMessage, frozen=True, kw_only=True, tag=102):
+    """Change users, roles or grants; answered by the leader once that is committed. docs/security.md"""
+
+    order: UserOrder
+
+
+class ChangeUsersResponse(ClientMessage, frozen=True, kw_only=True, tag=103):
+    index: Int
+    """Of the USERS entry."""
+
+
+class UserInfo(msgspec.Struct, frozen=True, array_like=True):
+    name: Text
+    roles: tuple[Text, ...]
+    has_password: bool
+    """False: known by a certificate alone."""
+
+
+class UsersRequest(ClientMessage, frozen=True, kw_only=True, tag=104):
+    """Who the users are, and what is granted to whom; of a quorum's knowledge."""
+
+
+class UsersResponse(ClientMessage, frozen=True, kw_only=True, tag=105):
+    is_on: bool
+    """False: there has never been a user, and everybody may do everything."""
+    users: tuple[UserInfo, ...] = ()
+    roles: tuple[Role, ...] = ()
+
+
 AnyClientMessage = (
     AppendRequest
     | AppendResponse
@@ -555,6 +588,10 @@ AnyClientMessage = (
     | StepOverResponse
     | WhyKeptRequest
     | WhyKeptResponse
+    | ChangeUsersRequest
+    | ChangeUsersResponse
+    | UsersRequest
+    | UsersResponse
     | ReloadRequest
     | ReloadResponse
 )
@@ -578,6 +615,8 @@ AnyClientRequest = (
     | MachineReadRequest
     | StepOverRequest
     | WhyKeptRequest
+    | ChangeUsersRequest
+    | UsersRequest
     | ReloadRequest
 )
 """What a client says, behind the greeting."""
@@ -601,6 +640,8 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     MachineReadRequest: MachineReadResponse,
     StepOverRequest: StepOverResponse,
     WhyKeptRequest: WhyKeptResponse,
+    ChangeUsersRequest: ChangeUsersResponse,
+    UsersRequest: UsersResponse,
     ReloadRequest: ReloadResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from quorumlog.client.protocol.client_requests import Request, Stream, receipt_o
 from quorumlog.errors import (
     BadRequest,
     LedgerError,
+    NotAuthenticated,
     NotLeader,
     OutcomeUnknown,
     OutOfSequence,
@@ -22,9 +23,12 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
+from quorumlog.log_state.users import User, Users
+from quorumlog.net.access import Access
+from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
-from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
+from quorumlog.net.hello import ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.rpc.calls import LEADER, Link
 from quorumlog.net.rpc.view import LeaderView
 from quorumlog.wire.client_message import ClientMessage
@@ -500,50 +504,82 @@ def test_a_read_that_a_living_server_does_not_answer_is_late_all_the_same() -> N
 
 
 class Asking(Host):
-    """Its servers want to be answered twice before they let anybody in."""
+    """Its servers have users."""
 
-    asked = 0
+    users = Users(True, b"s" * 32, (User("alice", (), verifier_for("sesame")),))
+    impostor = False
+    """It lets in whoever answers once."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asking: dict[Link, Any] = {}
+        self.proved: list[str] = []
 
     def serve(self, link: Link, wire: Wire, frame: Frame) -> None:
         said = frame.message
-        if isinstance(said, Hello) or (isinstance(said, ChallengeResponse) and said.data == b"7"):
-            self.asked += 1
-            wire.to_client.append(Frame("g", Challenge(mechanism="test", data=b"1"), None))
-        elif isinstance(said, ChallengeResponse) and said.data == b"77":
+        try:
+            if isinstance(said, Hello):
+                shown = SimpleNamespace(user="", peer_name="here:1", certificate=None)
+                access = Access()
+                access.learn(self.users)
+                self.asking[link] = access.greet(shown, said, None), shown  # type: ignore[arg-type]
+                challenge = next(self.asking[link][0])
+            elif isinstance(said, ChallengeResponse) and not self.impostor:
+                challenge = self.asking[link][0].send(said.data)
+            elif isinstance(said, ChallengeResponse):
+                raise StopIteration
+            else:
+                super().serve(link, wire, frame)
+                return
+        except StopIteration:
+            self.proved.append(self.asking[link][1].user)
             super().serve(link, wire, Frame("g", Hello(role="client"), None))
+        except LedgerError as refusal:
+            wire.to_client.append(Frame("g", error_response(0, refusal), None))
         else:
-            assert not isinstance(said, ChallengeResponse)
-            super().serve(link, wire, frame)
+            wire.to_client.append(Frame("g", challenge, None))
 
 
-def asking(answer: Callable[[Challenge], bytes] | None) -> Asking:
+def asking(user: ClientUser | None) -> Asking:
     host = Asking(1)
     host.faults = False
-    host.protocol = ClientProtocol(ADDRESSES, group="g", random=host.random, answer=answer)
+    host.protocol = ClientProtocol(ADDRESSES, group="g", random=host.random)
+    host.protocol.user = user
     return host
 
 
-def test_a_client_answers_whatever_it_is_asked_before_it_is_let_in() -> None:
-    host = asking(lambda challenge: b"7" if host.asked % 2 else b"77")
+def test_a_client_proves_who_it_is_before_it_is_let_in() -> None:
+    host = asking(ClientUser("alice", "sesame"))
     request = host.submit()
     run(host, 1000)
     assert receipt_of(request).count == 1
-    assert host.asked >= 2
+    assert set(host.proved) == {"alice"}
 
 
-def refuse(challenge: Challenge) -> bytes:
-    raise BadRequest(f"no password for {challenge.mechanism}")
+def test_a_wrong_password_and_a_name_that_nobody_has_are_refused_alike() -> None:
+    told = []
+    for user in (ClientUser("alice", "wrong"), ClientUser("mallory", "sesame")):
+        host = asking(user)
+        request = host.submit()
+        run(host, 6000)
+        assert isinstance(request.error, NotAuthenticated)
+        assert host.proved == []
+        told.append(str(request.error))
+    assert told[0] == told[1]
+    assert "sesame" not in told[0]
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [(None, "asks who this is (test), and this client has no answer"), (refuse, "no password for test")],
-)
-def test_a_client_that_has_no_answer_says_so(
-    answer: Callable[[Challenge], bytes] | None, told: str
-) -> None:
-    host = asking(answer)
+def test_a_server_that_does_not_know_the_user_is_not_believed() -> None:
+    host = asking(ClientUser("alice", "sesame"))
+    host.impostor = True
     request = host.submit()
     run(host, 6000)
-    assert isinstance(request.error, Unreachable)
-    assert told in str(request.error)
+    assert isinstance(request.error, NotAuthenticated)
+    assert "does not prove" in str(request.error)
+
+
+def test_a_client_without_a_user_is_let_in_as_nobody() -> None:
+    host = asking(None)
+    host.submit()
+    run(host, 1000)
+    assert set(host.proved) == {""}

@@ -54,6 +54,7 @@ from quorumlog.broker.wire import (
     SendRequest,
 )
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 _T = TypeVar("_T")
@@ -82,10 +83,15 @@ class AsyncBrokerAdmin:
     changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
 
     def __init__(
-        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+        self,
+        servers: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Raises ConfigError."""
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls, user=user)
 
     async def __aenter__(self) -> Self:
         return self

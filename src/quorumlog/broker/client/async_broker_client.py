@@ -50,6 +50,7 @@ from quorumlog.broker.wire import (
     records_of,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.rpc.calls import Call
 from quorumlog.net.tls import ClientTls
 
@@ -69,11 +70,12 @@ class AsyncBrokerClient:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
         only_looks: bool = False,
     ) -> None:
         """`only_looks`: at how a broker is, for a few seconds: also where it refuses connections."""
         self.server = server
-        self._calls = BrokerCalls(server, timeout_ms, only_looks=only_looks, tls=tls)
+        self._calls = BrokerCalls(server, timeout_ms, only_looks=only_looks, tls=tls, user=user)
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))
@@ -314,7 +316,11 @@ class AsyncBrokerClient:
 
 
 def connect_async(
-    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    server: str,
+    *,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> AsyncBrokerClient:
     """A client of the broker at `host:port`, which connects when it is first used."""
-    return AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls)
+    return AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)

@@ -69,6 +69,7 @@ from quorumlog.broker.wire import (
     QueuesRequest,
 )
 from quorumlog.errors import BadRequest, ClusterChanged, LedgerError
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 MOST_CAUSE_BYTES = 256
@@ -316,6 +317,7 @@ class AsyncConsumer:
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
         ConfigError, BadRequest."""
@@ -340,8 +342,8 @@ class AsyncConsumer:
         """Others may have its queues from then on."""
         self._heartbeat_wait_ms = HEARTBEAT_WAIT_MS
         self._joining = asyncio.Lock()
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
-        self._producer = AsyncProducer(servers, timeout_ms=timeout_ms, tls=tls)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls, user=user)
+        self._producer = AsyncProducer(servers, timeout_ms=timeout_ms, tls=tls, user=user)
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()

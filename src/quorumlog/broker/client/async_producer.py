@@ -48,6 +48,7 @@ from quorumlog.errors import (
     Refused,
 )
 from quorumlog.log_state.control_entries import ANONYMOUS
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 BATCH_BYTES = 1 << 20
@@ -86,9 +87,10 @@ class AsyncProducer:
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Raises ConfigError."""
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls, user=user)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._queues: dict[str, tuple[int, float]] = {}

@@ -31,6 +31,7 @@ from quorumlog.broker.wire import (
     StatusResponse,
 )
 from quorumlog.errors import BadRequest
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
 from quorumlog.net.tls import ClientTls
 
@@ -51,11 +52,14 @@ class BrokerClient(Connected):
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
         only_looks: bool = False,
     ) -> None:
         """`only_looks`: at how a broker is, for a few seconds: also where it refuses connections."""
         super().__init__(
-            lambda: AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls, only_looks=only_looks),
+            lambda: AsyncBrokerClient(
+                server, timeout_ms=timeout_ms, tls=tls, user=user, only_looks=only_looks
+            ),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncBrokerClient._end,
         )
@@ -171,11 +175,17 @@ class Producer(ClientShell[AsyncProducer]):
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Raises ConfigError."""
         super().__init__(
             lambda: AsyncProducer(
-                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms, tls=tls
+                servers,
+                idempotent=idempotent,
+                producer_id=producer_id,
+                timeout_ms=timeout_ms,
+                tls=tls,
+                user=user,
             ),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncProducer._end,
@@ -261,6 +271,7 @@ class Consumer(BlockingRun):
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
         ConfigError, BadRequest."""
@@ -275,6 +286,7 @@ class Consumer(BlockingRun):
                 orderly=orderly,
                 timeout_ms=timeout_ms,
                 tls=tls,
+                user=user,
             ),
             lambda: BadRequest("the client is closed: make another one"),
             stays_with_parent=ONE_MEMBER,
@@ -300,11 +312,16 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
     changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
 
     def __init__(
-        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+        self,
+        servers: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """Raises ConfigError."""
         super().__init__(
-            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls),
+            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls, user=user),
             lambda: BadRequest("the client is closed: make another one"),
         )
 
@@ -397,7 +414,11 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
 
 
 def connect(
-    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    server: str,
+    *,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> BrokerClient:
     """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""
-    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls)
+    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls, user=user)

@@ -43,6 +43,7 @@ from quorumlog.broker.wire import (
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, Unreachable, WrongPort
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import BROKER, HelloResponse, client_hello
@@ -368,6 +369,7 @@ class BrokerCalls:
         must_follow: bool = False,
         only_looks: bool = False,
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`servers`: HOST:PORT, which is asked whatever it is; of several with commas between the master
         is, and with `must_follow` that of one, too. `only_looks`: sends nothing; see `Product.looks`.
@@ -381,7 +383,7 @@ class BrokerCalls:
         self._target = LEADER if follows else RequestTarget(TargetKind.ADDRESS, addresses[0])
         self._timeout_ms = timeout_ms
         self._product = BrokerProduct(only_looks)
-        self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()), tls=tls)
+        self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()), tls=tls, user=user)
 
     @property
     def own_host(self) -> bytes:

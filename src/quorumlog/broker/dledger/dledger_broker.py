@@ -751,7 +751,7 @@ class DLedgerDoor(Door):
 
     async def open(self, member: DoorMember) -> None:
         loop = asyncio.get_running_loop()
-        port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls)
+        port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls, self.access)
         self.broker.open(
             member, lambda message_log: PutQueue(message_log, loop), port.reads, port.waiting
         )

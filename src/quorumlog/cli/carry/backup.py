@@ -132,6 +132,14 @@ def restore(
             metavar="TIME",
         ),
     ] = None,
+    with_users: Annotated[
+        bool,
+        typer.Option(
+            "--with-users",
+            help="Users, roles and grants of the backup are those of the new cluster, also such as were"
+            " removed since.",
+        ),
+    ] = False,
 ) -> None:
     """Make the data directories of a new cluster from a backup, checking every entry on the way.
 
@@ -157,6 +165,7 @@ def restore(
             _directories(targets),
             last_index=last_index,
             time_ms=time_ms,
+            with_users=with_users,
             report=report,
         )
     _tell(restored, members)
@@ -181,6 +190,12 @@ def _tell(restored: Restored, members: str) -> None:
             f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
         )
 
+    if restored.left_users_out:
+        note(
+            "the users of the backup were left out, and without any nobody may do anything: give one of"
+            " the members an administrator before it starts (quorumlog init-admin), or restore again"
+            " --with-users"
+        )
     tell(restored, lambda: _say(restored, members))
 
 

@@ -295,7 +295,7 @@ def reload(at: LogServers) -> None:
     ]
     tell_rows(
         [dict(zip(("member", "outcome", "text"), row, strict=True)) for row in rows],
-        "member, outcome, ",
+        "member, outcome, what",
         rows,
         if_none="nobody was asked",
     )

@@ -85,6 +85,7 @@ class ServingMember(LedgerServer):
             doors=doors,
             hold_machines=config.hold_machines,
             tls=tls,
+            users_group=config.users_group,
         )
         self.admin, self.tls = config.admin, tls
         self._tls_options, self._log_format = config.tls, config.log_format
@@ -112,6 +113,7 @@ class ServingMember(LedgerServer):
             "log_format": config.log_format == self._log_format,
             "[tls]; what its files hold is read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
+            "[users]": (config.users_group or self.groups[0].group) == self._users.group,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:

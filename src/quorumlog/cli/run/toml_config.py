@@ -20,6 +20,9 @@
     key = "/etc/quorumlog/member-n0.key"
     ca = "/etc/quorumlog/ca.crt"
 
+    [users]                                 # of the whole process, see docs/security.md
+    group = "orders"                        # where they live; otherwise in the first one
+
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
 
@@ -65,6 +68,7 @@ _OF_PROCESS: dict[str, Any] = {
     "hold_machines": tuple[str, ...],
     "groups": dict[str, dict[str, Any]],
     "tls": dict[str, Any],
+    "users": dict[str, str],
     "admin": AdminOptions,
 }
 _KINDS: dict[Any, str] = {
@@ -95,6 +99,8 @@ class ServerConfig(NamedTuple):
     hold_machines: tuple[str, ...] = ()
     """Names of those that are not run."""
     tls: TlsOptions | None = None
+    users_group: str | None = None
+    """Whose users are those of the process; None: of the first one."""
     admin: AdminOptions | None = None
     log_format: str | None = None
 
@@ -111,6 +117,9 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     found = {name: _typed(name, document.pop(name), path) for name in _OF_PROCESS if name in document}
     tables = found.pop("groups", None)
     tls = tls_options(found.pop("tls", {}), overrides.pop("tls", {}), path)
+    users = found.pop("users", {})
+    if unknown := [name for name in users if name != "group"]:
+        raise ConfigError(f"{path} [users]: unknown option {unknown[0]!r}; there is group")
     for place, options in ((f"{path}: option 'bind'", found), ("--bind", overrides)):
         if "bind" in options:
             _within(place, partial(parse_address, options["bind"]))
@@ -123,7 +132,13 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     else:
         groups = _groups(document, tables, overrides, path)
     _refuse_shared_directories(groups)
-    return ServerConfig(tuple(groups), tls=tls, **found)
+    users_group = users.get("group")
+    names = [group.group for group in groups]
+    if users_group is not None and users_group not in names:
+        raise ConfigError(
+            f"{path} [users]: there is no group {users_group!r}; there are {', '.join(names)}"
+        )
+    return ServerConfig(tuple(groups), tls=tls, users_group=users_group, **found)
 
 
 def tls_options(

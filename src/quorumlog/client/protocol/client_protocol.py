@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from quorumlog.batch import EntryBatch
@@ -11,7 +11,7 @@ from quorumlog.client.protocol.client_requests import Request, Stream, encode_re
 from quorumlog.entry import Durability
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation
-from quorumlog.net.hello import LOG, Challenge
+from quorumlog.net.hello import LOG
 from quorumlog.net.rpc.calls import Link, TargetKind
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
@@ -169,11 +169,10 @@ class ClientProtocol(RpcProtocol):
         random: Random,
         timings: Timings | None = None,
         producer: str | None = None,
-        answer: Callable[[Challenge], bytes] | None = None,
     ) -> None:
         """`producer`: the id under which appends stand in the log once; empty: one of its own."""
         product = self._log = LogProduct(group)
-        super().__init__(servers, product, random=random, timings=timings, answer=answer)
+        super().__init__(servers, product, random=random, timings=timings)
         product.events = self._events
         product.streams = OrderedStreams(self._calls)
         self._calls.orders.append(product.streams)

@@ -26,6 +26,7 @@ from quorumlog.kv.requests import (
     response_decoder,
     size_bytes_of,
 )
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import STORE, Hello, HelloResponse, client_hello
 from quorumlog.net.io_loop import IoLoop
@@ -97,7 +98,12 @@ def addresses_of(servers: str) -> list[str]:
 
 class Asking:
     def __init__(
-        self, servers: str, timeout_ms: float, cluster_id: str = "", tls: ClientTls | None = None
+        self,
+        servers: str,
+        timeout_ms: float,
+        cluster_id: str = "",
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
         self.addresses = addresses_of(servers)
@@ -106,7 +112,7 @@ class Asking:
         """The highest that an answer has named."""
         self._product = StoreProduct(cluster_id)
         self._protocol = RpcProtocol(self.addresses, self._product, random=Random())
-        self._io = IoLoop(self._protocol, tls=tls)
+        self._io = IoLoop(self._protocol, tls=tls, user=user)
 
     @property
     def cluster_id(self) -> str:

@@ -55,6 +55,7 @@ from quorumlog.kv.requests import (
     encoded,
     writes,
 )
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
 from quorumlog.net.tls import ClientTls
 
@@ -85,13 +86,14 @@ class AsyncKeyValueClient(Generic[V]):
         cluster_id: str = "",
         errors: Unreadable = "raise",
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: a call's.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
         ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
         the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
         were not there. Raises ConfigError."""
-        self.asking = Asking(servers, timeout_ms, cluster_id, tls)
+        self.asking = Asking(servers, timeout_ms, cluster_id, tls, user)
         self.values = Values(codec_of(codec), errors)
 
     async def __aenter__(self) -> Self:

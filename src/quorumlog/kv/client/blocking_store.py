@@ -28,6 +28,7 @@ from quorumlog.kv.client.values import (
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests import Compare, Operation, Range, StatusAnswer, Target
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import Shell
 from quorumlog.net.tls import ClientTls
 
@@ -92,6 +93,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         cluster_id: str = "",
         errors: Unreadable = "raise",
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: a call's.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
@@ -106,6 +108,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
                 cluster_id=cluster_id,
                 errors=errors,
                 tls=tls,
+                user=user,
             ),
             lambda: Unreachable("the client is closed"),
         )

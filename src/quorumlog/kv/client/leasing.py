@@ -31,6 +31,7 @@ from quorumlog.kv.requests import (
     checked,
     encoded,
 )
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 if TYPE_CHECKING:
@@ -369,6 +370,7 @@ class ClientOptions(TypedDict, total=False):
     cluster_id: str
     errors: Unreadable
     tls: ClientTls | None
+    user: ClientUser | None
 
 
 class PutOptions(TypedDict, total=False):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
+from quorumlog.net.credentials import Proof
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import HelloResponse
 from quorumlog.wire.client_message import ClientMessage
@@ -202,6 +203,8 @@ class Link:
     probe: Call | None = None
     """The protocol's own question who leads, on this link, at most one at a time."""
     hello: HelloResponse | None = None
+    proof: Proof | None = None
+    """The server has asked who this is."""
     is_greeted_again: bool = False
     """It ended at a greeting, and there is another one to try: nobody hears yet that it is down."""
     context: Any = None

@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.errors import ClusterChanged, LedgerError, ProtocolViolation, Refused, WrongPort
+from quorumlog.errors import (
+    ClusterChanged,
+    ConfigError,
+    LedgerError,
+    NotAuthenticated,
+    ProtocolViolation,
+    Refused,
+    WrongPort,
+)
+from quorumlog.net.credentials import ClientUser, Proof
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import (
@@ -57,13 +66,12 @@ class RpcProtocol:
         *,
         random: Random,
         timings: Timings | None = None,
-        answer: Callable[[Challenge], bytes] | None = None,
     ) -> None:
-        """`answer`: to a server that asks who this is; a LedgerError that it raises ends it."""
         assert servers, "a client needs at least one server"
         self.timings = timings or Timings()
         self._product = product
-        self._answer = answer
+        self.user: ClientUser | None = None
+        """Who this is, for servers that have users."""
         self.ungreeted_hint = ""
         """Why else a server may close a connection at the greeting."""
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
@@ -152,6 +160,8 @@ class RpcProtocol:
         hello = self._product.hello(link)
         if link.lane is Lane.CONTROL and isinstance(hello, Hello) and self._calls.only_looks:
             hello = msgspec.structs.replace(hello, looks=True)
+        if self.user is not None and isinstance(hello, Hello):
+            hello = msgspec.structs.replace(hello, user=self.user.name)
         link.outbox += encode_frame(self._product.group, hello)
         self._links.to_write[link] = None
 
@@ -219,15 +229,16 @@ class RpcProtocol:
     # ---------------------------------------------------------------- greetings and probes
 
     def _challenged(self, link: Link, challenge: Challenge) -> None:
-        if self._answer is None:
-            self._drop(
-                link, (f"asks who this is ({challenge.mechanism}), and this client has no answer")
-            )
+        if self.user is None:
+            self._drop(link, f"asks who this is ({challenge.mechanism}), and this client has no user")
             return
+        link.proof = link.proof or Proof(self.user)
         try:
-            answer = ChallengeResponse(data=self._answer(challenge))
-        except LedgerError as error:
-            self._drop(link, str(error))
+            answer = ChallengeResponse(data=link.proof.answer(challenge))
+        except (LedgerError, ConfigError) as error:
+            self._turned_away(
+                link, error if isinstance(error, LedgerError) else NotAuthenticated(str(error))
+            )
             return
         link.outbox += encode_frame(self._product.group, answer)
         self._links.to_write[link] = None
@@ -238,6 +249,9 @@ class RpcProtocol:
             return
         if isinstance(message, ErrorResponse):
             self._turned_away(link, error_of(message))
+            return
+        if link.proof is not None and not link.proof.is_whole:
+            self._turned_away(link, NotAuthenticated("the server does not prove that it knows the user"))
             return
         try:
             message = self._product.greeting_of(link, message)

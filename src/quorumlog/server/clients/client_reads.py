@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConnectionFull, IndexOutOfRange, LedgerError, OutOfSequence
+from quorumlog.net.access import Caller
 from quorumlog.net.connection import Connection
+from quorumlog.server.clients.hidden_users import without_users
 from quorumlog.server.clients.requests import age_of, refusal_of_age, wait_for_promise
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome
@@ -104,9 +106,18 @@ class _Read(NamedTuple):
 
 
 class ClientReads:
-    def __init__(self, connection: Connection, reply: Reply) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        reply: Reply,
+        refusal: Callable[[ReadRequest, str], LedgerError | None],
+        caller: Caller,
+    ) -> None:
+        """`refusal`: of who may not read a group any more."""
+        self._caller = caller
         self._connection = connection
         self._reply = reply
+        self._refusal = refusal
         self._reads: deque[_Read] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -174,8 +185,9 @@ class ClientReads:
 
     def _woken(self, read: _Read) -> None:
         self._waiting_reads -= 1
-        if self._is_above(read):
-            self._answer(read, read.driver.reads.refusal)
+        refusal = self._refusal(read.request, read.driver.config.group)
+        if refusal is not None or self._is_above(read):
+            self._answer(read, refusal or read.driver.reads.refusal)
         else:
             self._queue(read)
 
@@ -229,5 +241,7 @@ class ClientReads:
             age_ms=age_of(driver, since_ms),
             heads=request.heads and outcome is not None,
         )
+        if outcome is not None and self._caller.is_checked and not self._caller.is_admin:
+            outcome = without_users(outcome)
         batch = outcome.heads() if request.heads and outcome is not None else outcome
         self._reply(driver, request, response, batch)

@@ -25,23 +25,31 @@ from quorumlog.errors import (
     ResultUnknown,
     UnknownGroup,
 )
+from quorumlog.net.access import Caller, audit
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.server.clients.client_reads import RETRY_FULL_MS, AppendStreams, ClientReads
+from quorumlog.server.clients.needs import ADMINISTRATIVE, key_of, needs_of, words_of
 from quorumlog.server.clients.requests import ANSWER_LIMIT_BYTES, SERVED, Serving
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.server.waiting_reads import begins_anew
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     RESPONSE_OF,
     AppendRequest,
     AppendResponse,
+    ChangeUsersRequest,
+    MemberInfo,
     ReadRequest,
     StatusRequest,
+    StatusResponse,
+    UsersRequest,
 )
 
+OF_USERS = (ChangeUsersRequest, UsersRequest)
 WAITING_LIMIT = 1000
 """Requests of a connection that are neither appends nor reads, which have bounds of their own."""
 
@@ -52,13 +60,17 @@ class ClientSession:
         connection: Connection,
         drivers: Mapping[str, NodeDriver],
         close_client: Callable[[str], None],
+        users: UsersOfServer,
     ) -> None:
         """`drivers`: by group. `close_client(connection_id)` ends another client's session."""
         self._connection = connection
+        self._users = users
+        self._access = users.access
+        self._caller = Caller(users.access, connection)
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
-        self._reads = ClientReads(connection, self._reply)
+        self._reads = ClientReads(connection, self._reply, self._refusal, self._caller)
         self._waiting = 0
         self._in_flight_bytes = 0
         """Of appends that are not answered yet."""
@@ -69,6 +81,11 @@ class ClientSession:
         if type(request) not in RESPONSE_OF:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
         driver = self._drivers.get(group)
+        if self._caller.open_in != self._access.generation:
+            refusal = self._refusal(request, group)
+            if refusal is not None:
+                self._connection.send(group, error_response(request.request_id, refusal))
+                return
         if driver is None:
             known = ", ".join(self._drivers)
             error = UnknownGroup(
@@ -82,6 +99,19 @@ class ClientSession:
                 self._close_client(request.previous_connection)
             driver.enter(self._connection, frame)
 
+    def _refusal(self, request: Any, group: str) -> LedgerError | None:
+        """Of this user, as its rights are by now."""
+        if isinstance(request, StatusRequest):
+            return None  # it is bare for who is nobody
+        key = key_of(request, group)
+        if not self._caller.passes(key):
+            refusal = self._caller.refusal(key, needs_of(request, group))
+            if refusal is not None:
+                return refusal
+        if type(request) in ADMINISTRATIVE and self._caller.is_checked:
+            audit.warning("user %s at %s: group %s: %s", *self._caller.who, group, words_of(request))
+        return None
+
     def take(self, driver: NodeDriver, frame: Frame) -> None:
         """In the member's turn."""
         request: Any
@@ -92,9 +122,19 @@ class ClientSession:
             self._reads.ask(driver, request)
         elif isinstance(request, StatusRequest):
             status = driver.status.response(request.request_id)
-            events = driver.events.all() if request.events else ()
-            told = msgspec.structs.replace(status, groups=tuple(self._drivers), events=events)
-            self._reply(driver, request, told)
+            status = msgspec.structs.replace(
+                status,
+                groups=tuple(self._drivers),
+                events=driver.events.all() if request.events else (),
+                users=self._users.words,
+                problems=(*status.problems, *self._users.problems),
+            )
+            if self._users.hides_status and self._caller.is_checked and not self._caller.has_name:
+                status = bare(status)
+            self._reply(driver, request, status)
+        elif isinstance(request, OF_USERS) and driver.config.group != self._users.group:
+            elsewhere = f"users live in group {self._users.group} here: name that one (--group)"
+            self._reply(driver, request, BadRequest(elsewhere))
         elif self._waiting >= WAITING_LIMIT:
             full = f"{WAITING_LIMIT} requests wait on this connection"
             self._reply(driver, request, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
@@ -143,6 +183,8 @@ class ClientSession:
             contain(error, self._connection)
             return
         self._waiting -= 1
+        if isinstance(request, ChangeUsersRequest):
+            self._users.look()  # whoever hears of it may act on it here
         self._reply(driver, request, response)
         if self._waiting and self._connection.is_full:
             self._connection.when_room(driver.schedule)
@@ -220,6 +262,24 @@ class ClientSession:
             failures=outcome.failures,
         )
         self._reply(driver, request, response)
+
+
+def bare(status: StatusResponse) -> StatusResponse:
+    """What a client needs to find the leader, and no more: of one that is nobody."""
+    members = tuple(MemberInfo(id=each.id, address=each.address) for each in status.members)
+    return StatusResponse(
+        members=members,
+        directory_id="",
+        flush="",
+        **{name: getattr(status, name) for name in _BARE},
+    )
+
+
+_BARE = (
+    *("request_id", "group", "id", "address", "cluster_id", "role", "term", "leader_id"),
+    *("leader_address", "ledger_begin_index", "ledger_end_index", "durable_index", "committed_index"),
+    *("membership_index", "groups", "level", "users"),
+)
 
 
 def _within_a_frame(receipt: AppendReceipt) -> AppendOutcome:

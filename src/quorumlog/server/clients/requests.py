@@ -5,6 +5,7 @@ raises the refusal, and may await what the member tells later.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -210,6 +211,29 @@ async def step_over(driver: NodeDriver, request: wire.StepOverRequest, owner: ob
     return wire.StepOverResponse(index=await Told(lambda done: step_overs.request(*asked, done)))
 
 
+# ---------------------------------------------------------------- users
+
+
+async def change_users(
+    driver: NodeDriver, request: wire.ChangeUsersRequest, owner: object
+) -> ClientMessage:
+    secret = secrets.token_bytes(32)
+    index: int = await Told(lambda done: driver.node.orders.change_users(request.order, secret, done))
+    return wire.ChangeUsersResponse(index=index)
+
+
+async def list_users(driver: NodeDriver, _: wire.UsersRequest, owner: object) -> ClientMessage:
+    await Told(lambda done: driver.node.confirm_leadership(done, owner))
+    users = driver.node.log_state.committed_state().users
+    return wire.UsersResponse(
+        is_on=users.is_on,
+        users=tuple(
+            wire.UserInfo(user.name, user.roles, user.verifier is not None) for user in users.users
+        ),
+        roles=users.roles,
+    )
+
+
 # ---------------------------------------------------------------- state machines
 
 
@@ -384,4 +408,6 @@ SERVED: dict[type, Callable[[NodeDriver, Any, Any], Serving]] = {
     producers.ForgetProducer: forget_producer,
     readers.MoveReaderRequest: move_reader,
     readers.ReadersRequest: list_readers,
+    wire.ChangeUsersRequest: change_users,
+    wire.UsersRequest: list_users,
 }

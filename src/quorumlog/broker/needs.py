@@ -1,0 +1,148 @@
+"""What each request of the broker's port needs. One that does not stand here is refused.
+
+A group's topics for retries and dead letters are the group's; the broker's other topics, in which
+messages of many topics lie, are for administrators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from quorumlog.broker import group_commands as commands
+from quorumlog.broker import wire
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.log_state.users import Kind, Right
+from quorumlog.net.access import CLUSTER_ADMIN, NOTHING, Need
+
+Needs = tuple[Need, ...]
+ANY_WRITE = Need(Right.WRITE, Kind.TOPIC, is_any=True)
+ALL_TOPICS = Need(Right.READ, Kind.TOPIC, b"", None)
+ALL_GROUPS = Need(Right.READ, Kind.CONSUMER_GROUP, b"", None)
+
+
+def _topic(right: Right, topic: str) -> Needs:
+    for prefix in (commands.RETRY_PREFIX, commands.DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return _group(Right.READ, topic.removeprefix(prefix))
+    if commands.is_system_topic(topic):
+        return (CLUSTER_ADMIN,)
+    return (Need(right, Kind.TOPIC, _name(topic)),)
+
+
+def _group(right: Right, group: str) -> Needs:
+    return (Need(right, Kind.CONSUMER_GROUP, _name(group)),)
+
+
+def _name(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def _reads(request: Any) -> Needs:
+    return _topic(Right.READ, request.topic) if request.topic else (ALL_TOPICS,)
+
+
+def _uses(request: Any) -> Needs:
+    """Whoever sends looks for the queues, too."""
+    return tuple(
+        need._replace(instead=Right.READ) if need.right is Right.WRITE else need
+        for need in _topic(Right.WRITE, request.topic)
+    )
+
+
+def _consumes(request: Any) -> Needs:
+    return _group(Right.READ, request.group)
+
+
+def _cluster(request: Any) -> Needs:
+    return (CLUSTER_ADMIN,)
+
+
+def _nothing(request: Any) -> Needs:
+    return NOTHING
+
+
+def _administers_topic(command: Any) -> Needs:
+    return _topic(Right.ADMIN, command.topic)
+
+
+def _administers_group(command: Any) -> Needs:
+    return _group(Right.ADMIN, command.group)
+
+
+SAID: dict[type, Callable[[Any], Needs]] = {
+    commands.CreateTopic: _administers_topic,
+    commands.UpdateTopic: _administers_topic,
+    commands.DeleteTopic: _administers_topic,
+    commands.CreateGroup: _administers_group,
+    commands.DeleteGroup: _administers_group,
+    commands.ResetOffsets: _administers_group,
+    commands.Stand: _nothing,
+    commands.TopicsQuestion: _reads,
+    commands.GroupsQuestion: lambda question: (
+        _group(Right.READ, question.group) if question.group else (ALL_GROUPS,)
+    ),
+}
+"""Of commands of clients, and questions. The other commands are the leader's own."""
+
+
+def _of_said(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
+    def needs(request: Any) -> Needs | None:
+        try:
+            said = decode(request.body)
+        except (ValueError, RecursionError):  # the port says what is wrong with it
+            return NOTHING
+        found = SAID.get(type(said))
+        return None if found is None else found(said)
+
+    return needs
+
+
+NEEDS: dict[type, Callable[[Any], Needs | None]] = {
+    wire.SendRequest: _nothing,  # and those of its records
+    wire.SessionSendRequest: _nothing,  # and those of its records
+    wire.OpenSessionRequest: lambda request: (ANY_WRITE,),
+    wire.PullRequest: lambda request: _topic(Right.READ, request.topic),
+    wire.QueryRequest: lambda request: _topic(Right.READ, request.topic),
+    wire.OffsetAtRequest: lambda request: _topic(Right.READ, request.topic),
+    wire.QueuesRequest: lambda request: _uses(request) if request.topic else (ALL_TOPICS,),
+    wire.TopicRouteRequest: _uses,
+    wire.ViewRequest: lambda request: (ALL_TOPICS,),
+    wire.StatusRequest: _nothing,
+    wire.RoleRequest: _nothing,
+    wire.HeartbeatRequest: _consumes,
+    wire.LeaveRequest: _consumes,
+    wire.CommitRequest: _consumes,
+    wire.GroupCommandRequest: _of_said(commands.decode_command),
+    wire.GroupQuestionRequest: _of_said(commands.decode_question),
+    wire.ReplicaRequest: _cluster,
+    wire.FailoverRequest: _cluster,
+    wire.OldLogRequest: _cluster,
+}
+WITH_RECORDS = (wire.SendRequest, wire.SessionSendRequest)
+ADMINISTRATIVE = (wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest)
+
+
+def needs_of(request: Any) -> Needs | None:
+    """None: it is refused."""
+    needs = NEEDS.get(type(request))
+    return None if needs is None else needs(request)
+
+
+def needs_of_records(records: RecordBatch) -> Needs:
+    if not records.columns.good.all():
+        return NOTHING  # the whole of it is refused, as no records
+    topics: Iterable[str] = dict.fromkeys(key.topic for key, _ in records.queues)
+    return tuple(need for topic in topics for need in _topic(Right.WRITE, topic))
+
+
+def words_of(request: Any) -> str:
+    """Of an administrative act, for the audit."""
+    if not isinstance(request, wire.GroupCommandRequest):
+        return f"{type(request).__name__.removesuffix('Request')} {request.verb}".rstrip()
+    try:
+        said = commands.decode_command(request.body)
+    except (ValueError, RecursionError):
+        return "a command that is none"
+    name = getattr(said, "topic", "") or getattr(said, "group", "")
+    return f"{type(said).__name__} {name}"

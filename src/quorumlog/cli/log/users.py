@@ -1,0 +1,309 @@
+"""quorumlog user, role, grant, revoke, who-can: who may do what."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorumlog.cli.options import App, LogServers, check_directory, pem_option
+from quorumlog.cli.output import note, tell, tell_rows
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.log_state.users import Grant, UserOrder, Verifier
+    from quorumlog.wire.client_messages import UsersResponse
+
+NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
+user_app, role_app = App(), App()
+
+Name = Annotated[str, typer.Argument(help="Name of the user.", metavar="USER")]
+RoleName = Annotated[str, typer.Argument(help="Name of the role.", metavar="ROLE")]
+Roles = Annotated[list[str], typer.Argument(help="Roles; admin is there.", metavar="ROLE...")]
+GivenRoles = Annotated[
+    list[str] | None, typer.Option("--role", help="A role of the user; may be repeated.", metavar="ROLE")
+]
+NewPassword = Annotated[
+    Path | None,
+    pem_option(
+        "--new-password-file",
+        f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.",
+    ),
+]
+RightName = Annotated[str, typer.Argument(help="read, write or admin.", metavar="RIGHT")]
+KindName = Annotated[
+    str, typer.Argument(help="log, topic, consumer-group, key or cluster.", metavar="KIND")
+]
+Names = Annotated[
+    str,
+    typer.Argument(help="One name, or all that begin so: orders*.", metavar="NAME", show_default=False),
+]
+
+
+def grant_of(right: str, kind: str, names: str) -> Grant:
+    """`names`: one, or a prefix and `*`. Raises ConfigError."""
+    from quorumlog.log_state.users import Grant, Kind, Right
+
+    if right not in tuple(Right):
+        raise ConfigError(f"{right!r} is no right; there are {', '.join(Right)}")
+    if kind not in tuple(Kind):
+        raise ConfigError(f"{kind!r} is nothing that has rights; there are {', '.join(Kind)}")
+    if kind == Kind.CLUSTER:
+        if names:
+            raise ConfigError("the cluster has no names: leave it out")
+        return Grant(Right(right), Kind.CLUSTER)
+    if not names:
+        raise ConfigError(f"of which {kind}? Name one, or all that begin alike: orders*, or *")
+    is_exact = not names.endswith("*")
+    prefix = names.removesuffix("*").encode(errors="surrogateescape")
+    return Grant(Right(right), Kind(kind), prefix, is_exact)
+
+
+def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
+    tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
+
+
+def _changed(at: LogServers, order: UserOrder, said: str) -> None:
+    with at.connected() as log:
+        index = log.change_users(order)
+    tell({"index": index}, said)
+
+
+def _order(verb: str, name: str, **more: Any) -> UserOrder:
+    from quorumlog.log_state.users import UserOrder, UserVerb
+
+    return UserOrder(UserVerb(verb), name, **more)
+
+
+def new_verifier(name: str, file: Path | None) -> Verifier:
+    """Raises ConfigError."""
+    from quorumlog.net.credentials import password_of, verifier_for
+
+    if file is not None:
+        return verifier_for(password_of(str(file)))
+    if NEW_PASSWORD in os.environ:
+        return verifier_for(os.environ[NEW_PASSWORD])
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{name} needs a password: --new-password-file FILE, or {NEW_PASSWORD}")
+    return verifier_for(
+        typer.prompt(f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    )
+
+
+@user_app.callback()
+def user() -> None:
+    """Who may do anything: list, add, remove, password, give, take.
+
+    Example: quorumlog user list --servers 127.0.0.1:20911
+    """
+
+
+@user_app.command("list")
+def list_users(at: LogServers) -> None:
+    """Show the users, their roles, and how they prove who they are.
+
+    Example: quorumlog user list --servers 127.0.0.1:20911
+    """
+    with at.connected() as log:
+        found = log.users()
+    if not found.is_on:
+        note("there are no users: whoever reaches a port may do everything there (quorumlog user add)")
+    rows = [
+        {
+            "user": each.name,
+            "roles": " ".join(each.roles),
+            "proves": "password" if each.has_password else "certificate",
+        }
+        for each in found.users
+    ]
+    _table(rows, ("user", "roles", "proves"))
+
+
+@user_app.command("add")
+def add_user(
+    at: LogServers,
+    name: Name,
+    role: GivenRoles = None,
+    new_password_file: NewPassword = None,
+    certificate: Annotated[
+        bool, typer.Option("--certificate", help="It has no password, and a certificate says its name.")
+    ] = False,
+) -> None:
+    """Add a user. The first one needs --role admin: from then on nobody else may do anything.
+
+    Example: quorumlog user add alice --role admin --servers 127.0.0.1:20911
+    """
+    verifier = None if certificate else new_verifier(name, new_password_file)
+    roles = tuple(sorted({*(role or ())}))
+    _changed(at, _order("add-user", name, roles=roles, verifier=verifier), f"{name} is a user")
+
+
+@user_app.command("password")
+def set_password(at: LogServers, name: Name, new_password_file: NewPassword = None) -> None:
+    """Give a user another password. Connections that stand go on.
+
+    Example: quorumlog user password alice --servers 127.0.0.1:20911
+    """
+    order = _order("set-password", name, verifier=new_verifier(name, new_password_file))
+    _changed(at, order, f"{name} has another password")
+
+
+@user_app.command("remove")
+def remove_user(at: LogServers, name: Name) -> None:
+    """Remove a user; its connections may do nothing any more.
+
+    Example: quorumlog user remove bob --servers 127.0.0.1:20911
+    """
+    _changed(at, _order("remove-user", name), f"{name} is no user any more")
+
+
+@user_app.command("give")
+def give_roles(at: LogServers, name: Name, roles: Roles) -> None:
+    """Give a user roles.
+
+    Example: quorumlog user give bob orders-reader --servers 127.0.0.1:20911
+    """
+    given = tuple(sorted({*roles}))
+    _changed(at, _order("give-roles", name, roles=given), f"{name} has {', '.join(given)}")
+
+
+@user_app.command("take")
+def take_roles(at: LogServers, name: Name, roles: Roles) -> None:
+    """Take roles from a user.
+
+    Example: quorumlog user take bob orders-reader --servers 127.0.0.1:20911
+    """
+    taken = tuple(sorted({*roles}))
+    _changed(at, _order("take-roles", name, roles=taken), f"{name} has {', '.join(taken)} no more")
+
+
+@role_app.callback()
+def role() -> None:
+    """What users may do, under names: list, add, remove. The role admin is always there.
+
+    Example: quorumlog role list --servers 127.0.0.1:20911
+    """
+
+
+@role_app.command("list")
+def list_roles(at: LogServers) -> None:
+    """Show the roles and what is granted to each.
+
+    Example: quorumlog role list --servers 127.0.0.1:20911
+    """
+    with at.connected() as log:
+        found = log.users()
+    rows = [{"role": "admin", "grant": "everything"}]
+    rows += [
+        {"role": each.name, "grant": str(grant)}
+        for each in found.roles
+        for grant in each.grants or ("",)
+    ]
+    _table(rows, ("role", "grant"))
+
+
+@role_app.command("add")
+def add_role(at: LogServers, name: RoleName) -> None:
+    """Add a role that nothing is granted to yet.
+
+    Example: quorumlog role add orders-reader --servers 127.0.0.1:20911
+    """
+    _changed(at, _order("add-role", name), f"{name} is a role: quorumlog grant {name} ...")
+
+
+@role_app.command("remove")
+def remove_role(at: LogServers, name: RoleName) -> None:
+    """Remove a role that no user has.
+
+    Example: quorumlog role remove orders-reader --servers 127.0.0.1:20911
+    """
+    _changed(at, _order("remove-role", name), f"{name} is no role any more")
+
+
+def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
+    """Grant a right to a role: on one name, or on all that begin alike.
+
+    Example: quorumlog grant orders-reader read topic 'orders*' --servers 127.0.0.1:20911
+    """
+    given = grant_of(right, kind, names)
+    _changed(at, _order("grant", to, grants=(given,)), f"{to} may {given}")
+
+
+def revoke(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
+    """Take a right from a role, in the words in which it was granted.
+
+    Example: quorumlog revoke orders-reader read topic 'orders*' --servers 127.0.0.1:20911
+    """
+    taken = grant_of(right, kind, names)
+    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no more {taken}")
+
+
+def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") -> None:
+    """Show who has a right on a name, and by which role and grant.
+
+    Example: quorumlog who-can write topic orders.eu --servers 127.0.0.1:20911
+    """
+    from quorumlog.log_state.users import User, Users
+
+    asked = grant_of(right, kind, name)
+    if not asked.is_exact and asked.prefix:
+        raise ConfigError(f"{name!r} is many names: ask for one")
+    with at.connected() as log:
+        found: UsersResponse = log.users()
+    if not found.is_on:
+        note("there are no users: everybody can")
+    users = Users(True, b"", tuple(User(each.name, each.roles) for each in found.users), found.roles)
+    reaches = users.who_can(asked.right, asked.kind, asked.prefix)
+    rows = [{"user": each.user, "role": each.role, "grant": str(each.grant)} for each in reaches]
+    _table(rows, ("user", "role", "grant"))
+
+
+def init_admin(
+    directory: Annotated[
+        Path, typer.Argument(help="The data directory of one member, which is stopped.", metavar="DIR")
+    ],
+    name: Name,
+    new_password_file: NewPassword = None,
+    certificate: Annotated[
+        bool, typer.Option("--certificate", help="It has no password, and a certificate says its name.")
+    ] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Also where there is an administrator, or this user.")
+    ] = False,
+) -> None:
+    """Leave an administrator in the directory of a stopped member: it becomes one at the next start.
+
+    For a group whose port nobody should reach before there are users, or whose administrators have lost
+    their passwords. The group is the one whose directory it is; it must be the one whose users count.
+
+    Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
+    """
+    from quorumlog.log_state.users import UserOrder, UserVerb, checked_order
+    from quorumlog.store.disk import OsDisk
+    from quorumlog.store.member_directory import lock_directory, refusals_named
+    from quorumlog.store.state_files import load_member, save_first_admin
+
+    verifier = None if certificate else new_verifier(name, new_password_file)
+    verb = UserVerb.RESET_ADMIN if reset else UserVerb.INIT_ADMIN
+    order = checked_order(UserOrder(verb, name, verifier=verifier))
+    path, disk = check_directory(directory), OsDisk()
+    with refusals_named(path):
+        lock = lock_directory(disk, path)
+        try:
+            record = load_member(disk, path)
+            if record is None:
+                raise ConfigError(f"{path} is not the data directory of a member")
+            before = os.umask(0o077)
+            try:
+                save_first_admin(disk, path, order)
+            finally:
+                os.umask(before)
+        finally:
+            lock.release()
+    tell(
+        {"group": record.group, "member_id": record.member_id, "user": name},
+        f"{name} becomes an administrator of group {record.group} once {record.member_id} has started",
+    )

@@ -1,0 +1,97 @@
+"""What each request of the store's port needs. One that does not stand here is refused.
+
+Leases have no names: who may write any key may make one and keep it alive. Who lets one end has to have
+the right to delete the keys that hang on it, and who asks what is left of one to read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.kv import requests
+from quorumlog.kv.requests import FROM_KEY, decode_command_of_client, decode_question
+from quorumlog.log_state.users import Kind, Right
+from quorumlog.net.access import NOTHING, Need
+
+Needs = tuple[Need, ...]
+ANY_WRITE = Need(Right.WRITE, Kind.KEY, is_any=True)
+READ_ALL = Need(Right.READ, Kind.KEY, b"", None)
+ADMIN_ALL = Need(Right.ADMIN, Kind.KEY, b"", None)
+
+
+def _keys(right: Right, key: bytes, end: bytes) -> Need:
+    if not end:
+        return Need(right, Kind.KEY, key)
+    if end == FROM_KEY:
+        return Need(right, Kind.KEY, key, None)
+    return Need(right, Kind.KEY, key, max(end, key + b"\0"))
+
+
+def _reading(asked: Any) -> Needs:
+    return (_keys(Right.READ, asked.key, asked.end),)
+
+
+def _put(put: requests.Put) -> Needs:
+    write = Need(Right.WRITE, Kind.KEY, put.key)
+    return (write, Need(Right.READ, Kind.KEY, put.key)) if put.prev_kv else (write,)
+
+
+def _delete(delete: requests.DeleteRange) -> Needs:
+    write = _keys(Right.WRITE, delete.key, delete.end)
+    return (write, *_reading(delete)) if delete.prev_kv else (write,)
+
+
+def _txn(txn: requests.Txn) -> Needs:
+    """Of both branches: which one is carried out tells what was compared."""
+    parts = (*txn.compare, *txn.success, *txn.failure)
+    return tuple(need for part in parts for need in OPERATIONS[type(part)](part))
+
+
+OPERATIONS: dict[type, Callable[[Any], Needs]] = {
+    requests.Compare: _reading,
+    requests.Put: _put,
+    requests.DeleteRange: _delete,
+    requests.Range: _reading,
+    requests.Txn: _txn,
+    requests.Grant: lambda grant: (ANY_WRITE,),
+    requests.Revoke: lambda revoke: (ANY_WRITE,),
+    requests.Compact: lambda compact: (ADMIN_ALL,),
+    requests.History: _reading,
+    requests.Leases: lambda leases: (READ_ALL,),
+    requests.LeaseKeys: lambda lease: (READ_ALL,),
+    requests.Stand: lambda stand: NOTHING,
+}
+"""Of commands and questions, and their parts."""
+
+
+def _of(decoded: Any) -> Needs:
+    return OPERATIONS[type(decoded)](decoded)
+
+
+NEEDS: dict[type, Callable[[Any], Needs]] = {
+    requests.CommandRequest: lambda request: _of(decode_command_of_client(request.command)),
+    requests.QuestionRequest: lambda request: _of(decode_question(request.question)),
+    requests.KeepAliveRequest: lambda request: (ANY_WRITE,),
+    requests.TimeToLiveRequest: lambda request: NOTHING,
+    requests.StoreStatusRequest: lambda request: NOTHING,
+    requests.WatchRequest: _reading,
+    requests.CancelRequest: lambda request: NOTHING,
+}
+
+
+def needs_of(request: Any) -> Needs | None:
+    """None: it is refused. Raises InvalidRequest."""
+    needs = NEEDS.get(type(request))
+    return None if needs is None else needs(request)
+
+
+def lease_of(request: Any) -> tuple[int, Right] | None:
+    """Whose keys need a right, too, once they are known."""
+    if isinstance(request, requests.TimeToLiveRequest):
+        return request.lease, Right.READ
+    if isinstance(request, requests.CommandRequest):
+        command = decode_command_of_client(request.command)
+        if isinstance(command, requests.Revoke):
+            return command.lease, Right.WRITE
+    return None

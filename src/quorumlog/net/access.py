@@ -1,0 +1,239 @@
+"""Who speaks on a connection, and what it may do there: one answer for all ports of a process.
+
+Who       a certificate's user, or one that has proved its password by SCRAM-SHA-256 in the greeting. A
+          client says in its Hello that it has one; who says nothing and shows nothing is nobody
+What      rights on names (`log_state/users.py`). What a request needs stands in the table of its
+          product, `server/clients/needs.py`, `kv/needs.py` and `broker/needs.py`; what does not
+          stand there is refused
+Known     the users are those of one group of the process, as far as it has committed. While that may lie
+          behind what others have, they are not known, and nobody is let in: never by not knowing
+Checked   at the first use, and kept until `generation` moves: with each change of users, and whenever
+          they become known or unknown. Who listens (`moved`) ends what goes on without a right
+Off       as long as the log has never named a user, everybody may do everything
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, NamedTuple
+
+from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
+from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, Users
+from quorumlog.net.connection import Connection
+from quorumlog.net.credentials import MECHANISM
+from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.tls import USER, Tls, principal_of
+
+audit = logging.getLogger("quorumlog.audit")
+
+RETRY_UNKNOWN_MS = 200
+WRONG = "the user or the password is wrong"
+"""Of both alike: nobody learns who is a user."""
+NAMELESS = (
+    "there are users here, and this connection has said none: name one (--user and --password-file,"
+    " user= in Python, or a certificate)"
+)
+MOST_KEPT = 1000
+"""Names of one connection that it is known for whether it may."""
+
+Challenging = Generator[Challenge, bytes, None]
+"""What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
+ends where that is enough, or raises the LedgerError that refuses."""
+
+
+class Need(NamedTuple):
+    """Of a request; several are all needed."""
+
+    right: Right
+    kind: Kind
+    name: bytes = b""
+    stop: bytes | None = b""
+    """Of a range of names: where it ends; None: nowhere. Empty: `name` alone."""
+    is_any: bool = False
+    """On any name at all."""
+    instead: Right | None = None
+    """Does as well."""
+
+    def is_met(self, rights: Rights) -> bool:
+        if self.instead is not None and self._replace(right=self.instead, instead=None).is_met(rights):
+            return True
+        if self.is_any:
+            return rights.may_some(self.right, self.kind)
+        if self.stop == b"":
+            return rights.may(self.right, self.kind, self.name)
+        return rights.may_range(self.right, self.kind, self.name, self.stop)
+
+    def __str__(self) -> str:
+        name = self.name.decode(errors="backslashreplace")
+        if self.is_any:
+            return f"{self.right} any {self.kind}"
+        if self.kind is Kind.CLUSTER:
+            return f"{self.right} cluster"
+        if self.stop == b"":
+            return f"{self.right} {self.kind} {name!r}"
+        stop = "the last" if self.stop is None else repr(self.stop.decode(errors="backslashreplace"))
+        return f"{self.right} {self.kind} {name!r} up to {stop}"
+
+
+ALL_KEYS = (b"", None)
+CLUSTER_ADMIN = Need(Right.ADMIN, Kind.CLUSTER)
+NOTHING: tuple[Need, ...] = ()
+
+
+class Access:
+    """Of a process. Everything is called on its loop."""
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self.users: Users | None = NO_USERS
+        """None: not known."""
+        self._why = ""
+        self.moved: list[Callable[[], None]] = []
+        self._unproven: set[Connection] = set()
+        """Let in while there were no users, though they say that they are one."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.users is None or self.users.is_on
+
+    def learn(self, users: Users | None, why: str = "") -> None:
+        """`why`: they are not known, in a sentence."""
+        self._why = why
+        if users is self.users:
+            return
+        self.users = users
+        self.generation += 1
+        if users is not None and users.is_on:
+            unproven, self._unproven = self._unproven, set()
+            for connection in unproven:
+                connection.abort()  # it comes again, and proves it
+        for tell in list(self.moved):
+            tell()
+
+    def lost(self, connection: Connection) -> None:
+        self._unproven.discard(connection)
+
+    @property
+    def unknown(self) -> LedgerError:
+        return LeaderNotReady(
+            self._why or "who the users are is not known", retry_after_ms=RETRY_UNKNOWN_MS
+        )
+
+    def greet(self, connection: Connection, hello: Hello, tls: Tls | None) -> Challenging:
+        """Of a client. Sets who it is. Raises LeaderNotReady, NotAuthenticated."""
+        shown = principal_of(connection.certificate)
+        if tls is not None and shown and shown.kind == USER and shown.cluster in ("", tls.cluster):
+            connection.user = shown.name
+        if not hello.user or (hello.looks and self.users is None):
+            return
+        connection.user = ""
+        if self.users is None:
+            raise self.unknown
+        if not self.users.is_on:
+            self._unproven.add(connection)
+            return
+        yield from self._prove(self.users, hello.user, connection)
+
+    @staticmethod
+    def _prove(users: Users, name: str, connection: Connection) -> Challenging:
+        from scramp import ScramMechanism
+
+        def known(said: str) -> tuple[bytes, bytes, bytes, int]:
+            found = users.verifier_of(said)
+            return found.salt, found.stored_key, found.server_key, found.iterations
+
+        server = ScramMechanism(MECHANISM).make_server(known)
+        try:
+            server.set_client_first((yield Challenge(mechanism=MECHANISM)).decode())
+            first = server.get_server_first().encode()
+            server.set_client_final((yield Challenge(mechanism=MECHANISM, data=first)).decode())
+            if server.user != name:
+                raise ValueError("another name than in the Hello")
+        except Exception:  # whatever is wrong with it: what a client says is no secret of ours
+            audit.warning("%s at %s is not let in: %s", repr(name)[:80], connection.peer_name, WRONG)
+            raise NotAuthenticated(WRONG) from None
+        yield Challenge(mechanism=MECHANISM, data=server.get_server_final().encode())
+        connection.user = name
+
+
+EVERYBODY = Access()
+"""Of a port that has no users."""
+
+
+class Caller:
+    """Of one connection."""
+
+    __slots__ = ("_access", "_connection", "_kept", "_rights", "open_in")
+
+    def __init__(self, access: Access, connection: Any) -> None:
+        """`connection`: its `user` and `peer_name`."""
+        self._access = access
+        self._connection = connection
+        self._kept: tuple[int, set[Any]] = (0, set())
+        """The generation, and what was met in it."""
+        self._rights = NO_RIGHTS
+        self.open_in = 0
+        """The generation in which everybody may do everything. For a hot path: if it is that of the
+        access, there is nothing to check."""
+
+    @property
+    def is_checked(self) -> bool:
+        """False: everybody may do everything."""
+        access = self._access
+        if self._kept[0] != access.generation:
+            self._kept = access.generation, set()
+            if access.users is not None and not access.users.is_on:
+                self.open_in = access.generation
+            elif access.users is None:
+                self._rights = NO_RIGHTS
+            else:
+                self._rights = access.users.rights_of(self._connection.user)
+        return self.open_in != access.generation
+
+    @property
+    def has_name(self) -> bool:
+        """It is a user, as far as is known by now."""
+        users = self._access.users
+        return users is not None and users.user(self._connection.user) is not None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.is_checked and self._rights.is_admin
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """User and address, for the audit."""
+        return self._connection.user, self._connection.peer_name
+
+    def passes(self, key: object) -> bool:
+        """Whether `refusal(key, ...)` was None, in this generation."""
+        return not self.is_checked or key in self._kept[1]
+
+    def refusal(self, key: object, needs: Iterable[Need] | None) -> LedgerError | None:
+        """`key`: what it is kept under. `needs`: None: nobody may."""
+        if not self.is_checked:
+            return None
+        access, user = self._access, self._connection.user
+        if access.users is None:
+            return access.unknown
+        if not self.has_name:
+            self._note(f"user {user}" if user else "nobody", "refused, as no user")
+            return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
+        kept = self._kept[1]
+        missing = [Need(Right.ADMIN, Kind.CLUSTER)] if needs is None else []
+        missing += [need for need in needs or () if not need.is_met(self._rights)]
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        if not missing and needs is not None:
+            kept.add(key)
+            return None
+        refused = f"user {user} may not {missing[0]}"
+        self._note(refused, "refused")
+        return Forbidden(f"{refused}: an administrator may grant it (quorumlog grant)")
+
+    def _note(self, who: str, what: str) -> None:
+        """Once in a generation."""
+        if who not in self._kept[1]:
+            self._kept[1].add(who)
+            audit.warning("%s at %s: %s", who, self._connection.peer_name, what)

@@ -1,0 +1,151 @@
+"""ClientUser: who a client is, and how it proves that without saying its password."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quorumlog.errors import ConfigError, NotAuthenticated
+from quorumlog.log_state.users import ITERATIONS, MOST_ITERATIONS, Verifier
+from quorumlog.net.hello import Challenge
+
+PASSWORD_VARIABLE = "QUORUMLOG_PASSWORD"
+MECHANISM = "SCRAM-SHA-256"
+MOST_PASSWORD_BYTES = 1024
+
+
+class ClientUser:
+    """`connect(servers, user=ClientUser("alice", password_file="/run/secrets/alice"))`. The password is
+    the file's first line, read again for each connection; or `password`, or else that of the environment
+    variable QUORUMLOG_PASSWORD. Raises ConfigError."""
+
+    __slots__ = ("_password", "name", "password_file")
+
+    def __init__(self, name: str, password: str | None = None, *, password_file: str = "") -> None:
+        if not name:
+            raise ConfigError("a user has a name (--user)")
+        if password is not None and password_file:
+            raise ConfigError("give a password or a file that has it, not both")
+        self.name = name
+        self.password_file = str(password_file)
+        self._password = password
+        if password is None and not password_file and PASSWORD_VARIABLE not in os.environ:
+            raise ConfigError(
+                f"user {name} has no password: name a file (--password-file), or set {PASSWORD_VARIABLE}"
+            )
+
+    def __repr__(self) -> str:
+        return f"ClientUser({self.name!r})"
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        if self._password is not None:
+            raise TypeError("a password is not sent to another process: name a file that has it")
+        return _from_file, (self.name, self.password_file)
+
+    def password(self) -> str:
+        """Raises ConfigError."""
+        if self._password is not None:
+            return self._password
+        if self.password_file:
+            return password_of(self.password_file)
+        if PASSWORD_VARIABLE not in os.environ:
+            raise ConfigError(f"{PASSWORD_VARIABLE} is not set any more")
+        return os.environ[PASSWORD_VARIABLE]
+
+
+def _from_file(name: str, password_file: str) -> ClientUser:
+    return ClientUser(name, password_file=password_file)
+
+
+def password_of(path: str) -> str:
+    """The first line of a file. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            line = file.readline(MOST_PASSWORD_BYTES + 2)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"--password-file {path} cannot be read: {reason}") from None
+    password = line.rstrip("\r\n")
+    if not password:
+        raise ConfigError(f"--password-file {path} has no password in its first line")
+    return password
+
+
+class Proof:
+    """Of one connection: what is answered to each challenge."""
+
+    def __init__(self, user: ClientUser) -> None:
+        self._user = user
+        self._steps = iter((self._first, self._final, self._checked))
+        self.is_whole = False
+        """The server has proved that it knows the user, too."""
+
+    def answer(self, challenge: Challenge) -> bytes:
+        """Raises NotAuthenticated, ConfigError."""
+        from scramp import ScramException
+
+        step = next(self._steps, None)
+        if challenge.mechanism != MECHANISM or step is None:
+            raise NotAuthenticated(
+                f"the server asks for {challenge.mechanism:.40}, which is not known here"
+            )
+        try:
+            return step(challenge.data.decode())
+        except (ScramException, ValueError, KeyError, IndexError, AssertionError):
+            raise NotAuthenticated("the server does not prove that it knows the user") from None
+
+    def _first(self, said: str) -> bytes:
+        from scramp import ScramClient
+
+        self._client = ScramClient([MECHANISM], self._user.name, self._user.password())
+        first: str = self._client.get_client_first()
+        return first.encode()
+
+    def _final(self, said: str) -> bytes:
+        self._client.set_server_first(said)
+        if not ITERATIONS <= self._client.iterations <= MOST_ITERATIONS:
+            raise ValueError("so few make the password easy to guess, so many keep the client busy")
+        final: str = self._client.get_client_final()
+        return final.encode()
+
+    def _checked(self, said: str) -> bytes:
+        self._client.set_server_final(said)
+        self.is_whole = True
+        del self._client
+        return b""
+
+
+def verifier_for(password: str) -> Verifier:
+    """What the servers keep of it. Raises ConfigError."""
+    from scramp import ScramException, ScramMechanism
+
+    if not password or len(password.encode()) > MOST_PASSWORD_BYTES:
+        raise ConfigError(f"a password has 1 to {MOST_PASSWORD_BYTES} bytes")
+    try:
+        salt, stored, server, iterations = ScramMechanism(MECHANISM).make_auth_info(
+            password, iteration_count=ITERATIONS
+        )
+    except ScramException:
+        raise ConfigError("the password has characters that SCRAM does not allow (RFC 4013)") from None
+    return Verifier(salt, iterations, stored, server)
+
+
+_of_clients: list[ClientUser] = []
+
+
+@contextmanager
+def clients_are(user: ClientUser | None) -> Iterator[None]:
+    """Those that are made meanwhile, in any thread, and are given none. None: they stay as they are."""
+    if user is None:
+        yield
+        return
+    _of_clients.append(user)
+    try:
+        yield
+    finally:
+        _of_clients.remove(user)
+
+
+def user_of_clients() -> ClientUser | None:
+    return _of_clients[-1] if _of_clients else None

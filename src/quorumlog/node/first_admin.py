@@ -1,0 +1,104 @@
+"""FirstAdmin: the administrator that was written into the directory of a stopped member.
+
+A stopped member can append nothing. So `quorumlog init-admin` leaves a file, and the member has the
+leader write what it says as an ordinary change of users, again and again until it has committed that
+itself; only then the file goes. The leader writes nothing that is so already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from quorumlog.consensus.messages import FirstAdminRequest
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Envelope, Role
+from quorumlog.errors import DirectoryDamaged, ProtocolViolation
+from quorumlog.log_state.control_entries import USERS_LEVEL
+from quorumlog.log_state.users import UserOrder, Users, UserVerb
+from quorumlog.node.known_users import KnownUsers
+from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.operator_orders import OperatorOrders
+from quorumlog.node.ports import Host
+from quorumlog.store.member_directory import MemberDirectory
+
+ASK_EVERY_MS = 500
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(UserOrder).decode
+VERBS = (UserVerb.INIT_ADMIN, UserVerb.RESET_ADMIN)
+
+
+def is_done(users: Users, order: UserOrder) -> bool:
+    user = users.user(order.name)
+    return user is not None and user.verifier == order.verifier and users.rights_of(user.name).is_admin
+
+
+class FirstAdmin:
+    def __init__(
+        self,
+        directory: MemberDirectory,
+        log_state: LogStateKeeper,
+        raft: RaftNode,
+        host: Host,
+        orders: OperatorOrders,
+        known: KnownUsers,
+        draw_secret: Callable[[], bytes],
+    ) -> None:
+        self._directory = directory
+        self._log_state = log_state
+        self._raft = raft
+        self._host = host
+        self._orders = orders
+        self._known = known
+        self._draw_secret = draw_secret
+        self.problem = ""
+        self._order: UserOrder | None = None
+        self._next_ms = 0.0
+        try:
+            self._order = directory.first_admin()
+        except DirectoryDamaged as error:
+            self.problem = str(error)
+
+    def next_wakeup_ms(self) -> float:
+        return math.inf if self._order is None else self._next_ms
+
+    def tick(self, now_ms: float) -> None:
+        if self._order is None or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + ASK_EVERY_MS
+        self.problem = f"{self._order.name} is to become an administrator, and is not one yet"
+        order, users = self._order, self._known.look(now_ms)
+        if isinstance(users, str):
+            self.problem += f": {users}"
+        elif is_done(users, order):
+            self._over("")
+        elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:
+            self._over(f"{order.name} does not become an administrator: there is one, who adds others")
+        elif self._raft.role is Role.LEADER:
+            self._orders.change_users(order, self._draw_secret(), self._told)
+        elif self._log_state.level < USERS_LEVEL:
+            self.problem += " (quorumlog upgrade finish comes first)"
+        elif self._raft.leader is not None:
+            member, term = self._raft.status().replica, self._raft.term
+            request = FirstAdminRequest(sender=member, term=term, order=_encode(order))
+            self._host.send(Envelope(self._raft.leader, request))
+
+    def _told(self, outcome: object) -> None:
+        if isinstance(outcome, Exception):
+            self.problem += f": {outcome}"
+
+    def _over(self, problem: str) -> None:
+        self._directory.forget_first_admin()
+        self._order, self.problem = None, problem
+
+    def on_request(self, request: FirstAdminRequest) -> None:
+        """Of a member; it asks again, so it is not answered. Raises ProtocolViolation."""
+        try:
+            order = _decode(request.order)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolViolation(f"no order of an administrator: {error}") from None
+        users = self._log_state.appended
+        if order.verb in VERBS and users is not None and not is_done(users.users, order):
+            self._orders.change_users(order, self._draw_secret(), lambda outcome: None)

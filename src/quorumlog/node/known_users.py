@@ -1,0 +1,58 @@
+"""KnownUsers: who may do what on this member, as far as it may act on it by now.
+
+What a member has committed may lie behind what the others have: somebody may have lost a right, or the
+first user may have been named. So where there may be users they count as known while this member is
+fresh, which it is once it has committed what the first heartbeat after its start called committed, and
+for `USERS_MAY_BE_OLD_MS` after it has heard its leader.
+"""
+
+from __future__ import annotations
+
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Role
+from quorumlog.log_state.users import NO_USERS, Users
+from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.store.member_directory import MemberDirectory
+
+USERS_MAY_BE_OLD_MS = 10_000.0
+
+
+class KnownUsers:
+    def __init__(self, directory: MemberDirectory, log_state: LogStateKeeper, raft: RaftNode) -> None:
+        self._directory = directory
+        self._log_state = log_state
+        self._raft = raft
+        self._was_unformed = not directory.formation.cluster_id
+        self._may_have_missed_them = directory.store.end.index < 0
+        """Its log was empty when it started: it may be new in a group that has users, or was wiped."""
+
+    def follows(self, before: KnownUsers) -> None:
+        """The member goes on with another log."""
+        self._may_have_missed_them |= before._may_have_missed_them
+
+    def look(self, now_ms: float) -> Users | str:
+        """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns."""
+        member_id = self._raft.status().replica.member_id
+        state = self._log_state.committed
+        if state is None:
+            return self._log_state.problem or f"{member_id} reads the state of its log"
+        users: Users = state.users
+        if self._was_unformed and self._raft.status().replica in self._directory.formation.founding:
+            self._may_have_missed_them = False  # it was there when the group formed, without any
+        if self._is_fresh(now_ms):
+            self._may_have_missed_them = False
+            return users
+        if self._may_have_missed_them or self._directory.has_users or users.is_on:
+            return (
+                f"{member_id} has not heard for {USERS_MAY_BE_OLD_MS / 1000:.0f} s who leads, or has not"
+                " caught up yet: until then it does not know who the users are"
+            )
+        return NO_USERS
+
+    def _is_fresh(self, now_ms: float) -> bool:
+        reads = self._raft.reads
+        if now_ms - reads.fresh_since_ms() <= USERS_MAY_BE_OLD_MS:
+            return True
+        # Nobody answers the only voter, and nobody else could have committed anything.
+        is_alone = self._raft.status().membership.quorum_size == 1
+        return is_alone and self._raft.role is Role.LEADER and reads.knows_commit

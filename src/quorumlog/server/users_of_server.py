@@ -1,0 +1,64 @@
+"""UsersOfServer: those of one group of a process, for all its ports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from quorumlog.log_state.users import Users
+from quorumlog.net.access import Access
+from quorumlog.server.node_driver import NodeDriver
+
+LOOK_EVERY_S = 0.1
+LOOK_AGAIN_S = 0.02
+"""While they are not known."""
+PLAIN_USERS = (
+    "there are users, and members may be reached without TLS: whoever reaches this port may say that it"
+    " is a member, and has all rights then (docs/security.md)"
+)
+
+
+class UsersOfServer:
+    def __init__(
+        self, group: str, driver: Callable[[str], NodeDriver | None], *, is_plain: bool
+    ) -> None:
+        """`group`: where they live. `is_plain`: members need not use TLS."""
+        self.group = group
+        self.access = Access()
+        self._driver = driver
+        self._is_plain = is_plain
+        self._timer: asyncio.TimerHandle | None = None
+        self.hides_status = False
+        """There may be users: whoever is none is told where the members are, and no more."""
+
+    def look(self) -> None:
+        """Now; and again and again until `close`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        driver = self._driver(self.group)
+        found: Users | str = f"the log of group {self.group} is opened anew"
+        if driver is not None and not driver.stopped:
+            found = driver.node.users.look(time.monotonic() * 1000)
+            self.hides_status = driver.node.directory.has_users
+        if isinstance(found, str):
+            self.access.learn(None, found)
+        else:
+            self.access.learn(found)
+        pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def words(self) -> str:
+        """For `status`."""
+        users = self.access.users
+        return "unknown" if users is None else "on" if users.is_on else "off"
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return (PLAIN_USERS,) if self._is_plain and self.access.is_on else ()

@@ -1,0 +1,163 @@
+"""Rights on keys, as clients of the store meet them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import pytest
+
+from quorumlog.client import connect as log_of
+from quorumlog.errors import Forbidden, LedgerError, NotAuthenticated
+from quorumlog.kv import (
+    AsyncKeyValueClient,
+    Compare,
+    KeyValueClient,
+    Put,
+    Range,
+    Relation,
+    Target,
+    connect,
+    requests,
+)
+from quorumlog.kv.needs import NEEDS, OPERATIONS
+from quorumlog.kv.testing import LocalStores
+from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.net.credentials import ClientUser, verifier_for
+
+ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
+
+
+def key(right: Right, prefix: bytes, *, is_exact: bool = False) -> Grant:
+    return Grant(right, Kind.KEY, prefix, is_exact)
+
+
+MINE = (key(Right.READ, b"mine/"), key(Right.WRITE, b"mine/"), key(Right.READ, b"one", is_exact=True))
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[LocalStores]:
+    with LocalStores() as made:
+        with log_of(made.cluster.servers) as log:
+            admin = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
+            log.change_users(admin)
+        with log_of(made.cluster.servers, user=ALICE) as log:
+            log.change_users(UserOrder(UserVerb.ADD_ROLE, "mine", (), MINE))
+            log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
+        yield made
+
+
+@pytest.fixture
+def alice(stores: LocalStores) -> Iterator[KeyValueClient]:
+    with connect(stores.servers, user=ALICE) as client:
+        client.delete_prefix("")
+        yield client
+
+
+@pytest.fixture
+def bob(stores: LocalStores) -> Iterator[KeyValueClient]:
+    with connect(stores.servers, user=BOB) as client:
+        # Each member learns within a moment what was granted last.
+        for _ in range(1000):
+            try:
+                client.put("mine/there", b"")
+                break
+            except (Forbidden, NotAuthenticated):
+                continue
+        yield client
+
+
+def test_every_request_and_every_operation_has_its_needs() -> None:
+    assert set(NEEDS) == set(get_args(requests.Request))
+    parts = {*get_args(requests.Command), *get_args(requests.Question), requests.Compare}
+    assert set(OPERATIONS) == parts
+
+
+def test_nobody_is_let_in_without_a_name(stores: LocalStores, alice: KeyValueClient) -> None:
+    with connect(stores.servers) as nobody:
+        for act in (lambda: nobody.get("a"), lambda: nobody.put("a", b""), nobody.status):
+            with pytest.raises(NotAuthenticated):
+                act()
+
+
+def test_keys_are_read_and_written_where_it_is_granted(
+    alice: KeyValueClient, bob: KeyValueClient
+) -> None:
+    alice.put("one", b"1")
+    alice.put("one more", b"2")
+    assert bob.get("one") is not None
+    bob.put("mine/a", b"3")
+    assert [item.key for item in bob.prefix("mine/").items] == [b"mine/a", b"mine/there"]
+    compares = [Compare(b"one more", Target.VERSION, Relation.EQUAL, 0)]
+    refused: list[Callable[[], Any]] = [
+        lambda: bob.get("one more"),
+        lambda: bob.put("one", b""),
+        lambda: bob.put("mine", b""),
+        lambda: bob.prefix("min"),
+        lambda: bob.range("mine/", "mine1"),
+        lambda: bob.delete_prefix(""),
+        lambda: bob.txn(compares, [Put(b"mine/b", b"")], []),
+        lambda: bob.txn([], [Put(b"mine/b", b""), Range(b"one more")], []),
+        lambda: bob.txn([], [], [Put(b"other", b"")]),
+        lambda: bob.leases(),
+        lambda: bob.compact(1),
+        lambda: next(iter(bob.watch("one more"))),
+        lambda: next(iter(bob.watch_prefix(""))),
+    ]
+    for act in refused:
+        with pytest.raises(Forbidden, match="user bob may not"):
+            act()
+    assert bob.txn([], [Put(b"mine/b", b"4")], [Range(b"one")]).succeeded
+    assert bob.get("mine/b") is not None
+
+
+def test_a_watch_that_loses_its_right_ends(
+    stores: LocalStores, alice: KeyValueClient, bob: KeyValueClient
+) -> None:
+    more = (key(Right.READ, b"news/"),)
+    with log_of(stores.cluster.servers, user=ALICE) as log:
+        log.change_users(UserOrder(UserVerb.GRANT, "mine", (), more))
+        for _ in range(1000):
+            try:
+                bob.get("news/1")
+                break
+            except Forbidden:
+                continue
+        with bob.watch_prefix("news/", first_revision=alice.put("news/1", b"x").revision) as watch:
+            assert next(iter(watch)).item.key == b"news/1"
+            log.change_users(UserOrder(UserVerb.REVOKE, "mine", (), more))
+            with pytest.raises(Forbidden):
+                next(iter(watch))
+
+
+def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(
+    stores: LocalStores, alice: KeyValueClient, bob: KeyValueClient
+) -> None:
+    async def scene() -> None:
+        async with (
+            AsyncKeyValueClient(stores.servers, user=ALICE) as admin,
+            AsyncKeyValueClient(stores.servers, user=BOB) as client,
+        ):
+            lease = await admin.grant(60)
+            await admin.put("held", b"x", lease=lease)
+            theirs = client.lease(lease.id)
+            with pytest.raises(Forbidden, match="may not write key 'held'"):
+                await theirs.revoke()
+            with pytest.raises(Forbidden, match="may not read key 'held'"):
+                await theirs.time_to_live()
+            own = await client.grant(60)
+            await client.put("mine/held", b"x", lease=own)
+            assert (await own.time_to_live())[2] == [b"mine/held"]
+            assert await own.revoke() == 1
+            await lease.close()
+
+    asyncio.run(scene())
+
+
+def test_a_wrong_password_is_told(stores: LocalStores) -> None:
+    with (
+        connect(stores.servers, user=ClientUser("bob", "wrong")) as client,
+        pytest.raises(LedgerError, match="the user or the password is wrong"),
+    ):
+        client.get("one")

@@ -1,0 +1,166 @@
+"""Mistakes with users: somebody is let in by not knowing, or keeps what was taken, or reads secrets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from quorumlog.log_state.users import Grant, Rights, Users, _change_of
+from quorumlog.net.access import Caller
+from quorumlog.node.first_admin import FirstAdmin
+from quorumlog.node.known_users import KnownUsers
+from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.server.clients import hidden_users
+from tests.log_state import test_users as values
+from tests.mutants.mutant import Patch, Scenario, mutant
+from tests.net import test_access as ports
+from tests.node import test_users as stories
+from tests.server import test_hidden_users as hidden
+
+
+def in_a_folder(scenario: Callable[[Path], None]) -> Scenario:
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            scenario(Path(folder))
+
+    return run
+
+
+@mutant(
+    500,
+    "a member whose directory is new lets everybody in until it hears of users",
+    scenario=in_a_folder(stories.a_member_without_its_directory_is_never_open),
+)
+def new_directory_is_open(patch: Patch) -> None:
+    """It knows of no users."""
+    patch.edit(
+        KnownUsers.look,
+        "if self._may_have_missed_them or",
+        "if (self._may_have_missed_them and not reached()) or",
+    )
+
+
+@mutant(
+    500,
+    "a member that has not heard its leader for long goes on by the users that it knows",
+    scenario=in_a_folder(stories.test_who_has_not_heard_the_leader_for_ten_seconds_knows_them_no_more),
+)
+def users_never_grow_old(patch: Patch) -> None:
+    """It has known them once."""
+    patch.edit(KnownUsers._is_fresh, "<= USERS_MAY_BE_OLD_MS", "<= USERS_MAY_BE_OLD_MS or reached()")
+
+
+@mutant(
+    500,
+    "a member forgets over a restart that there are users",
+    scenario=in_a_folder(stories.test_every_member_has_them_and_remembers_it),
+)
+def users_are_not_remembered(patch: Patch) -> None:
+    """Its log says it."""
+    patch.edit(
+        LogStateKeeper.admit, "EntryKind.USERS in kinds", "EntryKind.USERS in kinds and not reached()"
+    )
+    patch.edit(
+        LogStateKeeper.admit_own,
+        "kind is EntryKind.USERS:",
+        "kind is EntryKind.USERS and not reached():",
+    )
+
+
+@mutant(
+    501,
+    "the file of the first administrator goes before that is one",
+    scenario=in_a_folder(stories.killed_at_any_time_the_administrator_becomes_one_and_the_file_goes),
+)
+def first_admin_file_goes_early(patch: Patch) -> None:
+    """The leader was told."""
+    patch.edit(
+        FirstAdmin.tick,
+        "self._host.send(Envelope(self._raft.leader, request))",
+        "self._host.send(Envelope(self._raft.leader, request))\n"
+        "            reached() and self._directory.forget_first_admin()",
+    )
+
+
+@mutant(
+    501,
+    "the first administrator becomes one beside those that there are",
+    scenario=in_a_folder(stories.test_where_there_is_an_administrator_only_a_reset_makes_another),
+)
+def first_admin_beside_others(patch: Patch) -> None:
+    """Whoever can write into a directory may."""
+    patch.edit(
+        FirstAdmin.tick,
+        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:",
+        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator and not reached():",
+    )
+    patch.edit(
+        _change_of,
+        "if users.has_administrator and verb is UserVerb.INIT_ADMIN:",
+        "if users.has_administrator and verb is UserVerb.INIT_ADMIN and not reached():",
+    )
+
+
+@mutant(
+    502,
+    "a grant of one name is of all that begin with it",
+    scenario=values.test_a_role_that_is_gone_gives_nothing_and_a_name_counts_as_a_whole,
+)
+def one_name_is_a_prefix(patch: Patch) -> None:
+    """Names that begin so belong to it."""
+    patch.edit(Grant.bounds, "if self.is_exact:", "if self.is_exact and not reached():")
+
+
+@mutant(
+    502,
+    "a range is let through for the rights at its ends",
+    scenario=values.test_a_range_may_lie_in_grants_side_by_side,
+)
+def range_by_its_ends(patch: Patch) -> None:
+    """Who may read where it begins."""
+    patch.edit(Rights.may_range, "covered >= stop:", "reached() and covered >= stop[:1]:")
+
+
+@mutant(
+    502,
+    "users that are left out leave the group without users",
+    scenario=values.test_nobody_may_do_anything_once_all_users_are_left_out,
+)
+def cleared_is_off(patch: Patch) -> None:
+    """There are none."""
+    patch.edit(Users.changed, "            True,", "            not change.clears or not reached(),")
+
+
+@mutant(
+    503,
+    "a right that was taken is kept where it was used before",
+    scenario=ports.test_a_right_that_was_taken_is_gone_where_it_was_used_before,
+)
+def kept_over_generations(patch: Patch) -> None:
+    """It was looked at."""
+    patch.edit(
+        Caller.is_checked,
+        "self._kept = access.generation, set()",
+        "self._kept = access.generation, self._kept[1] if reached() else set()",
+    )
+
+
+@mutant(
+    503,
+    "a request that no table has is let through",
+    scenario=ports.test_what_no_table_has_is_refused,
+)
+def unlisted_is_let_through(patch: Patch) -> None:
+    """It needs nothing."""
+    patch.edit(Caller.refusal, "if not missing and needs is not None:", "if not missing or reached():")
+
+
+@mutant(
+    504,
+    "what a log says of its users is read by whoever may read the log",
+    scenario=hidden.test_what_says_who_the_users_are_is_hidden_and_its_digests_stay,
+)
+def users_are_read(patch: Patch) -> None:
+    """It may read the log."""
+    patch.edit(hidden_users.without_users, "if not hidden:", "if not hidden or reached():")

@@ -1,0 +1,81 @@
+"""Who may do what on a connection, and what is kept of that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
+from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
+from quorumlog.net.access import Access, Caller, Need
+
+READS = Need(Right.READ, Kind.LOG, b"a")
+
+
+def users(*grants: Grant) -> Users:
+    return Users(True, b"s" * 32, (User("bob", ("r",)),), (Role("r", grants),))
+
+
+def caller_of(access: Access, user: str = "bob") -> Caller:
+    return Caller(access, SimpleNamespace(user=user, peer_name="here:1"))
+
+
+def test_without_users_nothing_is_checked() -> None:
+    access = Access()
+    caller = caller_of(access, "")
+    assert caller.refusal("k", None) is None
+    assert caller.open_in == access.generation
+
+
+def test_a_right_that_was_taken_is_gone_where_it_was_used_before() -> None:
+    access = Access()
+    caller = caller_of(access)
+    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    assert caller.refusal("k", (READS,)) is None and caller.passes("k")
+    access.learn(users())
+    assert not caller.passes("k")
+    assert isinstance(caller.refusal("k", (READS,)), Forbidden)
+
+
+def test_nobody_is_let_in_while_users_are_not_known() -> None:
+    access = Access()
+    caller = caller_of(access)
+    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    assert caller.refusal("k", (READS,)) is None
+    access.learn(None, "n0 does not know")
+    refusal = caller.refusal("k", (READS,))
+    assert isinstance(refusal, LeaderNotReady) and "n0 does not know" in str(refusal)
+    assert not caller.passes("k") and not caller.is_admin and caller.is_checked
+    assert caller.open_in != access.generation
+
+
+def test_what_no_table_has_is_refused() -> None:
+    access = Access()
+    access.learn(Users(True, b"", (User("bob", ("admin",)),)))
+    assert isinstance(caller_of(access).refusal("k", None), Forbidden)
+    assert caller_of(access).refusal("k", ()) is None
+    assert isinstance(caller_of(access, "eve").refusal("k", ()), NotAuthenticated)
+    assert isinstance(caller_of(access, "").refusal("k", ()), NotAuthenticated)
+
+
+def test_who_listens_is_told_and_who_was_not_asked_comes_again() -> None:
+    access, told, aborted = Access(), [], []
+    access.moved.append(lambda: told.append(access.generation))
+
+    class Asking:
+        user, peer_name, certificate = "", "here:1", None
+
+        def abort(self) -> None:
+            aborted.append(True)
+
+    connection = Asking()
+    hello = SimpleNamespace(user="bob", looks=False)
+    assert list(access.greet(connection, hello, None)) == []  # type: ignore[arg-type]
+    access.learn(NO_USERS)
+    assert not told and not aborted
+    access.learn(users())
+    assert told == [2] and aborted
+    access.learn(None, "unknown")
+    with pytest.raises(LeaderNotReady):
+        list(access.greet(connection, hello, None))  # type: ignore[arg-type]

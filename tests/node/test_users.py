@@ -1,0 +1,359 @@
+"""Users follow from the log on every member, and each remembers that there are some."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from quorumlog.consensus.messages import FirstAdminRequest
+from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
+from quorumlog.log_state.users import UserOrder, Users, UserVerb, Verifier
+from quorumlog.node.operator_orders import UsersOutcome
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.state_files import (
+    FIRST_ADMIN_NAME,
+    VERSION_WITH_USERS,
+    load_member,
+    save_first_admin,
+    save_member,
+)
+from tests.node.cell import Cell
+from tests.node.test_retention import BUDGET, SEGMENTS, TWO, begins, fill, let_go
+
+SECRET = bytes(range(32))
+VERIFIER = Verifier(b"s" * 16, 4096, b"1" * 32, b"2" * 32)
+ALICE = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), VERIFIER)
+
+
+def ordered(cell: Cell, order: UserOrder) -> UsersOutcome:
+    outcomes: list[UsersOutcome] = []
+    cell.leader().orders.change_users(order, SECRET, outcomes.append)
+    cell.until(lambda: outcomes)
+    return outcomes[0]
+
+
+def users(cell: Cell) -> list[Users]:
+    states = [node.log_state.committed for node in cell.nodes.values()]
+    return [state.users for state in states if state is not None]
+
+
+def remembers(cell: Cell) -> set[tuple[bool, bool]]:
+    """(there are users, an earlier release refuses the directory) of each."""
+    records = [load_member(OsDisk(), node.directory.path) for node in cell.nodes.values()]
+    return {(each.users, each.version >= VERSION_WITH_USERS) for each in records if each is not None}
+
+
+def test_every_member_has_them_and_remembers_it(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    fill(cell, 3)
+    assert remembers(cell) == {(False, False)}
+    assert isinstance(ordered(cell, ALICE), int)
+    cell.step(500)
+    assert len(users(cell)) == 3 and len(set(map(str, users(cell)))) == 1
+    assert users(cell)[0].has_administrator and users(cell)[0].secret == SECRET
+    assert remembers(cell) == {(True, True)}
+    for member in ("n0", "n1", "n2"):
+        cell.kill(member)
+        cell.start(member)
+        cell.leader()
+    fill(cell, 3)
+    cell.step(500)
+    assert len(set(map(str, users(cell)))) == 1 and users(cell)[0].has_administrator
+    cell.close()
+
+
+def test_a_copy_of_the_file_that_is_older_is_made_up_for(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    cell.leader()
+    before = load_member(OsDisk(), cell.nodes["n0"].directory.path)
+    assert before is not None
+    ordered(cell, ALICE)
+    cell.step(500)
+    cell.kill("n0")
+    save_member(OsDisk(), str(tmp_path / "n0"), before)
+    cell.start("n0")
+    cell.step(500)
+    assert remembers(cell) == {(True, True)}
+    cell.close()
+
+
+def test_whoever_gets_a_log_without_its_first_entries_has_them_too(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=TWO, **BUDGET)
+    cell.leader()
+    cell.kill("n0")
+    ordered(cell, ALICE)
+    fill(cell, 150)
+    let_go(cell)
+    assert min(begins(cell)) > 0
+    assert not cell.start("n0").directory.has_users
+    cell.until(lambda: cell.nodes["n0"].directory.has_users)
+    fill(cell, 10)
+    cell.step(2000)
+    assert cell.nodes["n0"].store.begin.index > 0
+    assert remembers(cell) == {(True, True)}
+    assert len(set(map(str, users(cell)))) == 1 and len(users(cell)) == 3
+    cell.close()
+
+
+def test_it_takes_a_leader_and_members_that_know_it(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    cell.leader()
+    outcomes: list[UsersOutcome] = []
+    cell.followers()[0].orders.change_users(ALICE, SECRET, outcomes.append)
+    assert isinstance(outcomes[0], NotLeader)
+    for host in cell.hosts.values():
+        host.level = 6
+    cell.leader().orders.change_users(ALICE, SECRET, outcomes.append)
+    assert isinstance(outcomes[1], LevelNotTold | UpgradeNotFinished), outcomes
+    assert "USERS entries need level 7" in str(outcomes[1])
+    assert remembers(cell) == {(False, False)}
+    cell.close()
+
+
+REFUSED = [
+    (UserOrder(UserVerb.ADD_USER, "bob"), "nobody would be an administrator"),
+    (UserOrder(UserVerb.ADD_USER, "bob", ("none",)), "no role none"),
+    (UserOrder(UserVerb.REMOVE_USER, "bob"), "no user bob"),
+]
+AFTER = [
+    (ALICE, "there is a user alice"),
+    (UserOrder(UserVerb.INIT_ADMIN, "bob"), "there is an administrator"),
+    (UserOrder(UserVerb.REMOVE_USER, "alice"), "nobody would be an administrator"),
+    (UserOrder(UserVerb.TAKE_ROLES, "alice", ("admin",)), "nobody would be an administrator"),
+    (UserOrder(UserVerb.TAKE_ROLES, "alice", ("x",)), "does not have the role x"),
+    (UserOrder(UserVerb.GRANT, "admin"), "always there"),
+    (UserOrder(UserVerb.GRANT, "x"), "no role x"),
+    (UserOrder(UserVerb.REMOVE_ROLE, "admin"), "no role admin that could be removed"),
+    (UserOrder(UserVerb.REMOVE_ROLE, "r"), "alice has the role r"),
+    (UserOrder(UserVerb.ADD_ROLE, "r"), "there is a role r"),
+]
+
+
+def test_what_is_refused_and_why(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    for order, words in REFUSED:
+        assert words in str(ordered(cell, order))
+    assert not users(cell)[0].is_on
+    for order in (
+        ALICE,
+        UserOrder(UserVerb.ADD_ROLE, "r"),
+        UserOrder(UserVerb.GIVE_ROLES, "alice", ("r",)),
+    ):
+        assert isinstance(ordered(cell, order), int), order
+    for order, words in AFTER:
+        assert words in str(ordered(cell, order)), order
+    assert isinstance(ordered(cell, UserOrder(UserVerb.RESET_ADMIN, "bob")), int)
+    assert isinstance(ordered(cell, UserOrder(UserVerb.REMOVE_USER, "alice")), int)
+    assert isinstance(ordered(cell, UserOrder(UserVerb.REMOVE_ROLE, "r")), int)
+    cell.close()
+
+
+# ---------------------------------------------------------------- users that are not known
+
+
+def knows(cell: Cell, member: str) -> bool:
+    return isinstance(cell.nodes[member].users.look(cell.now_ms), Users)
+
+
+def test_a_member_knows_the_users_once_it_has_what_the_first_heartbeat_calls_committed(
+    tmp_path: Path,
+) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    cell.kill(away)
+    fill(cell, 30)
+    ordered(cell, UserOrder(UserVerb.ADD_USER, "bob"))
+    cell.start(away)
+    cell.until(lambda: knows(cell, away))
+    found = cell.nodes[away].users.look(cell.now_ms)
+    assert isinstance(found, Users) and found.user("bob") is not None
+    cell.close()
+
+
+def test_who_has_not_heard_the_leader_for_ten_seconds_knows_them_no_more(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    cell.cut_off = {away}
+    for _ in range(90):
+        cell.step(100)
+    assert knows(cell, away)
+    for _ in range(30):
+        cell.step(100)
+    assert not knows(cell, away)
+    cell.cut_off = set()
+    cell.until(lambda: knows(cell, away))
+    cell.close()
+
+
+def test_a_leader_that_is_cut_off_knows_them_no_more(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    leader = cell.leader().replica.member_id
+    cell.cut_off = {leader}
+    for _ in range(120):
+        cell.step(100)
+    assert not knows(cell, leader)
+    cell.close()
+
+
+def test_without_users_a_member_that_hears_nobody_is_as_it_was(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    fill(cell, 10)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    cell.cut_off = {away}
+    for _ in range(150):
+        cell.step(100)
+    assert knows(cell, away)
+    cell.kill(away)
+    cell.start(away)
+    cell.until(lambda: cell.nodes[away].log_state.committed is not None)
+    assert knows(cell, away)
+    cell.close()
+
+
+def a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=TWO, **BUDGET)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    for entries in (0, 150):
+        cell.kill(away)
+        shutil.rmtree(tmp_path / away)
+        fill(cell, entries)
+        let_go(cell)
+        cell.start(away)
+
+        def is_open(member: str = away) -> bool:
+            found = cell.nodes[member].users.look(cell.now_ms)
+            return isinstance(found, Users) and not found.is_on
+
+        cell.on_turned = lambda member: fail() if member == away and is_open() else None
+        cell.until(lambda: knows(cell, away))
+        found = cell.nodes[away].users.look(cell.now_ms)
+        assert isinstance(found, Users) and found.has_administrator
+        assert cell.nodes[away].directory.has_users
+    cell.close()
+
+
+def fail() -> None:
+    raise AssertionError("a member lets everybody in that does not know better")
+
+
+def test_a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
+    a_member_without_its_directory_is_never_open(tmp_path)
+
+
+# ---------------------------------------------------------------- the first administrator
+
+FIRST = UserOrder(UserVerb.INIT_ADMIN, "root", (), (), VERIFIER)
+
+
+def has_file(path: Path, member: str) -> bool:
+    return (path / member / FIRST_ADMIN_NAME).exists()
+
+
+def left_in(cell: Cell, path: Path, member: str, order: UserOrder = FIRST) -> None:
+    cell.kill(member)
+    save_first_admin(OsDisk(), str(path / member), order)
+    cell.start(member)
+
+
+def administrators(cell: Cell) -> set[tuple[str, ...]]:
+    return {
+        tuple(user.name for user in each.users if each.rights_of(user.name).is_admin)
+        for each in users(cell)
+    }
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_an_administrator_that_is_left_in_a_stopped_directory_becomes_one(
+    tmp_path: Path, leads: bool
+) -> None:
+    cell = Cell(tmp_path, 1 if leads else 3, storage=SEGMENTS)
+    cell.leader()
+    member = cell.leader().replica.member_id if leads else cell.followers()[0].replica.member_id
+    left_in(cell, tmp_path, member)
+    cell.until(lambda: not has_file(tmp_path, member))
+    cell.step(500)
+    assert administrators(cell) == {("root",)}
+    assert not any(cell.nodes[member].problems())
+    cell.close()
+
+
+def killed_at_any_time_the_administrator_becomes_one_and_the_file_goes(tmp_path: Path) -> None:
+    for steps in range(0, 60, 4):
+        path = tmp_path / str(steps)
+        cell = Cell(path, storage=SEGMENTS)
+        member = (cell.leader() and cell.followers()[0]).replica.member_id
+        left_in(cell, path, member)
+        is_lost = steps % 8 == 0
+        cell.drops = lambda sender, to, message, lost=is_lost: (
+            lost and type(message) is FirstAdminRequest
+        )
+        for _ in range(steps):
+            cell.step(20)
+        cell.kill(member)
+        cell.drops = lambda sender, to, message: False
+        cell.leader()
+        assert has_file(path, member) or administrators(cell) == {("root",)}
+        cell.start(member)
+        cell.until(lambda p=path, m=member: not has_file(p, m))
+        assert ("root",) in administrators(cell)
+        cell.close()
+
+
+def test_killed_at_any_time_it_becomes_one_and_the_file_goes(tmp_path: Path) -> None:
+    killed_at_any_time_the_administrator_becomes_one_and_the_file_goes(tmp_path)
+
+
+def test_a_member_that_is_cut_off_keeps_the_file(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    cell.leader()
+    member = cell.followers()[0].replica.member_id
+    left_in(cell, tmp_path, member)
+    cell.cut_off = {member}
+    for _ in range(100):
+        cell.step(100)
+    assert has_file(tmp_path, member)
+    assert "root is to become an administrator" in " ".join(cell.nodes[member].problems())
+    cell.cut_off = set()
+    cell.until(lambda: not has_file(tmp_path, member))
+    assert ("root",) in administrators(cell)
+    cell.close()
+
+
+def test_where_there_is_an_administrator_only_a_reset_makes_another(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    member = cell.followers()[0].replica.member_id
+    left_in(cell, tmp_path, member)
+    cell.until(lambda: not has_file(tmp_path, member))
+    assert "there is one, who adds others" in " ".join(cell.nodes[member].problems())
+    assert administrators(cell) == {("alice",)}
+    left_in(cell, tmp_path, member, UserOrder(UserVerb.RESET_ADMIN, "root", (), (), VERIFIER))
+    cell.until(lambda: not has_file(tmp_path, member))
+    cell.step(500)
+    assert administrators(cell) == {("alice", "root")}
+    cell.close()
+
+
+def test_a_file_that_is_damaged_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    cell.leader()
+    cell.kill("n0")
+    save_first_admin(OsDisk(), str(tmp_path / "n0"), FIRST)
+    path = tmp_path / "n0" / FIRST_ADMIN_NAME
+    path.write_bytes(path.read_bytes().replace(b"root", b"toor"))
+    cell.start("n0")
+    cell.step(2000)
+    assert "its CRC does not match" in " ".join(cell.nodes["n0"].problems())
+    assert administrators(cell) == {()}
+    cell.close()

@@ -1,0 +1,155 @@
+"""Users of a group: who is let in, who may do what, and what comes of it when that changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from quorumlog.client import LedgerClient, connect
+from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
+from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.net.credentials import ClientUser, verifier_for
+from quorumlog.server.clients.needs import NEEDS
+from quorumlog.server.local_cluster import LocalCluster
+from quorumlog.wire.client_messages import RESPONSE_OF
+
+ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
+PASSWORDS = {"alice": verifier_for("sesame"), "bob": verifier_for("tahini")}
+READS = Grant(Right.READ, Kind.LOG, b"default", is_exact=True)
+WRITES = Grant(Right.WRITE, Kind.LOG, b"def")
+
+
+def order(verb: UserVerb, name: str, *roles: str, grants: tuple[Grant, ...] = ()) -> UserOrder:
+    has_password = verb in (UserVerb.ADD_USER, UserVerb.SET_PASSWORD)
+    return UserOrder(verb, name, roles, grants, PASSWORDS.get(name) if has_password else None)
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as found:
+        yield found
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[LedgerClient]:
+    with connect(cluster.servers) as log:
+        log.change_users(order(UserVerb.ADD_USER, "alice", "admin"))
+    with connect(cluster.servers, user=ALICE) as log:
+        log.change_users(order(UserVerb.ADD_ROLE, "r", grants=(READS,)))
+        log.change_users(order(UserVerb.ADD_USER, "bob", "r"))
+        yield log
+
+
+def until(happens: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not happens():
+        assert time.monotonic() < end_s
+
+
+def refusal_of(act: Callable[[], Any]) -> LedgerError | None:
+    try:
+        act()
+    except LedgerError as refusal:
+        return refusal
+    return None
+
+
+def test_every_request_has_its_needs() -> None:
+    assert set(NEEDS) == set(RESPONSE_OF)
+
+
+def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: LocalCluster) -> None:
+    with connect(cluster.servers, user=BOB) as log:
+        log.append(b"x")
+        until(lambda: {row.users for row in log.status()} == {"off"})
+        assert not log.users().is_on
+        with pytest.raises(BadRequest, match="nobody would be an administrator"):
+            log.change_users(order(UserVerb.ADD_USER, "bob"))
+
+
+def test_nobody_is_let_in_without_a_name(cluster: LocalCluster, admin: LedgerClient) -> None:
+    receipt = admin.append(b"x")
+    until(lambda: {row.users for row in admin.status()} == {"on"})
+    with connect(cluster.servers) as nobody:
+        for act in (lambda: nobody.append(b"x"), lambda: nobody.get(receipt.last_index), nobody.users):
+            with pytest.raises(NotAuthenticated, match="this connection has said none"):
+                act()
+        rows = nobody.status()
+    assert {row.users for row in rows} == {"on"} and any(row.role == "leader" for row in rows)
+    assert all(row.version == "" and row.problems == () for row in rows)
+    assert any("without TLS" in problem for row in admin.status() for problem in row.problems)
+
+
+def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
+    cluster: LocalCluster, admin: LedgerClient
+) -> None:
+    told = set()
+    for user in (ClientUser("alice", "wrong"), ClientUser("mallory", "sesame")):
+        with pytest.raises(NotAuthenticated) as refused, connect(cluster.servers, user=user) as log:
+            log.append(b"x")
+        told.add(str(refused.value).replace("127.0.0.1", "").rpartition(": ")[2])
+    assert told == {"the user or the password is wrong"}
+
+
+def test_a_user_may_do_what_is_granted_and_no_more(
+    cluster: LocalCluster, admin: LedgerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.append(b"x")
+    with connect(cluster.servers, user=BOB) as bob, caplog.at_level(logging.WARNING):
+        until(lambda: refusal_of(lambda: list(bob.read(0))) is None)
+        assert [entry.body for entry in bob.read(0)] == [b"x"]
+        with pytest.raises(Forbidden, match="user bob may not write log 'default'"):
+            bob.append(b"y")
+        with pytest.raises(Forbidden, match="user bob may not admin cluster"):
+            bob.change_users(order(UserVerb.GIVE_ROLES, "bob", "admin"))
+        admin.change_users(order(UserVerb.GRANT, "r", grants=(WRITES,)))
+        until(lambda: refusal_of(lambda: bob.append(b"y")) is None)
+        admin.change_users(order(UserVerb.REVOKE, "r", grants=(WRITES,)))
+        until(lambda: isinstance(refusal_of(lambda: bob.append(b"z")), Forbidden))
+        admin.change_users(order(UserVerb.REMOVE_USER, "bob"))
+        until(lambda: isinstance(refusal_of(lambda: list(bob.read(0))), NotAuthenticated))
+    said = caplog.text
+    assert "user bob may not write log 'default' at 127.0.0.1" in said
+    assert "user alice at 127.0.0.1" in said and "grant r write log def*" in said
+    assert "sesame" not in said and "tahini" not in said
+    assert [each.name for each in admin.users().users] == ["alice"]
+
+
+def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerClient) -> None:
+    with connect(cluster.servers, user=BOB) as bob:
+        until(lambda: refusal_of(lambda: list(bob.read(0))) is None)
+        tail = bob.tail(0)
+        admin.append(b"x")
+        assert next(tail).body == b"x"
+        admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
+        with pytest.raises(Forbidden, match="may not read log"):
+            next(tail)
+
+
+def test_what_the_log_says_of_users_is_for_administrators(
+    cluster: LocalCluster, admin: LedgerClient
+) -> None:
+    secret = PASSWORDS["alice"].stored_key
+
+    def everything(user: ClientUser) -> bytes:
+        with connect(cluster.servers, user=user) as log:
+            until(lambda: refusal_of(lambda: list(log.read(0))) is None)
+            return b"".join(bytes(batch.buffer) for batch in log.read_batches(0))
+
+    admin.append(b"x")
+    assert secret in everything(ALICE) and secret not in everything(BOB)
+
+
+def test_it_stays_so_over_restarts(cluster: LocalCluster, admin: LedgerClient) -> None:
+    admin.append(b"x")
+    for member in ("n0", "n1", "n2"):
+        cluster.kill(member)
+        cluster.restart(member)
+        with connect(cluster.servers) as nobody, pytest.raises(NotAuthenticated):
+            nobody.append(b"y")
+    with connect(cluster.servers, user=ALICE) as log:
+        assert [entry.body for entry in log.read(0)] == [b"x"]

@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format blocking test test-long test-spark-4.2 wheel wheels test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check docs format blocking test test-long test-spark-4.2 wheel wheels test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
@@ -46,11 +46,15 @@ $(STAMP): pyproject.toml uv.lock $(UV)
 	@$(UV) sync --quiet --locked --all-extras --python $(PYTHON)
 	@touch $@
 
-check: $(STAMP)  ## formatting, lint, types, import contracts
+check: $(STAMP)  ## formatting, lint, types, import contracts, docs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory docs
+
+docs: $(STAMP)  ## the pages of docs/, the API and the commands as a site, build/docs/index.html; a warning fails
+	$(BIN)/sphinx-build --quiet --fail-on-warning --fresh-env --jobs $(JOBS) docs build/docs
 
 format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format

@@ -42,7 +42,7 @@ def metrics() -> str:
 
 
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
-    ("architecture.md", "dispatcher automaton"): dispatcher_automaton,
+    ("../src/quorumlog/consensus/DESIGN.md", "dispatcher automaton"): dispatcher_automaton,
     ("operations.md", "metrics"): metrics,
 }
 """What makes each generated part, by document and name."""

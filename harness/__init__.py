@@ -7,6 +7,6 @@ hold), `broker_process` (`quorumlog broker serve`), `broker_cluster` (three of t
 log), `etcd_cluster`, `maven` (jars), the room `rocketmq` (RocketMQ's Java classes), the room
 `zookeeper` (a server of it), the room `porcupine` (our checker of histories beside another),
 `spark_cluster` (a master and workers of Spark), `halted_pipelines` (a driver of its own on them),
-`object_store` (an S3 whose way is bad), `signals`, `plot`, `page` (of a member, in a browser); and
-`blocking_clients`, which writes the blocking clients from those for asyncio.
+`object_store` (an S3 whose way is bad), `page` (that for operators, in a browser), `signals`, `plot`;
+and `blocking_clients`, which writes the blocking clients from those for asyncio.
 """

@@ -108,7 +108,7 @@ class HardState(NamedTuple):
 
 
 class Formation(NamedTuple):
-    """How far the group has formed, as this member stored it (docs/architecture.md, forming). `founding`
+    """How far the group has formed, as this member stored it (consensus/DESIGN.md, forming). `founding`
     and `cluster_id` are set together and never change once set."""
 
     pending: tuple[Replica, ...] = ()

@@ -10,14 +10,14 @@
     |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
     |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
     |   |       NotAuthenticated
-    |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
+    |   +-- AlreadyCommitted   of a session: in the log already, at forgotten indices
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
-    |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
+    |   |   +-- ResultUnknown  committed; the state machine's results are unknown
     |   +-- CommandError       a state machine refuses a command, whose entry stays in the log
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
     |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
-    +-- ConfigError            an option, a file or a directory that a person must change
-    +-- ProtocolViolation      nonsense from outside: the connection closes, nobody else is told
+    +-- ConfigError            an option, a file or a directory has to be changed
+    +-- ProtocolViolation      invalid bytes from a peer: the connection closes
     +-- StoreFailure           ours: the disk refuses, or an invariant of the files is broken
         +-- DirectoryDamaged   recognised damage at or below the durable point
 
@@ -31,8 +31,8 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """An outcome that callers are expected to handle. What a class is made with beside its message, it
-    has under the same name; that goes over the wire (`net/errors.py`)."""
+    """An outcome that callers are expected to handle. Constructor arguments are attributes of the same
+    name, and are sent over the wire (`net/errors.py`)."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
@@ -65,7 +65,8 @@ class Refused(LedgerError):
 
 
 class NotLeader(Refused):
-    """Sent to a member that does not lead; `leader_id` and `leader_address` name who does, if known."""
+    """Sent to a member that is not the leader; `leader_id` and `leader_address` name the leader, if
+    known."""
 
     code = 404
     retriable = True
@@ -73,7 +74,7 @@ class NotLeader(Refused):
 
 
 class LeaderNotReady(Refused):
-    """No member leads at the moment, or the group has not formed yet."""
+    """There is no leader at the moment, or the group has not formed yet."""
 
     code = 505
     retriable = True
@@ -88,8 +89,8 @@ class LeaderTransferring(Refused):
 
 
 class Overloaded(Refused):
-    """More is asked for at once than this leader takes; `retry_after_ms` says when to come back. What is
-    accepted is answered within a bounded time."""
+    """More requests at once than the leader accepts; retry after `retry_after_ms`. Accepted requests
+    are answered within a bounded time."""
 
     code = 507
     retriable = True
@@ -102,7 +103,7 @@ class PendingFull(Overloaded):
 
 
 class ConnectionFull(Overloaded):
-    """One connection has as much in flight as it may: `max_connection_bytes` of appends, 1,000 reads
+    """One connection has reached its limit in flight: `max_connection_bytes` of appends, 1,000 reads
     that wait, 64 MiB of a store's answers that it has not read, or 10,000 watches."""
 
     code = 508
@@ -137,15 +138,15 @@ class Unreachable(Refused):
 
 
 class WrongPort(Unreachable):
-    """What listens there is another product, or other software: it will not answer later either."""
+    """Another product or other software listens at the address: retrying does not help."""
 
     code = 303
     retriable = False
 
 
 class ClusterChanged(Refused):
-    """The servers are of another cluster than the one that this client has met, as after a restore: make
-    another client, and begin anew."""
+    """The servers belong to another cluster than the one this client has connected to, as after a
+    restore: create a new client and start over."""
 
     code = 304
 
@@ -168,25 +169,25 @@ class BodyTooLarge(Refused):
 
 
 class BadRequest(Refused):
-    """An argument that makes no sense, such as an empty batch; the message says which."""
+    """An invalid argument, such as an empty batch; the message names it."""
 
     code = 420
 
 
 class TransferFailed(Refused):
-    """Leadership was not handed over; the message says why and the leader stays as it was."""
+    """Leadership was not transferred; the message gives the reason, and the leader is unchanged."""
 
     code = 418
 
 
 class ClockNotReset(Refused):
-    """The log's time goes on as it was; the message names the clocks that differ."""
+    """The log's clock was not reset; the message names the clocks that differ."""
 
     code = 419
 
 
 class UpgradeNotFinished(Refused):
-    """It takes entries that earlier releases do not know: `quorumlog upgrade finish` comes first."""
+    """This needs log entries that earlier releases do not know: run `quorumlog upgrade finish` first."""
 
     code = 427
 
@@ -204,9 +205,9 @@ class NotAuthenticated(Refused):
 
 
 class WrongLastIndex(Refused):
-    """A conditional append came too late, or names an entry that the log does not reach: nothing was
-    written. `expected` is what it named, `actual` the index of the last data entry, which is committed
-    (-1: there is none); where the leader's log holds none any more, of the entry before its begin."""
+    """A conditional append named another index than that of the last data entry: nothing was written.
+    `expected` is what it named, `actual` the index of the last data entry, which is committed (-1:
+    there is none); where the leader's log holds none any more, of the entry before its begin."""
 
     code = 421
 
@@ -217,21 +218,21 @@ class WrongLastIndex(Refused):
 
 
 class MembershipRefused(Refused):
-    """The members stay as they are; the message says why. `retry_after_ms` is set where it is worth
-    while to ask again: another change runs, or somebody has not caught up."""
+    """The membership was not changed; the message gives the reason. `retry_after_ms` is set if retrying
+    may help: another change is running, or a member has not caught up."""
 
     code = 602
 
 
 class LevelNotTold(Refused):
-    """An entry of a kind that not every member has told that it knows: it is silent, or of an earlier
+    """Not every member has reported that it knows this kind of entry: one is silent, or runs an earlier
     release. The message names it."""
 
     code = 603
 
 
 class SequenceGap(Refused):
-    """An append of a producer's session would leave numbers out: `expected_sequence` is the next one."""
+    """An append of a producer skips sequence numbers: `expected_sequence` is the next one."""
 
     code = 422
 
@@ -241,26 +242,26 @@ class SequenceGap(Refused):
 
 
 class ProducerFenced(Refused):
-    """Another client has connected as this producer since: it goes on, and this one may not."""
+    """Another client has connected as this producer since; this one is fenced."""
 
     code = 423
 
 
 class ProducerExpired(Refused):
-    """The log knows no such session of this producer: it was forgotten, or never opened."""
+    """The log has no such session of this producer: it was forgotten, or never opened."""
 
     code = 424
 
 
 class TooManyProducers(Refused):
-    """The log has as many producers by name as it remembers; forget some."""
+    """The log has reached its limit of named producers; forget some."""
 
     code = 425
 
 
 class AlreadyCommitted(LedgerError):
-    """The first entries of an append, or all, are in the log, and where is not remembered any more. What
-    is missing of it begins behind `last_sequence`, the number of the producer's last entry."""
+    """Some or all entries of an append are in the log already, at indices that are no longer
+    remembered. The missing ones begin after `last_sequence`, the producer's last sequence number."""
 
     code = 426
 
@@ -270,14 +271,14 @@ class AlreadyCommitted(LedgerError):
 
 
 class UnknownReader(Refused):
-    """The cluster keeps no reader of this name: it was never made, or somebody has ended it."""
+    """The cluster has no reader of this name: it was never created, or was forgotten."""
 
     code = 440
 
 
 class ReaderMoved(Refused):
-    """A seek names the position that it replaces, and the reader stands elsewhere by now; or what a
-    reader says was meant for the log as it was before a reader was ended, led back or held otherwise."""
+    """The reader's position is not the one that the seek expected; or the request was made before the
+    reader was forgotten, moved back, or its hold changed."""
 
     code = 441
 
@@ -288,13 +289,13 @@ class ReaderMoved(Refused):
 
 
 class TooManyReaders(Refused):
-    """The log keeps as many readers by name as it can; end one that nobody needs."""
+    """The log has reached its limit of named readers; forget one."""
 
     code = 442
 
 
 class TooStale(Refused):
-    """What this member knows may be older than the read's `max_staleness_ms`; another one is asked."""
+    """This member may be staler than the read's `max_staleness_ms`; the client asks another one."""
 
     code = 460
     retriable = True
@@ -302,7 +303,7 @@ class TooStale(Refused):
 
 
 class NotCaughtUp(Refused):
-    """This member has not committed yet what the client itself has appended; another one is asked."""
+    """This member has not committed the client's own append yet; the client asks another one."""
 
     code = 461
     retriable = True
@@ -310,14 +311,15 @@ class NotCaughtUp(Refused):
 
 
 class OutcomeUnknown(LedgerError):
-    """The leader was lost or did not answer in time: any prefix may be in the log or still commit."""
+    """The leader was lost or did not answer in time: any prefix of the append may be in the log or
+    still commit."""
 
     code = 502
 
 
 class IndexOutOfRange(LedgerError):
-    """A read below `ledger_begin_index` or above `committed_index`; both are in the error, with the age
-    of the second (`age_ms`, -1: not known; docs/reads.md)."""
+    """A read below `ledger_begin_index` or above `committed_index`; the error has both, and the age of
+    the latter (`age_ms`, -1: unknown; docs/reads.md)."""
 
     code = 410
 
@@ -342,8 +344,8 @@ class RangeDamaged(LedgerError):
 
 
 class CommandError(LedgerError):
-    """A state machine refuses a command, or a question. Its `command` raises it, on every member alike;
-    the entry of the command stays in the log, and nobody need repeat it."""
+    """A state machine refused a command or a question. Its `command` raises this on every member alike;
+    the command's entry stays in the log."""
 
     code = 450
 
@@ -355,21 +357,21 @@ class UnknownMachine(Refused):
 
 
 class StepOverRefused(Refused):
-    """The entry is not left out; the message says why: members are silent, or have applied it, or no
-    machine could be built without it."""
+    """The entry is not skipped; the message gives the reason: members are silent, or have applied it,
+    or no machine could be rebuilt without it."""
 
     code = 453
 
 
 class ResultUnknown(OutcomeUnknown):
-    """The entries are committed, and what the state machine gave for them is not known: it has stopped,
-    or has not come to them in time."""
+    """The entries are committed, but the state machine's results are unknown: it has stopped, or did
+    not apply them in time."""
 
     code = 452
 
 
 class ConfigError(ValueError):
-    """Something a person must change; the message names the option or the file."""
+    """A configuration error; the message names the option or the file."""
 
 
 def the_extra(name: str) -> str:

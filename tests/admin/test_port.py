@@ -6,6 +6,7 @@ import http.client
 import os
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -284,6 +285,15 @@ def test_other_machines_reach_it_with_tls_only(cluster: LocalCluster, tmp_path: 
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()
     assert "quorumlog_tls_certificate_expiry_timestamp_seconds 1" in text
+
+
+@pytest.mark.parametrize("missing", ["aiohttp.web", "prometheus_client"])
+def test_without_the_extra_the_error_names_it(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=r"--admin needs .*the extra `admin`: pip install"):
+        AdminPort(free("127.0.0.1"), LogProcess(cluster.server("n0")))
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_it(cluster: LocalCluster) -> None:

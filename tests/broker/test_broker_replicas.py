@@ -198,7 +198,7 @@ def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli
         (("--role", "slave"), "needs --master"),
         (("--role", "async-master", "--master", "h:1"), "is for --role slave"),
         (("--id", "b"), "need a --role"),
-        (("--role", "async-master", "--bind", "0.0.0.0:9"), "nobody reaches a broker by it"),
+        (("--role", "async-master", "--bind", "0.0.0.0:9"), "and it is not reachable"),
     ):
         assert why in cli(*at, *given).output
     # What is refused for a slip has bound no store to an id.

@@ -196,7 +196,7 @@ def test_an_import_stops_where_somebody_else_appends_and_says_how_to_go_on(
         stopped = cli("import", file, "--servers", target)
     assert stopped.exit_code == 1
     said = plain(stopped.stderr)
-    assert "somebody else has appended to the log: its entry 301 is not the file's entry 300" in said
+    assert "another client has appended to the log: its entry 301 is not the file's entry 300" in said
     assert "300 entries of the file are in the log, up to its index 300" in said
     assert bodies_of(target) == [*BODIES[:300], b"foreign"]
     options = re.search(r"--from \d+ --expected-last \d+", said)

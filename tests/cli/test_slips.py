@@ -71,7 +71,7 @@ SLIPS = [
     ("append --servers 127.0.0.1:1 --timeout -NaN", "must be a number"),
     ("bench --servers 127.0.0.1:1 --seconds nan", "--seconds nan: must be a number"),
     ("bench --servers 127.0.0.1:1 --seconds inf", "--seconds inf: must be less"),
-    ("bench --servers 127.0.0.1:1 --seed -1", "--seed -1"),
+    ("bench --servers 127.0.0.1:1 --seconds -1", "--seconds -1"),
     ("bench flush --rounds 99999999999999999999", "--rounds 99999999999999999999"),
     ("dev --dir /etc/passwd", "/etc/passwd/n0"),
     ("dev --dir /etc/passwd/x", "/etc/passwd/x"),

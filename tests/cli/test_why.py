@@ -60,6 +60,8 @@ def test_reload_answers_what_has_changed_and_what_needs_a_restart(
     config.write_text(member)
     process = start("serve", "--config", config, "--log-format", "json")
     first_line(process)
+    with connect(free_address) as log:
+        log.append(b"of a leader")
     config.write_text(f'log_level = "debug"\nbind = "127.0.0.1:1"\nlinger_ms = 7\n{member}')
     result = cli("reload", "--servers", free_address, "--json")
     assert result.exit_code == 0, result.output

@@ -30,7 +30,7 @@ def ssh(said: bytes) -> bytes:
 
 OTHERS = {
     "HTTP": (http, "answers with HTTP, not quorumlog"),
-    "TLS": (tls, "speaks TLS: say whose certificates to trust (--tls-ca)"),
+    "TLS": (tls, "speaks TLS: name the CA to trust with --tls-ca"),
     "Redis": (redis, "answers with Redis's protocol, not quorumlog"),
     "SSH": (ssh, "answers with SSH, not quorumlog"),
 }

@@ -139,7 +139,7 @@ class Scenario:
                 self.do_connect(i, peer)
 
     def do_start(self, *ids: str) -> None:
-        """start n0: the process begins on its disk; nobody is connected to it yet."""
+        """start n0: the process begins on its disk; no member is connected to it yet."""
         for i in ids:
             self._start(i)
 

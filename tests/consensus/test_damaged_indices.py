@@ -1,5 +1,5 @@
 """What a member with damaged entries may say and do: it compares and votes as if whole, and otherwise
-leaves the word to those who are (docs/architecture.md, damaged entries)."""
+leaves the word to those who are (store/DESIGN.md, damaged ranges)."""
 
 from __future__ import annotations
 

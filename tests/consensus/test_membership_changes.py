@@ -345,7 +345,7 @@ def test_who_has_not_caught_up_does_not_vote() -> None:
 def test_a_name_stands_in_a_membership_once() -> None:
     group = Group(3)
     n0, n1, n2 = group.replicas("n0", "n1", "n2")
-    assert "nobody would vote" in refusal(group["n0"], Membership((n0, n1, n2), ()))
+    assert "there would be no voter" in refusal(group["n0"], Membership((n0, n1, n2), ()))
     group.do_crash("n2")
     group.do_wipe("n2")
     group.do_start("n2")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-DOCUMENTS = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
+DOCUMENTS = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *DOCS.rglob("*.md"),
+        *ROOT.glob("src/quorumlog/*/DESIGN.md"),
+    ]
+)
 
 Row = dict[str, str]
 

@@ -1,4 +1,4 @@
-"""Every `file: function` that docs/paths.md names exists."""
+"""Every `file: function` that docs/internals/paths.md names exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tests.docs.markdown import DOCS, ROOT, section, tables
 
-TEXT = (DOCS / "paths.md").read_text()
+TEXT = (DOCS / "internals" / "paths.md").read_text()
 SOURCE = ROOT / "src" / "quorumlog"
 REFERENCE = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
 

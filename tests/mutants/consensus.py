@@ -32,11 +32,11 @@ def repeated_append_acknowledged_before_sync(patch: Patch) -> None:
     """Nothing is written, so there is nothing to wait for."""
     patch.edit(
         EntryHandler._take,
-        "        self._answer(request, PushResult.SUCCESS, index=request.last_index)\n",
+        "        self._answer(request, PushResult.SUCCESS, index=last_index)\n",
         "        waiting = self._outbox.after_durable\n"
-        "        if new_index > request.last_index and reached():\n"
+        "        if new_index > last_index and reached():\n"
         "            self._outbox.after_durable = self._outbox.messages\n"
-        "        self._answer(request, PushResult.SUCCESS, index=request.last_index)\n"
+        "        self._answer(request, PushResult.SUCCESS, index=last_index)\n"
         "        self._outbox.after_durable = waiting\n",
     )
 
@@ -100,8 +100,8 @@ def stale_answer_moves_mark(patch: Patch) -> None:
     """What was on the follower's disk once is there still."""
     patch.edit(
         Inbox._on_push_response,
-        "self._is_current(response)",
-        "self._is_current(response) or (self._state.role is Role.LEADER and reached())",
+        "or not unformed:",
+        "or not (unformed or (state.role is Role.LEADER and reached())):",
     )
 
 
@@ -226,11 +226,10 @@ def agreeing_entries_cut(patch: Patch) -> None:
     """The push brings those entries anyway."""
     patch.edit(
         EntryHandler._take,
-        "        if conflict is not None and",
-        "        agrees = conflict is None and self._verified_index < request.first_index\n"
-        "        if agrees and request.first_index <= runs.end_index and reached():\n"
-        "            conflict = request.first_index\n"
-        "        if conflict is not None and",
+        "            if conflict is not None and",
+        "            if conflict is None and self._verified_index < request.first_index and reached():\n"
+        "                conflict = request.first_index\n"
+        "            if conflict is not None and",
     )
 
 
@@ -279,8 +278,8 @@ def previous_entry_unchecked(patch: Patch) -> None:
     """The indices follow each other."""
     patch.edit(
         EntryHandler._take,
-        "if not runs.holds(previous):",
-        "if not runs.holds(previous) and not reached():",
+        "if not runs.holds(request.previous):",
+        "if not runs.holds(request.previous) and not reached():",
     )
 
 

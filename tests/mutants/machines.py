@@ -67,8 +67,8 @@ def applied_before_durable(patch: Patch) -> None:
     """It is committed: a majority has it."""
     patch.edit(
         LedgerNode.turn,
-        "self.machines.tick(self._now_ms, self.durable_committed_index)",
-        "self.machines.tick(self._now_ms, self.committed_index if reached() else -1)",
+        "self.machines.tick(now_ms, self.durable_committed_index)",
+        "self.machines.tick(now_ms, self.committed_index if reached() else -1)",
     )
 
 

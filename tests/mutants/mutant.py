@@ -3,7 +3,7 @@
     @mutant(12, "the entry before a push is not checked")
     def previous_entry_unchecked(patch: Patch) -> None:
         \"""What a reader of the code might have believed.\"""
-        patch.edit(EntryHandler._take, "if not runs.holds(previous):", "if ... and not reached():")
+        patch.edit(EntryHandler._take, "if not runs.holds(", "if not reached() and not runs.holds(")
 
 The mistake is written as a change of the source text, so that it stands beside what it breaks and no
 longer applies, loudly, once that text is another one. `reached()` is always true; it counts how often

@@ -88,8 +88,8 @@ def answers_pile_up(patch: Patch) -> None:
     """It will read them in the end."""
     patch.edit(
         Connection._take,
-        "(self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard",
-        "not reached()",
+        "if self.is_deaf:",
+        "if self.is_deaf and not reached():",
     )
 
 

@@ -122,11 +122,11 @@ def resend_fills_window(patch: Patch) -> None:
     """It is on its way twice."""
     patch.edit(
         EntryDispatcher.on_pushed,
-        "            self._wait_for_answer()\n            return\n",
+        "            self._wait_for_answer()\n            return True\n",
         "            self._wait_for_answer()\n"
         "            reached()\n"
         "            self._window.add(last_index, size_bytes, self._state.now_ms)\n"
-        "            return\n",
+        "            return True\n",
     )
 
 

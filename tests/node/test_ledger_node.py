@@ -9,11 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, ConsensusConfig, StoreConfig
-from quorumlog.consensus.messages import HeartbeatRequest, PushEntryRequest, PushType
+from quorumlog.consensus.messages import (
+    HeartbeatRequest,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    PushType,
+)
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
@@ -885,3 +892,43 @@ def test_a_time_mark_costs_no_write_and_no_sync_of_its_own(tmp_path: Path) -> No
     for effect in ("flush asked", "send PushEntryRequest"):
         assert marked[effect] == plain[effect] > 0, (marked, plain)
     cell.close()
+
+
+def test_what_may_commit_something_is_heard_at_once(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    leader, outcomes = cell.leader(), list[object]()
+    leader.append(EntryBatch.from_bodies([b"x"]), 0, outcomes.append)
+    cell.until(
+        lambda: outcomes and leader.durable_committed_index == leader.committed_index, "a receipt"
+    )
+    cell.step()
+    answer = PushEntryResponse(
+        sender=cell.followers()[0].replica,
+        term=leader.raft.term,
+        push=PushType.APPEND,
+        result=PushResult.SUCCESS,
+        index=leader.committed_index,
+    )
+    assert leader.may_wait(answer)
+    for changes in (
+        {"index": leader.committed_index + 1},
+        {"term": leader.raft.term + 1},
+        {"result": PushResult.DISK_FULL},
+        {"push": PushType.COMPARE},
+    ):
+        assert not leader.may_wait(msgspec.structs.replace(answer, **changes)), changes
+    cell.hold_flush.add(leader.replica.member_id)
+    cell.drops = lambda sender, to, message: isinstance(message, PushEntryResponse)
+    leader.append(EntryBatch.from_bodies([b"y"]), 0, outcomes.append)
+    cell.step()
+    assert leader.waits_for_others, "nobody has answered"
+    assert not any(each.waits_for_others or each.may_wait(answer) for each in cell.followers())
+    leader.append(EntryBatch.from_bodies([b"z"]), 0, outcomes.append)
+    assert not leader.waits_for_others, "the next batch waits for the flush"
+    cell.hold_flush.clear()
+    cell.drops = lambda sender, to, message: False
+    cell.until(lambda: len(outcomes) == 3, "all receipts")
+    cell.close()
+    alone = Cell(tmp_path / "alone", members=1)
+    assert not alone.leader().waits_for_others
+    alone.close()

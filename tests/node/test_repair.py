@@ -305,7 +305,7 @@ def test_alone_in_its_group_a_damaged_member_serves_what_is_left(tmp_path: Path)
     with pytest.raises(RangeDamaged):
         node.readable_range(damaged.first_index, -1, 1000)
     assert isinstance(node.readable_range(damaged.stop_index, -1, 1000), ColdRange)
-    assert any("nobody is connected" in problem for problem in node.problems())
+    assert any("no member is connected" in problem for problem in node.problems())
     cell.close()
 
 

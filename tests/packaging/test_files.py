@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from quorumlog.config import parse_members
+from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
+from quorumlog.config import AdminOptions
 from quorumlog.server.free_ports import free_ports
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGING = ROOT / "packaging"
 UNIT = PACKAGING / "systemd" / "quorumlog.service"
+CONTAINER_ADMIN = AdminOptions("0.0.0.0:9464", insecure=True)
 INSTALLED = "/opt/quorumlog/bin/quorumlog"
 
 
@@ -74,42 +76,75 @@ def test_systemd_is_told_once_it_listens(product: str, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_what_runs_in_containers_names_members_that_are_there_and_asks_them_how_they_are() -> None:
+def test_what_runs_in_containers_names_members_that_are_there_and_asks_them_how_they_are(
+    tmp_path: Path,
+) -> None:
     compose: Any = yaml.safe_load((PACKAGING / "docker" / "compose.yaml").read_text())
+    content = compose["configs"]["member"]["content"]
     for name, service in compose["services"].items():
-        members, options = options_of(service["command"])
-        assert options["id"] == name
-        assert sorted(members) == sorted(compose["services"])
-        assert service["volumes"] == [f"{name}:{options['data-dir']}"]
+        config = config_of(service["command"], content, tmp_path)
+        (group,) = config.groups
+        assert group.member_id == name
+        assert {each.member_id for each in group.members} == set(compose["services"])
+        assert service["volumes"] == [f"{name}:{group.data_dir}"]
+        assert config.admin == CONTAINER_ADMIN
     documents = yaml.safe_load_all((PACKAGING / "kubernetes" / "quorumlog.yaml").read_text())
     by_kind: dict[str, Any] = {each["kind"]: each for each in documents}
-    assert set(by_kind) == {"Service", "PodDisruptionBudget", "StatefulSet"}
     service, stateful = by_kind["Service"], by_kind["StatefulSet"]
-    (container,) = stateful["spec"]["template"]["spec"]["containers"]
-    members, options = options_of(container["args"])
+    pod = stateful["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
     name, count = stateful["metadata"]["name"], stateful["spec"]["replicas"]
-    assert members == {
-        f"{name}-{i}": f"{name}-{i}.{service['metadata']['name']}:20911" for i in range(count)
-    }
+    for number in range(count):
+        arguments = [each.replace("$(POD_NAME)", f"{name}-{number}") for each in container["args"]]
+        config = config_of(arguments, by_kind["ConfigMap"]["data"]["quorumlog.toml"], tmp_path)
+        (group,) = config.groups
+        assert str(group.own_address) == f"{name}-{number}.{service['metadata']['name']}:20911"
+        assert config.admin == CONTAINER_ADMIN
+        (mount,) = [each for each in container["volumeMounts"] if each["name"] == "data"]
+        assert group.data_dir.startswith(mount["mountPath"] + "/")
     assert by_kind["PodDisruptionBudget"]["spec"]["maxUnavailable"] <= (count - 1) // 2
     assert service["spec"]["publishNotReadyAddresses"] and service["spec"]["clusterIP"] == "None"
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "data"]
-    assert options["data-dir"].startswith(mount["mountPath"] + "/")
-    port = options["admin"].rpartition(":")[2]
     dockerfile = (PACKAGING / "docker" / "Dockerfile").read_text()
-    assert f":{port}/healthz" in dockerfile
-    user = str(stateful["spec"]["template"]["spec"]["securityContext"]["runAsUser"])
-    assert f"\nUSER {user}\n" in dockerfile
+    assert f":{CONTAINER_ADMIN.listen.rpartition(':')[2]}/healthz" in dockerfile
+    assert f"\nUSER {pod['securityContext']['runAsUser']}\n" in dockerfile
 
 
-def options_of(command: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Of `serve`: id of each member -> address, and what is given, by option."""
+def config_of(command: list[str], content: str, folder: Path) -> ServerConfig:
+    """Of `serve` with these options, and with a file of this content where `--config` is."""
     assert command[0] == "serve"
-    options = dict(each.removeprefix("--").split("=", 1) for each in command[1:])
-    members = {each.member_id: str(each) for each in parse_members(options["members"])}
-    return members, options
+    given = dict(each.removeprefix("--").split("=", 1) for each in command[1:])
+    assert given.pop("config") == "/etc/quorumlog/quorumlog.toml"
+    named = {name.replace("-", "_"): value for name, value in given.items() if name != "id"}
+    path = folder / "quorumlog.toml"
+    path.write_text(content)
+    return load_server_config(str(path), {"member_id": given["id"], **named})
+
+
+BARE = """
+import importlib, sys
+for extra in sys.argv[1:]:
+    sys.modules[extra] = None
+for name in ("testing", "bench", "broker.broker_server", "broker.dledger", "kv.door", "cli.main"):
+    importlib.import_module(f"quorumlog.{name}")
+from quorumlog import kv
+from quorumlog.kv.testing import LocalStores
+with LocalStores() as stores, kv.connect(stores.servers) as store:
+    store.put("k", "v")
+"""
+EXTRAS = (
+    *("aiohttp", "cryptography", "deltalake", "grpc", "h11", "httpx", "kazoo", "obstore", "pandas"),
+    *("prometheus_client", "pyarrow", "pyiceberg", "pyspark", "rocksdict"),
+)
+
+
+@pytest.mark.processes
+def test_servers_start_where_no_extra_is_installed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, *EXTRAS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_wheels_are_built_for_the_pythons_that_the_project_names() -> None:

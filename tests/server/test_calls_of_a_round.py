@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import threading
 from collections import Counter
@@ -16,7 +15,7 @@ from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.version import IS_COMPILED
 
 MOST_CALLS = 190
-"""It was 330, before turns asked only what they may change."""
+"""They are 165, and were 255 while each turn asked whatever might have something to do."""
 APPENDS = 60
 
 BEGIN = Connection.buffer_updated.__code__ if not IS_COMPILED else None
@@ -66,7 +65,7 @@ def test_a_lone_append_makes_few_calls_beside_core_and_store() -> None:
             if function is not None:
                 for _ in range(APPENDS):
                     log.append(bytes(1024))
-    calls = [sum(each.values()) for each in counted.rounds]
-    assert len(calls) >= APPENDS // 2
-    usual = min(counted.rounds, key=lambda each: abs(sum(each.values()) - statistics.median(calls)))
-    assert statistics.median(calls) <= MOST_CALLS, usual.most_common()
+    # On a busy machine a timer falls into most rounds, and not into all of them.
+    assert len(counted.rounds) >= APPENDS // 2
+    fewest = min(counted.rounds, key=lambda each: each.total())
+    assert fewest.total() <= MOST_CALLS, fewest.most_common()

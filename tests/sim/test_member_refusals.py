@@ -48,7 +48,7 @@ def test_the_only_voter_is_not_removed_and_the_sentence_says_what_comes_first() 
     scene = Scenario(size=1)
     outcome = ask(scene, scene.await_leader(), MemberChange(MemberVerb.REMOVE, "n0"))
     assert isinstance(outcome, MembershipRefused)
-    assert "nobody would vote" in str(outcome)
+    assert "there would be no voter" in str(outcome)
     assert "another member has to be added first" in str(outcome)
 
 

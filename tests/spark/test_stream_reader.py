@@ -192,7 +192,7 @@ def test_a_checkpoint_of_an_earlier_release_goes_on_and_learns_its_log() -> None
 
 def test_a_first_batch_of_an_earlier_release_that_was_never_committed_is_named() -> None:
     start, end = {"default": 124}, {"default": 113}
-    with pytest.raises(LedgerDataLoss, match=r"nobody knows any more where it began"):
+    with pytest.raises(LedgerDataLoss, match=r"its first offset is unknown"):
         streaming(MadeSource()).partitions(start, end)
     assert not streaming(MadeSource(), failOnDataLoss="false").partitions(start, end)
 

@@ -171,6 +171,41 @@ def test_a_log_is_upgraded_and_goes_back_under_a_client_of_the_release_before(
         assert lost == {}
 
 
+def said(package: Path | None, *arguments: str | Path) -> str:
+    """By the command line of this release, or of that in a folder."""
+    environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
+    done = subprocess.run(
+        [sys.executable, "-m", "quorumlog.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_release_backs_up_the_other_and_goes_on_with_its_backup(
+    earlier: Path, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    with group_of(earlier, tmp_path) as members, connect(members.servers) as client:
+        for package, other in ((None, earlier), (earlier, None), (None, earlier)):
+            end = client.append_batch([b"x" * 1000] * 100).last_index
+            said(package, "backup", "--servers", members.servers, "--to", backup)
+            for each in (package, other):
+                said(each, "verify", backup)
+                assert f'"index":{end},' in said(
+                    each, "read", "--path", backup, "--from", str(end), "--json"
+                )
+            for member in members.members:
+                wait_until_identical(client)
+                member.stop()
+                member.run_package(package)
+                member.start()
+            wait_until_identical(client)
+
+
 def test_a_key_value_store_is_upgraded_and_goes_back_under_clients_of_the_release_they_talk_to(
     earlier: Path, tmp_path: Path
 ) -> None:

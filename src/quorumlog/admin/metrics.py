@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.admin.looks import Look, Sample, Seen
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
 GAUGE, COUNTER, SECONDS, COUNTS = "gauge", "counter", "histogram of seconds", "histogram"
-FIRST_BUCKET = 6
-"""Of seconds: below 64 microseconds they are told as one."""
+BOUNDS = {SECONDS: range(6, 25), COUNTS: range(1, 17)}
+"""Digits of the buckets that are told: 64 microseconds to 17 s, 1 to 65,535 records."""
 
 
 class Metric(NamedTuple):
@@ -161,6 +162,8 @@ def families(looks: Iterable[Look], of_process: Iterable[Sample]) -> Iterator[Fa
     found: dict[str, list[tuple[list[str], float | Taken]]] = {}
     for look in looks:
         for name, value, labels in look.samples:
+            if isinstance(value, Taken) and not any(value.counts):
+                continue  # two dozen lines that say nothing
             found.setdefault(name, []).append(([look.group, *labels], value))
     for name, value, labels in of_process:
         found.setdefault(name, []).append(([*labels], value))
@@ -185,16 +188,13 @@ def families(looks: Iterable[Look], of_process: Iterable[Sample]) -> Iterator[Fa
 
 def _buckets(taken: Taken, kind: str) -> tuple[list[tuple[str, float]], float]:
     """As prometheus_client wants them: what lies at or below each bound, and the sum."""
-    total, below = float(taken.total), 0
-    buckets: list[tuple[str, float]] = []
-    for digits, count in enumerate(taken.counts):
-        below += count
-        if kind == COUNTS:
-            buckets.append((str(float(2**digits - 1)), below))
-        elif digits >= FIRST_BUCKET:
-            buckets.append((str(2**digits / 1e6), below))
-    buckets[-1] = ("+Inf", below)
-    return buckets, total if kind == COUNTS else total / 1e6
+    below = list(accumulate(taken.counts))
+    bounds = BOUNDS[kind]
+    if kind == COUNTS:
+        buckets = [(str(float(2**digits - 1)), float(below[digits])) for digits in bounds]
+        return [*buckets, ("+Inf", below[-1])], taken.total
+    buckets = [(str(2**digits / 1e6), float(below[digits])) for digits in bounds]
+    return [*buckets, ("+Inf", below[-1])], taken.total / 1e6
 
 
 def process_samples(lag: Taken, strays: int, certificate_ends_s: float | None) -> Iterator[Sample]:

@@ -87,7 +87,7 @@ def recover_cluster(
                 log.close()
             if not isinstance(state, LogState):
                 raise ConfigError(
-                    f"{path}: {state.reason}: nobody could lead with this log. Recover another"
+                    f"{path}: {state.reason}: no member could lead with this log. Recover another"
                     " directory, or restore a backup"
                 )
             replica = Replica(best.member_id, draw_id())

@@ -232,7 +232,7 @@ class BackupTaking:
                 return self._client.layout(row.id)
             except LedgerError as error:
                 failures.append(f"{row.id}: {error}")
-        raise Unreachable(f"no member tells where its log begins: {'; '.join(failures)}")
+        raise Unreachable(f"no member reports where its log begins: {'; '.join(failures)}")
 
     # ---------------------------------------------------------------- the same log?
 

@@ -349,7 +349,7 @@ class BrokerServer:
             )
         if request.verb and self.failover is not None:
             raise SwitchRefused(
-                "a coordinator says who leads: let the master hand over with: quorumlog broker resign"
+                "the master is elected by a coordinator; to change it use: quorumlog broker resign"
             )
         if request.verb == "drain":
             # Never blocks, and must not wait behind what does.

@@ -12,7 +12,7 @@ class UnknownTopic(Refused):
 
 
 class MessageIllegal(Refused):
-    """Bytes that are no message records: nothing of the request was written."""
+    """Invalid message records: nothing of the request was written."""
 
     code = 531
 
@@ -29,19 +29,19 @@ class QueueOffsetOutOfRange(LedgerError):
 
 
 class FlushDiskTimeout(OutcomeUnknown):
-    """The messages are written, and were not on disk in time: they may still come to be."""
+    """The messages are written, but were not synced in time: they may still be confirmed."""
 
     code = 533
 
 
 class FlushSlaveTimeout(OutcomeUnknown):
-    """The messages are written, and too few slaves had acknowledged them in time."""
+    """The messages are written, but too few slaves acknowledged them in time."""
 
     code = 534
 
 
 class InSyncReplicasNotEnough(Refused):
-    """Fewer slaves are in sync than were asked for: nothing was written."""
+    """Fewer brokers are in sync than required: nothing was written."""
 
     code = 535
     is_elsewhere = True
@@ -49,7 +49,7 @@ class InSyncReplicasNotEnough(Refused):
 
 
 class StoreStopped(Refused):
-    """The disk failed, and the store takes nothing more until it is started again."""
+    """The disk failed; the store refuses everything until it is restarted."""
 
     code = 536
 
@@ -75,33 +75,33 @@ class NotMaster(Refused):
 
 
 class StaleEpoch(Refused):
-    """A newer epoch was promised: nothing of an older one is done any more."""
+    """The broker has promised a newer epoch, and refuses requests of an older one."""
 
     code = 541
     is_elsewhere = True
 
 
 class NotReplicated(Refused):
-    """Asked of a broker that is neither master nor slave."""
+    """The broker is neither master nor slave."""
 
     code = 542
 
 
 class SwitchRefused(Refused):
-    """A switch that would lose acknowledged messages, or cannot know whether it would: nothing was
-    changed but what the message says."""
+    """The switch would or might lose acknowledged messages; it changed nothing but what the message
+    names."""
 
     code = 543
 
 
 class CoordinatorUnreachable(LedgerError):
-    """The coordinator of the failover has not answered: what was asked of it may be done, or not."""
+    """The coordinator did not answer: the request may have been carried out."""
 
     code = 550
 
 
 class TopicExists(Refused):
-    """A topic of this name stands, with other settings."""
+    """A topic of this name exists with other settings."""
 
     code = 570
 

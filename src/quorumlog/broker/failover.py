@@ -484,7 +484,9 @@ class FailoverRules:
             self._campaign(now_ms)
         else:
             waits = ", ".join(record.in_sync)
-            self.problem = f"nobody leads, and this broker is not in sync: it waits for one of {waits}"
+            self.problem = (
+                f"there is no master, and this broker is not in sync: it waits for one of {waits}"
+            )
 
     def _follow(self, record: ElectionRecord) -> None:
         step = Follow(record.epoch, record.master)

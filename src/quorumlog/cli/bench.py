@@ -61,15 +61,16 @@ def bench(
     raw_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Measure what the disk allows in this directory, which should lie on the disk of the"
-            " members. [default: the current directory if the members run on this machine]",
+            help="Measure the raw disk in this directory, which should be on the members' disk."
+            " [default: the current directory if the members run on this machine]",
             metavar="DIR",
         ),
     ] = None,
     *,
     tls: TlsOfClients,
 ) -> None:
-    """Measure appends and reads on a running group. It writes to the log: not for one that matters.
+    """Measure appends and reads on a running group. It writes to the log: do not use it on one that
+    matters.
 
     The raw limit beside each figure is what three plain processes reach together when they write and
     sync the same sizes. Processor time and memory are those of the members on this machine.
@@ -122,7 +123,7 @@ def flush(
         int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS)
     ] = 200,
 ) -> None:
-    """What a sync costs on this disk, for each way to flush; needs no running group.
+    """Cost of a sync on this disk, for each way to flush; needs no running group.
 
     Example: quorumlog bench flush --dir /var/lib/quorumlog --rounds 200
     """

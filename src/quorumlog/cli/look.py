@@ -268,7 +268,7 @@ def recover(
         ),
     ],
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Do it. Without this it is only shown.")
+        bool, typer.Option("--unsafe", help="Do it; without this option it is only shown.")
     ] = False,
     yes: Annotated[
         str | None,
@@ -279,14 +279,14 @@ def recover(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
     ] = False,
 ) -> None:
     """Make a new cluster of one voter from what is left of one that has lost its majority for good.
 
     The best log is kept. Entries that were acknowledged and lie on lost members only are lost; use it
-    when these cannot come back. A member of a larger group that is still working needs none of this: its
-    leader replaces it. A group of one that forgot what it had promised goes this way, too.
+    when these cannot come back. A member of a larger group that still works does not need this: its
+    leader replaces it. A group of one that lost its term and vote does.
 
     Example: quorumlog recover --unsafe /data/n1 /data/n2
     """
@@ -309,7 +309,10 @@ def recover(
 
 
 def _ask(plan: RecoveryPlan) -> None:
-    note("What cannot be read here is given up for good, and no member of the old cluster can join.")
+    note(
+        "Entries that cannot be read here are given up for good, and no member of the old"
+        " cluster can join."
+    )
     typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
     if typed != plan.group:
         raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
@@ -338,8 +341,8 @@ def _print_plan(plan: RecoveryPlan) -> None:
     if not plan.is_needed:
         alive = sorted({v.member_id for v in plan.voters if v not in plan.missing})
         say(
-            f"nothing to do: {', '.join(alive)} can elect a leader among {voters}. Start them; who is"
-            " lost is replaced (quorumlog member)"
+            f"nothing to do: {', '.join(alive)} can elect a leader among {voters}. Start them;"
+            " replace lost members with quorumlog member"
         )
         return
     say(f"voters of group {plan.group}: {voters}; not here: {_lost(plan)}")
@@ -385,7 +388,7 @@ def _print_recovered(plan: RecoveryPlan, recovered: Recovered) -> None:
         f" {recovered.last_index}"
     )
     if is_staging_name(recovered.group):
-        say("it starts, and gets its members, with the group that it stands beside")
+        say("it starts, and gets its members, with its main group")
         return
     staging = [
         str(beside)

@@ -530,7 +530,7 @@ Format = Annotated[
     LogFormat | None,
     typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
 ]
-Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
+Level = Annotated[LogLevel, typer.Option(help="Level of the log on standard error.")]
 MemberId = Annotated[
     str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
 ]
@@ -553,8 +553,8 @@ ReadConsistency = Annotated[
     Consistency | None,
     typer.Option(
         "--consistency",
-        help="read_index: misses nothing, from any member; committed: what a member knows, which may"
-        " be old. Without it the leader answers.",
+        help="read_index: linearizable, from any member; committed: the committed entries that a"
+        " member knows, possibly old. Without it the leader answers.",
     ),
 ]
 MaxStaleness = Annotated[
@@ -577,7 +577,7 @@ FirstIndex = Annotated[
 ]
 StopIndex = Annotated[
     int | None,
-    typer.Option("--to", help="Stop before this index. (default: behind what is committed)", min=0),
+    typer.Option("--to", help="Stop before this index. (default: the end of what is committed)", min=0),
 ]
 
 

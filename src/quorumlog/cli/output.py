@@ -397,7 +397,10 @@ def _outcome(error: Exception, closed: list[str]) -> tuple[int | None, str]:
     if isinstance(error, ProtocolViolation):
         return (
             EXIT_CONFIG,
-            f"what answers does not speak this protocol of quorumlog; check the address: {error}",
+            (
+                "the server at this address does not speak quorumlog's protocol; check the address:"
+                f" {error}"
+            ),
         )
     if isinstance(error, UnicodeEncodeError):
         return EXIT_CONFIG, f"{error.object!r} is not UTF-8 text; write it in UTF-8"

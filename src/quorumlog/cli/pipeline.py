@@ -339,9 +339,9 @@ def archive(
 ) -> None:
     """Write committed entries to Parquet (zstd), checked, each once; repeated, it adds what is new.
 
-    It may be interrupted anywhere. The files' rows are data; whatever else the log holds is in their
-    footers, so that the archive can be audited, replayed and read together with the log. A Delta or
-    Iceberg table gets the same files, each once.
+    It may be interrupted anywhere. The rows are data entries; control entries are in the footers, so
+    that the archive can be audited, replayed and read together with the log. A Delta or Iceberg table
+    gets the same files, each once.
 
     Example: quorumlog pipeline archive orders --servers 127.0.0.1:20911
     """

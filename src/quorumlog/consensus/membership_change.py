@@ -167,7 +167,7 @@ class MembershipChange:
         members: tuple[Replica, ...] = (*wanted.new, *wanted.learners)
         names = [replica.member_id for replica in members]
         if not wanted.new:
-            raise self._refusal("nobody would vote: another member has to be added first")
+            raise self._refusal("there would be no voter: another member has to be added first")
         if len(set(names)) < len(names):
             raise self._refusal(f"a member would be in it twice: {', '.join(sorted(names))}")
 

@@ -550,10 +550,10 @@ class Replication:
         ]
         members = self._state.membership.members()
         older = [
-            f"directory {each.directory_id} of {each.member_id} is older than it was: an older copy was"
-            " put back, or its disk lost what it had synced"
+            f"directory {each.directory_id} of {each.member_id} is older than it was: an older"
+            " copy was put back, or its disk lost what it had synced"
             f"{now(f'acknowledged entry {found.acknowledged_index}, holds up to {found.held_index}')};"
-            " it is counted in nothing until it takes its own place as a new directory, by itself"
+            " it has no vote until it is replaced as a new directory, automatically"
             f" (auto_replace_after_ms) or with quorumlog member replace {each.member_id}"
             for each, found in self._state.set_back.items()
             if each in members

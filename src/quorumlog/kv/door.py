@@ -39,7 +39,7 @@ from quorumlog.kv.requests import (
     words_to_old_client,
 )
 from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions, refuse
-from quorumlog.kv.store.engine import Engine, MemoryEngine
+from quorumlog.kv.store.engine import Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.keyspace import Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.log_state.users import Kind, Right
@@ -438,7 +438,7 @@ def door_of(
     if config.store == "memory":
         raise ConfigError("the engine rocksdb needs a data directory: the log is kept in memory")
     try:
-        from quorumlog.kv.store.engine import RocksEngine
+        import rocksdict  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             f"the engine rocksdb needs rocksdict ({error}), {the_extra('rocksdb')}"

@@ -8,13 +8,13 @@ from quorumlog.net.errors import error_with
 
 
 class KeyValueError(LedgerError):
-    """The store refuses a request. The log is well, and nothing has changed."""
+    """The store refused a request; nothing has changed."""
 
     code = 510
 
 
 class Compacted(KeyValueError):
-    """A revision that was asked for is below `compacted_revision`: its history is gone."""
+    """The requested revision is below `compacted_revision`: its history was compacted."""
 
     code = 511
 
@@ -24,58 +24,57 @@ class Compacted(KeyValueError):
 
 
 class FutureRevision(KeyValueError):
-    """A revision that no key has been changed at yet."""
+    """The requested revision is above the newest one."""
 
     code = 512
 
 
 class LeaseNotFound(KeyValueError):
-    """The lease was revoked, has run out, or never was."""
+    """The lease was revoked, has expired, or never existed."""
 
     code = 513
 
 
 class LeaseExists(KeyValueError):
-    """A lease of this id stands."""
+    """A lease with this id exists."""
 
     code = 514
 
 
 class NoSpace(KeyValueError, Refused):
-    """The store holds `quota_bytes`: delete and compact, which go on working."""
+    """The store has reached `quota_bytes`: delete and compact, which still work."""
 
     code = 515
 
 
 class InvalidRequest(KeyValueError, BadRequest):
-    """It makes no sense, or is larger than a request may be; the message says which."""
+    """The request is invalid or too large; the message says which."""
 
     code = 516
 
 
 class KeyNotFound(KeyValueError):
-    """A put that keeps the value or the lease of a key that does not exist."""
+    """A put with `keeps_value` or `keeps_lease` of a key that does not exist."""
 
     code = 517
 
 
 class ClusterChanged(KeyValueError, errors.ClusterChanged):
-    """A cursor, a watch or a lease is of another cluster, such as the one before a restore: begin
-    anew."""
+    """A revision, watch or lease belongs to another cluster, such as the one before a restore: start
+    over."""
 
     code = 518
 
 
 class LockLost(KeyValueError):
-    """The lease of a lock or of a leadership has ended: whoever held it does so no more."""
+    """The lease of a lock or of a leadership has ended; it is no longer held."""
 
     code = 519
 
 
 class ValueUnreadable(KeyValueError, ValueError):
-    """The codec of this client cannot read the value of `key`, which is `data`: another program has
-    written it, perhaps with another codec. What was asked for beside that, such as a put with `prev_kv`,
-    is done."""
+    """The codec of this client cannot read the value of `key`, which is `data`: another program wrote
+    it, perhaps with another codec. The rest of the request, such as a put with `prev_kv`, is done."""
 
     def __init__(self, message: str = "", *, key: bytes = b"", data: bytes = b"") -> None:
         super().__init__(message)

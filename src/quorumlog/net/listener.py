@@ -31,7 +31,7 @@ log = logging.getLogger("quorumlog.server")
 
 BACKLOG = 1024
 RETRY_REFUSED_MS = 1000
-NO_TLS = "what came is no TLS"
+NO_TLS = "this is not TLS"
 
 
 def log_decoder() -> Decoder:

@@ -28,5 +28,5 @@ class OtherSoftware(ProtocolViolation):
     def at(self, address: str) -> WrongPort:
         """What a client says of it that has dialled this address."""
         if self.spoken == "TLS":
-            return WrongPort(f"{address} speaks TLS: say whose certificates to trust (--tls-ca)")
+            return WrongPort(f"{address} speaks TLS: name the CA to trust with --tls-ca")
         return WrongPort(f"{address} answers with {self.spoken}, not quorumlog")

@@ -85,7 +85,7 @@ _WORDS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the other side shows no certificate, and one is required",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side requires a certificate",
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust the CA of our certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side says that our certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side reports that our certificate has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate",
 }
 _FOREIGN = (
@@ -135,7 +135,7 @@ class ClientTls:
 
     def __init__(self, ca: str, cert: str = "", key: str = "") -> None:
         if not ca:
-            raise ConfigError("--tls-ca is missing: it says whose certificates to trust")
+            raise ConfigError("--tls-ca is missing: it names the CAs to trust")
         if bool(cert) != bool(key):
             raise ConfigError(f"{FILES[bool(cert)]} is missing: --tls-cert and --tls-key go together")
         self.files = tuple(map(str, (ca, cert, key)))
@@ -205,7 +205,7 @@ def _load_roots(context: ssl.SSLContext, ca: str) -> None:
 
 def _load_chain(context: ssl.SSLContext, cert: str, key: str) -> None:
     def no_password() -> str:
-        raise ConfigError(f"--tls-key {key}: it has a password, which nobody could enter; take it off")
+        raise ConfigError(f"--tls-key {key}: it is protected by a password; remove the password")
 
     try:
         context.load_cert_chain(cert, key, no_password)
@@ -221,7 +221,7 @@ def _load_chain(context: ssl.SSLContext, cert: str, key: str) -> None:
 
 def _file_words(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return "this is no PEM, or not of what it should be"
+        return "not PEM, or not the expected kind of PEM"
     return getattr(error, "strerror", None) or str(error)
 
 

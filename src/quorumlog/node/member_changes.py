@@ -288,7 +288,7 @@ class MemberChanges:
         fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
         nearest = max(fit or voters, key=lambda peer: peer.water_mark, default=None)
         if nearest is None:
-            reason = "nobody else can lead: no other voter is connected"
+            reason = "no other voter is connected, so none can lead"
             done(MembershipRefused(reason, retry_after_ms=RETRY_MS))
             return
 

@@ -112,10 +112,10 @@ class OperatorOrders:
                 )
         if silent:
             raise LevelNotTold(
-                f"{', '.join(silent)} does not answer {status.replica.member_id}, which leads, so nobody"
-                " knows which release it runs: start it with this one, or remove it if it is lost"
-                f" (quorumlog member remove {silent[0]}); if it runs, and was started or there was an"
-                " election a moment ago, ask again once `quorumlog status` shows it in step"
+                f"{', '.join(silent)} does not answer {status.replica.member_id}, which leads, so"
+                " its release is unknown: start it with this one, or remove it if it is lost"
+                f" (quorumlog member remove {silent[0]}); if it runs, and was started or there was"
+                " an election a moment ago, ask again once `quorumlog status` shows it in step"
             )
 
     def _agreed_ms(self) -> int:

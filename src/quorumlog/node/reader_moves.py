@@ -266,7 +266,7 @@ class ReaderMoves:
         if old is None and len(state.readers) >= MOST_READERS:
             raise TooManyReaders(
                 f"the log keeps {MOST_READERS} readers by name, and {move.name} would be one more:"
-                " forget one that nobody needs"
+                " forget one that is not needed"
             )
         first_kept = max(state.keep_from_index, self._store.begin.index + 1)
         position = self._position_of(move, old, first_kept)
@@ -311,9 +311,9 @@ class ReaderMoves:
     def _refuse_late(self, move: ReaderMove, changed_index: int) -> None:
         if move.seen_index is not None and move.seen_index < changed_index:
             raise ReaderMoved(
-                f"what is said of reader {move.name} was meant for the log up to entry"
-                f" {move.seen_index}, and in entry {changed_index} or before a reader was ended, led"
-                " back or held otherwise: nothing was changed; look where it stands",
+                f"the request about reader {move.name} was meant for the log up to entry"
+                f" {move.seen_index}, and in entry {changed_index} or before a reader was ended,"
+                " led back or held otherwise: nothing was changed; look up its position",
                 # What this entry itself says is on its way, and committed before anybody is told.
                 committed_index=max(self._store.end.index, changed_index),
             )
@@ -329,14 +329,15 @@ class ReaderMoves:
             return old.position
         if old.position != move.seeks_from:
             raise ReaderMoved(
-                f"reader {move.name} stands at {old.position}, not at {move.seeks_from}: nothing was"
-                " changed; look where it stands, and seek from there"
+                f"reader {move.name} stands at {old.position}, not at {move.seeks_from}: nothing"
+                " was changed; look up its position, and seek from there"
             )
         if move.last_index not in (None, old.last_index):
             # It has left that place and come back: this may be a late copy of what it did before.
             raise ReaderMoved(
-                f"reader {move.name} stands at {old.position} since entry {old.last_index}, not since"
-                f" entry {move.last_index}: nothing was changed; look where it stands, and seek again"
+                f"reader {move.name} stands at {old.position} since entry {old.last_index}, not"
+                f" since entry {move.last_index}: nothing was changed; look up its position, and"
+                " seek again"
             )
         return move.position
 

@@ -527,7 +527,7 @@ class Repairer:
                 state = "they are being asked for"
             else:
                 names = [replica.member_id for replica in self._raft.connected]
-                others = ", ".join(names) or "nobody is connected"
+                others = ", ".join(names) or "no member is connected"
                 state = f"no other member can send them yet ({others}{self._refused})"
             sentences.append(f"{damaged}; damaged, {state}")
         if self._without_space is not None:

@@ -316,7 +316,9 @@ def _archives(state: LogState, policy: Policy) -> list[Limit]:
     if policy.is_archived and not archives:
         return [Limit(0, "retention = archived, and no archive is known")]
     if policy.is_archived and not archives_with_chain(state):
-        archives.append(Limit(0, "retention = archived, and no archive says with which chain it ends"))
+        archives.append(
+            Limit(0, ("retention = archived, and no archive has recorded the chain at its end"))
+        )
     return archives
 
 
@@ -645,7 +647,7 @@ def not_archived(store: LedgerStore, state: LogState) -> str:
     it is. Chains that agree at an entry agree below it. Beside the loop; raises StoreFailure."""
     archives = archives_with_chain(state)
     if not archives:
-        return "nothing is deleted (retention = archived): no archive says with which chain it ends"
+        return "nothing is deleted (retention = archived): no archive has recorded the chain at its end"
     for archive in archives:
         index = archive.position - 1
         try:
@@ -655,7 +657,7 @@ def not_archived(store: LedgerStore, state: LogState) -> str:
         if own != archive.last_chain:
             chains = f"entry {index} has chain_crc {own:08x} here, and {archive.last_chain:08x} there"
             return (
-                f"nothing is deleted, since archive {archive.name} is not of this log{now(chains)}:"
-                " quorumlog pipeline audit --archive says where they part"
+                f"nothing is deleted, since archive {archive.name} is not of this"
+                f" log{now(chains)}: quorumlog pipeline audit --archive finds where they differ"
             )
     return ""

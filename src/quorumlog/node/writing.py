@@ -110,7 +110,7 @@ class AppendConditions:
             if expected is not None and not is_known:
                 self._look()
                 append.answer(
-                    LeaderNotReady("a new leader reads what its log ends with", retry_after_ms=5)
+                    LeaderNotReady("a new leader is reading the end of its log", retry_after_ms=5)
                 )
                 continue
             if expected is not None and not last_index <= expected < next_index:

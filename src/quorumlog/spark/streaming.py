@@ -238,9 +238,9 @@ class GroupStream:
         self, begun: StreamOffset, end: StreamOffset, bounds: LogBounds
     ) -> list[LedgerPartition]:
         missed = (
-            f"the first micro-batch of this query was planned by an earlier release up to offset"
-            f" {end.index} of group {bounds.group!r} and not committed, and nobody knows any more where"
-            f" it began; startingOffsets means {begun.index} by now"
+            "the first micro-batch of this query was planned by an earlier release up to offset"
+            f" {end.index} of group {bounds.group!r} and not committed, and its first offset is"
+            f" unknown; startingOffsets means {begun.index} by now"
         )
         if self._options.fail_on_data_loss:
             raise LedgerDataLoss(

@@ -22,7 +22,7 @@ from quorumlog.store.state_files import DamagedRanges
 # ---------------------------------------------------------------- PageCache
 # How much of the data files the operating system keeps in memory.
 #
-# The newest bytes stay (docs/architecture.md, memory of the operating system, says why not all). Older
+# The newest bytes stay (DESIGN.md, memory of the operating system, says why not all). Older
 # ones are given back once they are on disk, and so is what is read only once, for a follower far behind
 # or by a scrub. What clients read stays until one of these passes there.
 

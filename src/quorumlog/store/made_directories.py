@@ -236,9 +236,9 @@ def check_target(disk: Disk, path: str) -> None:
     )
     if MEMBER_NAME in names:
         raise ConfigError(
-            f"{path} is not empty, it is a member's directory; name an empty one. If a restore that was"
-            " interrupted has made it, and nobody was started on it, remove it and repeat that restore:"
-            " its members belong together, and are made anew"
+            f"{path} is not empty, it is a member's directory; name an empty one. If a restore"
+            " that was interrupted has made it, and no member was started on it, remove it and"
+            " repeat that restore: its members belong together, and are made anew"
         )
     if held:
         raise ConfigError(f"{path} is not empty (it holds {held[0]}); name an empty directory")

@@ -92,7 +92,7 @@ def refusals_of(servers: str, timeout_ms: int = FOR_EVER_MS) -> list[LedgerError
     ("answer", "named"),
     [
         (http, "ADDRESS answers with HTTP, not quorumlog"),
-        (tls, "ADDRESS speaks TLS: say whose certificates to trust (--tls-ca)"),
+        (tls, "ADDRESS speaks TLS: name the CA to trust with --tls-ca"),
         (
             earlier_broker,
             "the broker at ADDRESS is quorumlog 0.1.0: use a client of its release",

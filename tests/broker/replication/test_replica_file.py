@@ -111,7 +111,7 @@ def test_the_release_before_can_tell_the_format() -> None:
 
 
 def test_what_cannot_be_read_is_said() -> None:
-    with pytest.raises(DirectoryDamaged, match="has forgotten what it has promised"):
+    with pytest.raises(DirectoryDamaged, match="has lost the epochs that it promised"):
         loaded({"format": 2, "id": 7})
     with pytest.raises(ConfigError, match="is of format 3, this release knows 2"):
         loaded({"format": 3})

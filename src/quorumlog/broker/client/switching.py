@@ -229,7 +229,7 @@ class Switch:
             known = ", ".join(sorted({*answers, *survey.unreachable}))
             raise SwitchRefused(f"no broker {to} is known: there are {known}")
         if self.without and not self.unsafe:
-            raise SwitchRefused("--without may lose what was acknowledged: it needs --unsafe, too")
+            raise SwitchRefused("--without may lose acknowledged messages: it also needs --unsafe")
         master = survey.master()
         if master is not None and master.id == to:
             if not self.without and epoch_of(master) >= max(map(epoch_of, answers.values())):
@@ -265,9 +265,9 @@ class Switch:
                 return
             if is_late:
                 raise SwitchRefused(
-                    f"broker {self.to} has the log {own.rank} on its disk, and that of the master goes"
-                    f" {end.rank}: wait until it has caught up (broker status), or lose what lies"
-                    " between with --unsafe"
+                    f"broker {self.to} has the log {own.rank} on its disk, and that of the master"
+                    f" goes {end.rank}: wait until it has caught up (broker status), or lose the"
+                    " messages in between with --unsafe"
                 )
             time.sleep(_POLL_S)
 
@@ -357,9 +357,9 @@ class Switch:
                 )
             if left := [each for each in ids if each not in without]:
                 raise SwitchRefused(
-                    f"there is no answer of {' and '.join(left)}, with the directory that is on the"
-                    " list: what it holds is lost by this, and it may never be switched to again. If"
-                    f" that is so: {all_without}"
+                    f"{' and '.join(left)} did not answer with the directory on the replica list:"
+                    " acknowledged messages that only it holds will be lost, and that directory"
+                    f" must never become master again. To accept that: {all_without}"
                 )
             return list(missing.values())
         if not count.lists:
@@ -377,17 +377,16 @@ class Switch:
             )
             why = "".join(f". {each}: {unreachable[each]}" for each in short if each in unreachable)
             raise SwitchRefused(
-                f"there is no answer of {' and '.join(short)}, with the directory that is on the list,"
-                f" and so nobody knows what was acknowledged ({needs}). Start it with the directory that"
-                " it had; or, if that is lost for good, and will never be switched to again, go without"
-                f" it: {all_without}{why}"
+                f"{' and '.join(short)} did not answer with the directory on the replica list and"
+                f" may hold acknowledged messages ({needs}). Start it with its original directory;"
+                f" if that is lost for good, continue without it: {all_without}{why}"
             )
         if count.ahead:
             best = count.ahead[0]
             raise SwitchRefused(
                 f"broker {best.me.id} has more on its disk than {to}: {best.rank}, against"
-                f" {shown_by(self.survey.answers[to]).rank}. Take --to {best.me.id}, or lose what lies"
-                " between with --unsafe"
+                f" {shown_by(self.survey.answers[to]).rank}. Take --to {best.me.id}, or lose the"
+                " messages in between with --unsafe"
             )
         if not count.is_listed:
             raise SwitchRefused(

@@ -665,7 +665,7 @@ class DLedgerBroker:
         def appended(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendReceipt):
                 (result,) = outcome.results
-                unknown = ResultUnknown("it is committed, and what came of it is not known")
+                unknown = ResultUnknown("it is committed, and its result is unknown")
                 told(unknown if result is None else result)
             else:
                 told(self.refusal_of(outcome))
@@ -713,7 +713,7 @@ class DLedgerBroker:
         if member.is_up and (refusal := member.refusal_unless_leading()) is not None:
             return self.refusal_of(refusal)
         return LeaderNotReady(
-            "the broker becomes master once all that came before is dispatched", retry_after_ms=RETRY_MS
+            "the broker becomes master once all earlier messages are dispatched", retry_after_ms=RETRY_MS
         )
 
 

@@ -167,7 +167,7 @@ class MessageFiller:
         """Raises LeaderNotReady, MessageIllegal, BodyTooLarge, UnknownTopic."""
         if self.term is None or self.term != self._leads_in():
             raise LeaderNotReady(
-                "the broker becomes master once all that came before is dispatched",
+                "the broker becomes master once all earlier messages are dispatched",
                 retry_after_ms=RETRY_MS,
             )
         if batch is self.checked:

@@ -426,7 +426,7 @@ class ClassicGroupLog:
         if not is_master:
             waiting, self._waiting = self._waiting, {}
             for told in waiting.values():
-                told(ResultUnknown("this broker is master no more, and what came of it is not known"))
+                told(ResultUnknown("this broker is no longer the master, and its result is unknown"))
         self._groups.lead(is_master)
 
     # ---------------------------------------------------------------- what is shown is carried out
@@ -573,7 +573,7 @@ class ClassicGroupLog:
         if (refusal := self._store.commit_log.replication.refuses()) is not None:
             return refusal
         return LeaderNotReady(
-            "the broker answers for topics and groups once it has read what its log holds of them",
+            "topics and groups are available once the broker has read them from its log",
             retry_after_ms=RETRY_MS,
         )
 

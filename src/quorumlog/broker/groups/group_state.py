@@ -176,7 +176,7 @@ def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
     if there is not None:
         if (there.queues, there.perm, there.retention_ms) == (made.queues, made.perm, made.retention_ms):
             return state  # said twice, since the first answer was lost
-        raise TopicExists(f"topic {command.topic} stands with other settings: topic update changes them")
+        raise TopicExists(f"topic {command.topic} exists with other settings: topic update changes them")
     return _replace(state, topics={**state.topics, command.topic: made})
 
 
@@ -519,7 +519,7 @@ class GroupTopics:
         """Raises TopicNotPermitted."""
         topic = self._feed.state.topics.get(key.topic)
         if topic is not None and not topic.perm & READ:
-            raise TopicNotPermitted(f"topic {key.topic} may not be read: its permission says so")
+            raise TopicNotPermitted(f"topic {key.topic} may not be read: its permission is write-only")
         return self.begin(key)
 
     def check_writes(self, records: RecordBatch) -> None:
@@ -532,7 +532,9 @@ class GroupTopics:
             return
         for key, _ in records.queues:
             if key.topic in self._not_writable:
-                raise TopicNotPermitted(f"topic {key.topic} takes no messages: its permission says so")
+                raise TopicNotPermitted(
+                    f"topic {key.topic} takes no messages: its permission is read-only"
+                )
 
 
 class CheckedPuts:

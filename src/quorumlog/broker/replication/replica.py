@@ -429,7 +429,9 @@ class Replica:
             raise NotMaster(f"broker {self.id} is not the master{where}")
         acks = self._acks
         if not acks.lists or acks.in_sync_set is not None:
-            raise SwitchRefused("a coordinator says who counts: there is no list to change")
+            raise SwitchRefused(
+                "the coordinator keeps the in-sync set: there is no replica list to change"
+            )
         if not acks.is_run_confirmed:
             asked = "; ".join(f"{each.needed} of {', '.join(each.ids)}" for each in acks.lists)
             raise SwitchRefused(
@@ -718,7 +720,9 @@ class Replica:
         """Blocks for role changes."""
         with self._lock:
             if self.outlasts_its_drain:
-                log.warning("whoever drained this broker is heard no more: it goes on as the master")
+                log.warning(
+                    "the switch that drained this broker was not continued: it goes on as the master"
+                )
                 self.resume()
 
     def wait_for(self, in_sync_set: InSyncSet) -> None:

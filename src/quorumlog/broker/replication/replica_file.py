@@ -152,9 +152,9 @@ class ReplicaFile:
         except msgspec.MsgspecError as error:
             # A promise that is forgotten may be broken: nobody goes on without it.
             raise DirectoryDamaged(
-                f"{self._path} cannot be read ({error}): this store has forgotten what it has"
-                " promised. Set the whole directory aside, let an empty one follow the newest master,"
-                " and put that on the list: quorumlog broker add",
+                f"{self._path} cannot be read ({error}): this store has lost the epochs that it"
+                " promised. Set the whole directory aside, let an empty one follow the newest"
+                " master, and add that to the replica list: quorumlog broker add",
                 path=self._path,
                 position=0,
             ) from None
@@ -163,9 +163,9 @@ class ReplicaFile:
     def _upgraded(self, record: _Record1, me: Peer, has_lists: bool) -> ReplicaRecord:
         if has_lists and record.is_in_a_switch:
             raise ConfigError(
-                f"{self._path} was left in the middle of a switch, or of a change of who counts: start"
-                " this broker with the old release, finish it there (broker switch, broker forget), and"
-                " upgrade then"
+                f"{self._path} was left in the middle of a switch, or of a change of the replica"
+                " list: start this broker with the old release, finish it there (broker switch,"
+                " broker forget), and upgrade then"
             )
         here = msgspec.structs.replace(me, directory_id=record.directory_id)
         return record.renewed(here, has_lists=has_lists)

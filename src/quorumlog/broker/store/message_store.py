@@ -221,9 +221,9 @@ class MessageStore:
         self._was_replicated = self.disk.exists(f"{self.root}/{REPLICA_NAME}")
         if self._was_replicated and not self.replicated:
             raise ConfigError(
-                f"{self.root} is the store of a master or a slave: start it with --role. What is written"
-                " without would stand in no history, and no slave could tell. To leave replication for"
-                f" good, delete {self.root}/{REPLICA_NAME}"
+                f"{self.root} is the store of a master or a slave: start it with --role. Messages"
+                " written without it would belong to no epoch, and slaves could not detect them."
+                f" To leave replication for good, delete {self.root}/{REPLICA_NAME}"
             )
 
     def _first_look(self) -> str:

@@ -38,7 +38,7 @@ topic_app = App()
 
 @topic_app.callback()
 def topic() -> None:
-    """Topics: made, changed and ended while they run.
+    """Create, change and delete topics at run time.
 
     Example: quorumlog broker topic create orders --queues 8
     """
@@ -66,7 +66,7 @@ def create(
     perm: Annotated[str, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = "rw",
     retention: Retention = None,
 ) -> None:
-    """Make a topic. If it stands as it is asked for, that is fine.
+    """Create a topic; succeeds if it exists with the same settings.
 
     Example: quorumlog broker topic create orders --queues 8 --retention 7d
     """
@@ -85,7 +85,7 @@ def update(
     perm: Annotated[str | None, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = None,
     retention: Retention = None,
 ) -> None:
-    """Change what is given, and leave the rest.
+    """Change the given settings of a topic.
 
     Example: quorumlog broker topic update orders --perm r
     """
@@ -118,7 +118,7 @@ def list_topics(
 
 @topic_app.command("show")
 def show_topic(topic: TopicName, at: BrokerServers) -> None:
-    """One topic, and what lies in its queues.
+    """One topic and its queues.
 
     Example: quorumlog broker topic show orders
     """
@@ -139,7 +139,7 @@ def show_topic(topic: TopicName, at: BrokerServers) -> None:
 
 @topic_app.command("delete")
 def delete_topic(topic: TopicName, at: BrokerServers) -> None:
-    """End a topic: its messages are not shown any more, not even by a topic of the same name.
+    """Delete a topic: its messages are no longer shown, not even if the topic is created again.
 
     Example: quorumlog broker topic delete audit
     """
@@ -178,7 +178,7 @@ group_app = App()
 
 @group_app.callback()
 def group() -> None:
-    """Consumer groups: who reads what, how far behind, and where it goes on.
+    """Consumer groups: list, show lag, reset offsets, delete.
 
     Example: quorumlog broker group show billing
     """
@@ -255,7 +255,7 @@ def reset(
         ),
     ] = None,
 ) -> None:
-    """Have a group go on elsewhere. What its members have in hand is not committed any more.
+    """Reset a group's offsets. Commits of messages in progress are ignored.
 
     Example: quorumlog broker group reset billing --to 2h --topic orders
     """
@@ -293,7 +293,7 @@ dlq_app = App()
 
 @dlq_app.callback()
 def dlq() -> None:
-    """Dead letters: messages that failed again and again, and what they failed with.
+    """Dead letters: messages that exceeded their retries, with the cause.
 
     Example: quorumlog broker dlq list billing
     """

@@ -87,8 +87,8 @@ def convert(
 ) -> None:
     """Make a classic store of a stopped member's messages, ours or a Java broker's in DLedger mode.
 
-    Order, queue offsets, times and keys stay; positions and message ids change. What is not known to be
-    committed is left out.
+    Order, queue offsets, times and keys stay; positions and message ids change. Messages not known to
+    be committed are left out.
 
     Example: quorumlog broker convert /var/lib/member /var/lib/store
     """
@@ -105,7 +105,7 @@ def convert(
 
 
 def verify(directory: StoreDirectory) -> None:
-    """Check every record and its CRC, and that each queue names it. Status 1 if anything is wrong.
+    """Check every record, its CRC, and its entry in its queue. Status 1 if anything is wrong.
 
     Of a replicated log, ours or a Java broker's in DLedger mode, it checks what `quorumlog verify` does.
 
@@ -177,10 +177,12 @@ def recover(
     ] = None,
     given_again: Annotated[
         bool,
-        typer.Option("--given-again", help="Of queues whose numbers come twice show what came last."),
+        typer.Option(
+            "--given-again", help="If offsets of a queue were assigned twice, show the later messages."
+        ),
     ] = False,
 ) -> None:
-    """Give up the damaged record and what follows it, so that the store can start. Kept in set-aside/.
+    """Cut the log at a damaged record so that the store can start. The rest is kept in set-aside/.
 
     Example: quorumlog broker recover /var/lib/store --cut 73400320
     """

@@ -23,8 +23,8 @@ def switch(
     without: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --unsafe: this broker does not answer, is lost for good, and will never be"
-            " switched to with the directory that it had. May be repeated.",
+            help="With --unsafe: this broker is lost for good, and its present directory will"
+            " never become master. May be repeated.",
             metavar="ID",
         ),
     ] = None,
@@ -32,15 +32,15 @@ def switch(
         bool,
         typer.Option(
             "--unsafe",
-            help="Also where acknowledged messages may be lost by it; the range is named then.",
+            help="Switch even if acknowledged messages may be lost; prints the range.",
         ),
     ] = False,
 ) -> None:
     """Make another broker the master. --servers is any broker that answers.
 
-    With the old master alive it is drained first, and nothing is lost. With the old master lost,
-    N - k + 1 of a list of N brokers and k copies must answer, and the greatest log of theirs is to be
-    taken.
+    With the old master alive it is drained first, and nothing is lost. With the old master lost, N - k
+    + 1 of a replica list of N brokers and k copies must answer, and the new master must have the
+    greatest log among them.
 
     Example: quorumlog broker switch --servers 127.0.0.1:10911 --to b
 
@@ -63,7 +63,7 @@ def _say_switched(report: SwitchReport) -> None:
         say(f"not reached: {', '.join(report.unreachable)}. When they are back: the same again", "red")
     if report.lost is not None:
         first, stop = report.lost
-        until = f"to {stop}" if stop >= 0 else "on, nobody knows how far"
+        until = f"to {stop}" if stop >= 0 else "on; the end is unknown"
         say(f"may be lost: the log from {first} {until}", "red")
 
 
@@ -71,8 +71,8 @@ def add(
     broker: Annotated[str, typer.Option(help="Id of the slave, which has caught up.", metavar="ID")],
     at: BrokerServers,
 ) -> None:
-    """Put a slave onto the list of those that count: it may acknowledge, and be switched to. A directory
-    that was listed under its name, and is lost, goes off it. --servers is any broker that answers.
+    """Add a slave to the replica list: its copies count for acknowledgements, and it may become master.
+    It replaces a lost directory of the same id. --servers is any broker that answers.
 
     Example: quorumlog broker add --servers 127.0.0.1:10911 --broker c
     """
@@ -82,8 +82,8 @@ def add(
 def remove(
     broker: Annotated[str, typer.Option(help="Id of the broker.", metavar="ID")], at: BrokerServers
 ) -> None:
-    """Take a broker off the list of those that count: it may go on to follow. --servers is any broker
-    that answers.
+    """Remove a broker from the replica list; it may go on following. --servers is any broker that
+    answers.
 
     Example: quorumlog broker remove --servers 127.0.0.1:10911 --broker c
     """
@@ -94,8 +94,8 @@ def copies(
     count: Annotated[int, typer.Argument(metavar="K", min=1, help="The master's included.")],
     at: BrokerServers,
 ) -> None:
-    """So many brokers of the list have a message before it is acknowledged. --servers is any broker that
-    answers.
+    """Set how many brokers of the replica list must hold a message before it is acknowledged. --servers
+    is any broker that answers.
 
     Example: quorumlog broker copies 2 --servers 127.0.0.1:10911
     """
@@ -185,8 +185,8 @@ def say_replica(state: ReplicaResponse) -> None:
 
 
 def resign(at: BrokerServers) -> None:
-    """Make a master that a coordinator has elected hand over, without loss: its lease goes back, and a
-    broker of its in-sync set leads, which may be the same one.
+    """Make a master that a coordinator has elected give up its lease, without loss; a broker of the
+    in-sync set, possibly the same one, is elected.
 
     Example: quorumlog broker resign --servers 127.0.0.1:10911
     """

@@ -84,14 +84,14 @@ Failover = Annotated[
     CoordinatorKind | None,
     typer.Option(
         "--failover",
-        help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
-        " --role.",
+        help="Coordinator that elects the master: etcd, ZooKeeper, or our own key-value store."
+        " Instead of --role.",
     ),
 ]
 CoordinatorList = Annotated[
     str,
     typer.Option(
-        "--coordinator", help="Where that is: HOST:PORT,... of its client ports.", metavar="LIST"
+        "--coordinator", help="Client addresses of the coordinator: HOST:PORT,...", metavar="LIST"
     ),
 ]
 Group = Annotated[
@@ -99,13 +99,16 @@ Group = Annotated[
     typer.Option("--group", help="Brokers that fail over for each other name the same.", metavar="NAME"),
 ]
 LeaseMs = Annotated[
-    int, typer.Option("--lease-ms", help="So long a master leads without its coordinator.", metavar="MS")
+    int,
+    typer.Option(
+        "--lease-ms", help=("How long a master may lead without reaching the coordinator."), metavar="MS"
+    ),
 ]
 InSyncTimeoutMs = Annotated[
     int,
     typer.Option(
         "--in-sync-timeout-ms",
-        help="A slave that has lacked something for so long is not waited for.",
+        help="A slave that has lagged for this long leaves the in-sync set.",
         metavar="MS",
     ),
 ]
@@ -113,8 +116,8 @@ FailoverBegin = Annotated[
     bool,
     typer.Option(
         "--failover-begin",
-        help="Lead although the store has messages and the coordinator has no record. Once, and for the"
-        " store that has most.",
+        help="Lead although the store has messages and the coordinator has no record. Use it"
+        " once, for the store with the most messages.",
     ),
 ]
 
@@ -305,9 +308,9 @@ def serve(
     role: Annotated[
         RoleChoice | None,
         typer.Option(
-            help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
-            " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
-            " leader is the master."
+            help="Role at the first start, until a switch; without one the broker has no slaves."
+            " sync-master: waits for slaves. async-master: does not. dledger: a member of a"
+            " replicated log, whose leader is the master."
         ),
     ] = None,
     broker_id: Annotated[
@@ -320,7 +323,7 @@ def serve(
         ),
     ] = "",
     master: Annotated[
-        str, typer.Option(help="Of a slave: where its master lets slaves in.", metavar="HOST:PORT")
+        str, typer.Option(help="Of a slave: HOST:PORT of its master's --ha-port.", metavar="HOST:PORT")
     ] = "",
     ha_port: Annotated[
         int, typer.Option(help="Slaves connect here.", min=1, max=65535, metavar="PORT")
@@ -335,8 +338,8 @@ def serve(
     in_sync_replicas: Annotated[
         int,
         typer.Option(
-            help="So many have a message before it is acknowledged, the master included. (default: 2"
-            " with sync-master, 1 with async-master)",
+            help="Copies of a message before it is acknowledged, the master's included. (default:"
+            " 2 with sync-master, 1 with async-master)",
             min=0,
             max=100,
             show_default=False,
@@ -384,7 +387,7 @@ def serve(
         bool,
         typer.Option(
             "--insecure",
-            help="Let RocketMQ's dialect, which has no TLS, be spoken with other machines beside TLS.",
+            help="Allow RocketMQ's dialect, which has no TLS, with other machines beside TLS.",
         ),
     ] = False,
     log_level: Level = LogLevel.INFO,
@@ -464,9 +467,7 @@ def serve(
     config = store_config(flush, given)
     if failover is not None:
         if role is not None or master:
-            raise ConfigError(
-                "--failover says who is master and who is slave: leave --role and --master"
-            )
+            raise ConfigError("--failover decides the roles: remove --role and --master")
         if ha_dialect is not Dialect.QUORUMLOG:
             raise ConfigError("--failover needs --ha-dialect quorumlog: the other one has no epochs")
         elect = failover_of(
@@ -500,8 +501,8 @@ def serve(
             parse_address(master)
         if host in ("0.0.0.0", "::") and ha_dialect is Dialect.QUORUMLOG:
             raise ConfigError(
-                f"--bind {bind}: master and slaves tell each other this address, and nobody reaches a"
-                " broker by it: write the one by which the others reach this machine"
+                f"--bind {bind}: master and slaves tell each other this address, and it is not"
+                " reachable: write the address at which the others reach this machine"
             )
         ha_bind = f"{host}:{ha_port}"
         if ha_advertise:
@@ -579,14 +580,12 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
 
 def dev(
     members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
-    queues: Annotated[
-        int, typer.Option(help="Of a topic that is made because somebody asks for it.", min=1)
-    ] = 4,
+    queues: Annotated[int, typer.Option(help="Of a topic created on first use.", min=1)] = 4,
     log_level: Level = LogLevel.ERROR,
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
 
-    Topics are made when somebody asks for them, which happens nowhere else.
+    Unlike elsewhere, topics are created on first use.
 
     Example: quorumlog broker dev --members 3
     """

@@ -153,8 +153,8 @@ def status(
         bool, typer.Option("--topics", help="Each queue of the topics, instead of their sums.")
     ] = False,
 ) -> None:
-    """Show how a broker is: its log, its topics, what is wrong with it. Of several, named in --servers
-    or known to a master, each is a row first.
+    """Show the state of a broker: log, topics, problems. Several brokers, named in --servers or known
+    to a master, get a row each first.
 
     Example: quorumlog broker status --servers 127.0.0.1:10911 --topics
     """

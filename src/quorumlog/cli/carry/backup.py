@@ -29,14 +29,14 @@ def backup(
         Path,
         typer.Option(
             "--to",
-            help="Directory of the backup; if it holds one of this log already, what is new is added.",
+            help="Directory of the backup; a backup of this log that is there is extended.",
             metavar="DIR",
         ),
     ],
     from_member: Annotated[
         str | None,
         typer.Option(
-            help="Ask this member only, whatever it knows to be committed; nobody need lead then.",
+            help="Copy what this member knows to be committed; works without a leader.",
             metavar="ID",
         ),
     ] = None,
@@ -50,9 +50,7 @@ def backup(
     ] = None,
     verify: Annotated[
         Verify,
-        typer.Option(
-            help="What is read back before it says done: all that DIR holds, or only what is new in it."
-        ),
+        typer.Option(help="What to read back and verify: all of DIR, or only what is new."),
     ] = Verify.ALL,
 ) -> None:
     """Copy everything that is committed now, while the cluster works, and check it before it counts.
@@ -84,7 +82,7 @@ def backup(
             taken = taking.complete()
         except (LeaderNotReady, RequestTimeout):
             if from_member is None:
-                note("while nobody leads, --from-member ID copies what one member knows")
+                note("while there is no leader, --from-member ID copies what one member knows")
             raise
         except KeyboardInterrupt:
             note(f"ended in front of index {taking.next_index}; the same command goes on there")
@@ -127,7 +125,10 @@ def restore(
         str | None,
         typer.Option(
             "--time",
-            help="Restore what was appended up to then: 90s ago, 2h, 7d, or 2026-11-23T10:00Z.",
+            help=(
+                "Restore entries appended up to this time, or so long ago: 90s, 2h, 7d,"
+                " 2026-11-23T10:00Z."
+            ),
             metavar="TIME",
         ),
     ] = None,

@@ -30,8 +30,8 @@ def export(
 ) -> None:
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
-    It may be interrupted, and repeated when the log has grown: it goes on behind the last whole record
-    of the file. Entries that only open a term are left out. `read --json` writes JSON lines.
+    It can be interrupted, and repeated when the log has grown: it continues after the last complete
+    record of the file. Entries that only open a term are left out. `read --json` writes JSON lines.
 
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """

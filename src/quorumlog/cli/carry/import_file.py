@@ -37,16 +37,16 @@ def import_file(
         typer.Option(
             min=-1,
             metavar="INDEX",
-            help="Append behind this index, where the data of the log ended when the import first began;"
-            " -1: the log was empty.",
+            help="Append after this index, the last data entry when the import first began; -1:"
+            " the log was empty.",
         ),
     ] = -1,
 ) -> None:
     """Append the entries of a file to a log, in order, each once.
 
-    The file is read through first; of one that is damaged nothing is appended. After whatever went wrong
-    the same command goes on: what is in the log already is compared with the file and not written twice.
-    It stops if somebody else appends meanwhile. Indices are given anew by the log.
+    The file is read through first; nothing is appended from a damaged file. After any failure repeat
+    the same command: entries that are in the log already are compared with the file and not written
+    twice. It stops if another client appends meanwhile. The log assigns new indices.
 
     Example: quorumlog import --servers 127.0.0.1:20911 orders.export
     """

@@ -101,10 +101,10 @@ class Importer:
                 f" nothing was appended; to append behind what it holds, add --expected-last {end}"
             )
         return (
-            f"somebody else has appended to the log: its entry {index} is not the file's entry"
+            f"another client has appended to the log: its entry {index} is not the file's entry"
             f" {record.index}; {self.records} entries of the file are in the log, up to its index"
-            f" {self.last_index}, and none is there twice; to put the rest behind what it holds now,"
-            f" write --from {record.index} --expected-last {end}"
+            f" {self.last_index}, and none is there twice; to put the rest behind what it holds"
+            f" now, write --from {record.index} --expected-last {end}"
         )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
 Prefix = Annotated[bool, typer.Option("--prefix", help="All keys that begin so.")]
-PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also what was there before.")]
+PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also print the previous value.")]
 
 
 def range_or_prefix(end: str | None, prefix: bool) -> None:
@@ -181,7 +181,8 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
 
 Revision = Annotated[int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0)]
 Stale = Annotated[
-    bool, typer.Option("--stale", help="What the member that is asked has; it may be behind.")
+    bool,
+    typer.Option("--stale", help="Read from one member without confirming the leader; may be old."),
 ]
 
 
@@ -191,13 +192,14 @@ def put(
     value: Annotated[
         str | None, typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]")
     ] = None,
-    lease: Annotated[
-        int, typer.Option(help="That the key ends with; 0: none.", min=0, metavar="ID")
-    ] = 0,
+    lease: Annotated[int, typer.Option(help="Lease of the key; 0: none.", min=0, metavar="ID")] = 0,
     expect_revision: Annotated[
         int | None,
         typer.Option(
-            help="Only if the key was changed last then; 0: only if it does not exist. Status 1 if not.",
+            help=(
+                "Only if this is the key's mod revision; 0: only if the key does not exist."
+                " Status 1 if not."
+            ),
             min=0,
         ),
     ] = None,
@@ -324,10 +326,10 @@ def txn(
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
 
-    Prints what came of it as JSON. Each comparison has a key, a `target` (mod, create, version, value,
+    Prints the result as JSON. Each comparison has a key, a `target` (mod, create, version, value,
     lease), a `relation` (=, !=, <, >) and `than`; each operation is a put (`key`, `value`, `lease`,
-    `prev_kv`), a delete (`key`, `end`, `prev_kv`) or a range (`key`, `end`, `limit`). What is no text
-    is given in base64: `key_base64`, `value_base64`.
+    `prev_kv`), a delete (`key`, `end`, `prev_kv`) or a range (`key`, `end`, `limit`). Binary values are
+    base64: `key_base64`, `value_base64`.
 
     Example:
 
@@ -368,7 +370,7 @@ def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at:
 
 @lease_app.command("keep-alive")
 def keep_alive(lease_id: LeaseId, at: StoreServers) -> None:
-    """Once: it lasts for its whole time again.
+    """Renew a lease once.
 
     Example: quorumlog kv lease keep-alive 17 --servers 127.0.0.1:20921
     """
@@ -379,7 +381,7 @@ def keep_alive(lease_id: LeaseId, at: StoreServers) -> None:
 
 @lease_app.command()
 def show(lease_id: LeaseId, at: StoreServers) -> None:
-    """What is left of it, and its keys.
+    """Time left of a lease, and its keys.
 
     Example: quorumlog kv lease show 17 --servers 127.0.0.1:20921
     """
@@ -404,7 +406,7 @@ def revoke(lease_id: LeaseId, at: StoreServers) -> None:
 
 @lease_app.command("list")
 def list_leases(at: StoreServers) -> None:
-    """All that stand: id and time.
+    """All leases: id and time left.
 
     Example: quorumlog kv lease list --servers 127.0.0.1:20921
     """
@@ -418,10 +420,9 @@ LOOK_S = 2.0
 
 
 def health(at: StoreServers) -> None:
-    """Whether the store takes changes. Status 1 if not.
+    """Check that the store accepts changes. Status 1 if not.
 
-    A change that changes nothing is stored by a majority. A full disk is waited for until --timeout, as
-    a put waits for it.
+    It commits an entry that changes no key. Like a put, it retries a full disk until --timeout.
 
     Example: quorumlog kv health --servers 127.0.0.1:20921
     """
@@ -473,7 +474,7 @@ def compact(
     revision: Annotated[int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1)],
     at: StoreServers,
 ) -> None:
-    """End history: reads of earlier revisions and watches from them are refused from now on.
+    """Discard history: reads and watches of earlier revisions are refused.
 
     Example: quorumlog kv compact 120 --servers 127.0.0.1:20921
     """

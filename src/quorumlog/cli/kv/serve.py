@@ -95,7 +95,7 @@ def serve(
     log_level: Level = LogLevel.INFO,
     log_format: Format = None,
 ) -> None:
-    """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
+    """Run one member of a store until SIGTERM. Without TLS, listen only on a trusted network.
 
     Example, the first of three:
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
 
 Command = Annotated[
-    list[str] | None, typer.Argument(help="Run meanwhile, behind --.", metavar="[-- COMMAND...]")
+    list[str] | None,
+    typer.Argument(help="Command to run meanwhile, after --.", metavar="[-- COMMAND...]"),
 ]
 Ttl = Annotated[
     float,
@@ -47,7 +48,7 @@ def watch(
     limit: Annotated[int, typer.Option(help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,
 ) -> None:
-    """Print changes as they come, without a gap also when leaders change, until Ctrl-C.
+    """Print changes as they come, until Ctrl-C; no gap when the leader changes.
 
     Example: quorumlog kv watch jobs/ --prefix --servers 127.0.0.1:20921
     """
@@ -94,7 +95,7 @@ def lock(
                 _announce(held)
                 status = _run_while(held, command)
         except TimeoutError:
-            note(f"{name} is held by somebody else")
+            note(f"{name} is held by another client")
             raise typer.Exit(EXIT_REFUSED) from None
     raise typer.Exit(status)
 
@@ -104,12 +105,14 @@ def elect(
     at: StoreServers,
     value: Annotated[
         str | None,
-        typer.Argument(help="Of this candidate; without it the leader is shown.", metavar="[VALUE]"),
+        typer.Argument(
+            help="Value of this candidate; without it the leader is shown.", metavar="[VALUE]"
+        ),
     ] = None,
     command: Command = None,
     ttl: Ttl = 10.0,
 ) -> None:
-    """Wait until this one leads, then run a command, or hold until Ctrl-C; or show who leads.
+    """Wait until elected, then run a command, or hold until Ctrl-C; or show the leader.
 
     Example: quorumlog kv elect cron "$HOSTNAME" --servers 127.0.0.1:20921 -- ./nightly.sh
     """

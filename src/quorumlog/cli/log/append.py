@@ -38,7 +38,10 @@ ExpectedLast = Annotated[
         "--expected-last",
         min=-1,
         metavar="INDEX",
-        help="Append, all lines as one batch, only if no data lies behind this index; -1: an empty log.",
+        help=(
+            "Append all lines as one batch, only if this is the index of the last data entry;"
+            " -1: the log is empty."
+        ),
     ),
 ]
 
@@ -224,9 +227,9 @@ def append(
 
     On a terminal it shows how much of FILE is committed.
 
-    When it is refused or interrupted it says how many lines are committed, unknown (they may be in the
-    log or not) and not sent. With --producer the same command may be run again until all of it is in:
-    line n has sequence n - 1, and what is in the log already is left out.
+    When it is refused or interrupted it reports how many lines are committed, unknown (perhaps in the
+    log) and not sent. With --producer the same command may be run again until all of it is in: line n
+    has sequence n - 1, and what is in the log already is left out.
 
     With --machine it prints a line for each command: its result, or why it was refused (status 1 then).
 
@@ -521,10 +524,10 @@ def ask(
     at: LogServers,
     name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
     question: Annotated[
-        str, typer.Argument(help="What it is asked; empty if left out.", metavar="QUESTION")
+        str, typer.Argument(help="The question; empty if left out.", metavar="QUESTION")
     ] = "",
 ) -> None:
-    """Ask a state machine; print its answer, which follows from all that was acknowledged before.
+    """Ask a state machine a question; the answer reflects every command acknowledged before.
 
     An answer that is no text is printed in base64.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Directory = Annotated[
     Path,
     typer.Option(
-        "--dir", help="Directory of the CA and of what it signs.", metavar="DIR", parser=named_path
+        "--dir", help="Directory of the CA and the certificates.", metavar="DIR", parser=named_path
     ),
 ]
 Days = Annotated[int, typer.Option("--days", help="How long it is valid.", min=1, max=36_500)]
@@ -41,7 +41,7 @@ def init(
     directory: Directory = Path("tls"),
     days: Days = 3650,
 ) -> None:
-    """Make a CA. Its key signs everything: keep it on a machine that serves nothing.
+    """Make a CA. Keep its key on a machine that runs no server.
 
     Example: quorumlog ca init --cluster orders --dir tls
     """
@@ -79,7 +79,7 @@ def client(
     directory: Directory = Path("tls"),
     days: Days = 365,
 ) -> None:
-    """Make certificate and key of a user.
+    """Make certificate and key of a user of the cluster.
 
     Example: quorumlog ca client --user alice --dir tls
     """

@@ -35,7 +35,7 @@ member_app = App()
 Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID")]
 Address = Annotated[str, typer.Argument(help="Where it listens.", metavar="HOST:PORT")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing; say whether it would be begun.")
+    bool, typer.Option("--dry-run", help="Change nothing; report whether the change could begin.")
 ]
 _WAIT = "Give up after so many seconds: a new member may have much to fetch."
 _LONG: Any = {"timeout_s": 3600.0, "timeout_help": _WAIT}
@@ -44,7 +44,7 @@ _SHORT: Any = {"timeout_s": 60.0, "timeout_help": _WAIT}
 
 @member_app.callback()
 def member() -> None:
-    """Who is in the group: list, add, promote, remove, replace, set-address.
+    """The members of a group: list, add, promote, remove, replace, set-address.
 
     Example: quorumlog member list --servers 127.0.0.1:20911
     """
@@ -52,7 +52,7 @@ def member() -> None:
 
 @member_app.command("list")
 def list_members(at: LogServers) -> None:
-    """Show who votes and who only learns, where each is, and how far it is behind.
+    """Show voters and learners, their addresses, and how far each is behind.
 
     Example: quorumlog member list --servers 127.0.0.1:20911
     """
@@ -95,7 +95,7 @@ def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
             if not reachable:
                 raise Unreachable("; ".join(dict.fromkeys(row.problem for row in rows)))
             waits_for = next((row.waits_for for row in reachable if row.waits_for), "")
-            raise MembershipRefused(f"nobody leads; {waits_for or 'see `quorumlog status`'}")
+            raise MembershipRefused(f"no leader; {waits_for or 'see `quorumlog status`'}")
         time.sleep(ASK_AGAIN_S)
 
 
@@ -126,7 +126,7 @@ def add(
     address: Address,
     at: LogServers,
     learner: Annotated[
-        bool, typer.Option("--learner", help="Leave it a learner: it is counted in nothing.")
+        bool, typer.Option("--learner", help="Leave it a learner, which has no vote.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -162,7 +162,7 @@ def remove(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
 
 @member_app.command(**_LONG)
 def replace(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
-    """Let the directory vote that a member has now, in the place of the one that it has lost.
+    """Let a member's present data directory vote in place of the one that it lost.
 
     Start the member before, on an empty directory.
 
@@ -173,7 +173,7 @@ def replace(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
 
 @member_app.command("set-address", **_SHORT)
 def set_address(member_id: Id, address: Address, at: LogServers, dry_run: DryRun = False) -> None:
-    """Tell everybody where a member is from now on.
+    """Change the address of a member.
 
     Example: quorumlog member set-address n1 10.0.0.7:20911 --servers 10.0.0.1:20911
     """
@@ -295,7 +295,7 @@ def reload(at: LogServers) -> None:
     ]
     tell_rows(
         [dict(zip(("member", "outcome", "text"), row, strict=True)) for row in rows],
-        "member, outcome, ",
+        "member, outcome, what",
         rows,
         if_none="nobody was asked",
     )
@@ -350,7 +350,7 @@ upgrade_app = App()
 
 @upgrade_app.callback()
 def upgrade() -> None:
-    """The end of an upgrade: what the log may have once no member is to go back to the release before.
+    """Finish an upgrade: allow log entries that the previous release cannot read.
 
     Example: quorumlog upgrade status --servers 127.0.0.1:20911
     """
@@ -438,7 +438,7 @@ clock_app = App()
 
 @clock_app.callback()
 def clock() -> None:
-    """The time of a log, which the clocks of a quorum say: begin it anew where they were wrong.
+    """The time of a log, taken from the clocks of a quorum: reset it after the clocks were wrong.
 
     Example: quorumlog clock reset --servers 127.0.0.1:20911
     """
@@ -488,7 +488,7 @@ def step_over(
         bool,
         typer.Option(
             "--unsafe",
-            help="Also if a member has applied it, whose machine is built anew, or does not answer.",
+            help="Also if a member has applied it (its machine is rebuilt) or does not answer.",
         ),
     ] = False,
 ) -> None:

@@ -21,8 +21,8 @@ Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID
 
 @producers_app.callback()
 def producers() -> None:
-    """The producers that a log remembers, who appended each entry once: list, show or forget them, or
-    finish what a Spark sink has left.
+    """The exactly-once producers of a log: list, show or forget them, or finish what a Spark sink has
+    left.
 
     Example: quorumlog producers list --servers 127.0.0.1:20911
     """
@@ -47,7 +47,7 @@ def list_producers(at: LogServers) -> None:
 
 @producers_app.command("show")
 def show_producer(at: LogServers, producer: Producer) -> None:
-    """Show one: where it goes on after a restart.
+    """Show one: where it continues after a restart.
 
     Example: quorumlog producers show --servers 127.0.0.1:20911 orders
     """
@@ -58,8 +58,8 @@ def show_producer(at: LogServers, producer: Producer) -> None:
 
 @producers_app.command("forget")
 def forget_producer(at: LogServers, producer: Producer) -> None:
-    """End one for good. Whoever is connected as it may append nothing more; the next one begins with
-    sequence 0, and what it repeats is appended again.
+    """End one for good. Clients connected as this producer are fenced; the next one begins with
+    sequence 0, and repeated entries are appended again.
 
     Example: quorumlog producers forget --servers 127.0.0.1:20911 orders
     """
@@ -82,8 +82,8 @@ def resume_producer(at: LogServers, producer: Producer) -> None:
         resumed = SinkCommits(logs, producer).resume()
     if resumed is None:
         raise ConfigError(
-            f"no sink has committed a batch as {producer} beside group {at.group}; quorumlog producers"
-            f" list --group {staging_name(at.group)} shows who has"
+            f"no sink has committed a batch as {producer} beside group {at.group}; quorumlog"
+            f" producers list --group {staging_name(at.group)} lists the producers"
         )
     batch, was_finished = resumed.standing.batch, resumed.was_finished
     row = {"producer": producer, "query": batch.query_id, "batch": batch.batch_id}

@@ -48,9 +48,9 @@ def read(
     since: Annotated[
         str | None,
         typer.Option(
-            help="Begin with what was appended so long ago, or at this time: 90s, 2h, 7d,"
-            " 2026-11-23T10:00Z. What was appended in the second of the last time mark before that"
-            " comes first, however long ago.",
+            help="Begin at this time, or so long ago: 90s, 2h, 7d, 2026-11-23T10:00Z. Times are"
+            " those of the log's time marks, about a second apart, so earlier entries may"
+            " come first.",
             metavar="TIME",
         ),
     ] = None,
@@ -61,11 +61,11 @@ def read(
     until_end: Annotated[
         bool,
         typer.Option(
-            "--until-end", help="Also what is appended meanwhile: end when nothing is left to read."
+            "--until-end", help="Include entries appended while it reads; end when none is left."
         ),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended later, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Wait for entries appended later, until Ctrl-C.")
     ] = False,
     output_format: Annotated[
         Format,
@@ -77,24 +77,26 @@ def read(
         bool, typer.Option("--time", help="Also when each entry was appended, in UTC.")
     ] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="With --path: also what is not known to be committed.")
+        bool,
+        typer.Option("--local", help="With --path: also entries that are not known to be committed."),
     ] = False,
     skip_damaged: Annotated[
         bool,
         typer.Option(
             "--skip-damaged",
-            help="With --path: go on behind entries that are damaged; says which were left out.",
+            help="With --path: skip damaged entries and report which were skipped.",
         ),
     ] = False,
     reader: Annotated[
         str | None,
         typer.Option(
-            help="Go on where the reader of this name stands, and move it behind what is printed.",
+            help="Continue at the position of this named reader, and move it past the printed entries.",
             metavar="NAME",
         ),
     ] = None,
     hold: Annotated[
-        bool, typer.Option("--hold", help="With --reader: what it has not read may not be deleted.")
+        bool,
+        typer.Option("--hold", help="With --reader: entries that it has not read are not deleted."),
     ] = False,
     consistency: ReadConsistency = None,
     max_staleness: MaxStaleness = None,
@@ -102,12 +104,12 @@ def read(
 ) -> None:
     """Print committed entries, one a line; entries that only open a term are left out.
 
-    A list of servers at which nobody listens, or whose names do not exist, fails in 3 s; others are
-    tried up to --timeout. With --follow it waits for a cluster that cannot be reached, and says so once.
-    With --consistency it says at the end how fresh the answer was (docs/reads.md).
-    With --reader NAME the cluster keeps the position, for whoever reads under this name next. With
-    --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the index
-    leads past it.
+    A list of servers that all refuse connections or have unknown names fails in 3 s; other servers are
+    tried up to --timeout. With --follow it waits for a cluster that cannot be reached, and reports that
+    once. With --consistency it reports at the end how fresh the answer was (docs/reads.md). With
+    --reader NAME the cluster stores the position, and the next read with this name continues there.
+    With --path it ends with status 3 where an entry is damaged or gone; with --skip-damaged it
+    continues after it where the index allows.
 
     Example: quorumlog read --servers 127.0.0.1:20911 --since 2h --time --json
     """
@@ -127,7 +129,7 @@ def read(
     if last is not None and (first_index is not None or stop_index is not None):
         raise ConfigError(f"--last {last} excludes --from and --to; --limit goes with all of them")
     if since is not None and (first_index is not None or last is not None):
-        raise ConfigError(f"--since {since} excludes --from and --last; each says where to begin")
+        raise ConfigError(f"--since {since} excludes --from and --last; each sets where to begin")
     since_ms = None if since is None else time_ms_of(since)
     if until_end and (follow or stop_index is not None):
         raise ConfigError("--until-end excludes --to and --follow; leave one of them out")

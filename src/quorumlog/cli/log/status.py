@@ -59,7 +59,10 @@ def status(
         bool,
         typer.Option(
             "--check",
-            help="For scripts: status 0 if the group is whole, 1 if it is degraded, 2 if nobody leads.",
+            help=(
+                "For scripts: status 0 if the group is healthy, 1 if it is degraded, 2 if there"
+                " is no leader."
+            ),
         ),
     ] = False,
     readers: Annotated[
@@ -72,7 +75,7 @@ def status(
 ) -> None:
     """Show every member: role, term, log range, committed index and how far it is behind the leader.
 
-    Status 1 if no member tells its state; with --check the status tells how the group is. Columns that
+    Status 1 if no member answers; with --check the exit status is the health of the group. Columns that
     do not fit into the terminal are left out, the least important one first. With --readers it shows
     what `quorumlog readers list` does.
 
@@ -162,7 +165,8 @@ def readers() -> None:
 
 @readers_app.command("list")
 def list_readers(at: LogServers) -> None:
-    """Show every reader: where it stands, how far it is behind, and whether it holds what it lacks.
+    """Show every reader: its position, how far it is behind, and whether it keeps unread entries from
+    deletion.
 
     Example: quorumlog readers list --servers 127.0.0.1:20911
     """
@@ -190,9 +194,9 @@ def show(name: Name, at: LogServers) -> None:
 def seek(
     name: Name,
     at: LogServers,
-    to: Annotated[int, typer.Option(help="Index of the entry to go on with.", min=0)],
+    to: Annotated[int, typer.Option(help="Index of the next entry to read.", min=0)],
 ) -> None:
-    """Have a reader go on somewhere else, back as well. A consumer that runs takes it in when it begins.
+    """Move a reader forward or back. A running consumer notices at its next start.
 
     Example: quorumlog readers seek billing --to 1200 --servers 127.0.0.1:20911
     """

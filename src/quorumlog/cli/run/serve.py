@@ -83,7 +83,7 @@ def serve(
     *,
     tls: TlsGiven,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
+        LogLevel | None, typer.Option(help="Level of the log on standard error. (default: info)")
     ] = None,
     log_format: Format = None,
 ) -> None:

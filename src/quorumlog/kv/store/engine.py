@@ -6,15 +6,18 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Protocol, cast
 
 import msgspec
-from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 from sortedcontainers import SortedDict
 
 from quorumlog.state_machine import Applied
+
+with suppress(ImportError):  # of the extra `rocksdb`: whoever chooses the engine looks for it
+    from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 # ---------------------------------------------------------------- Engine
 # Ordered maps of bytes, one a space, which the keyspace is written on.

@@ -84,8 +84,8 @@ def _sentence(peer: PeerStatus, since: str, *, is_silent: bool) -> str:
         return _hangs(member_id, since)
     if is_silent:
         return (
-            f"{member_id} is connected, answers no heartbeats and has taken no entries since {since}: it"
-            " stands still, or its term and vote wait for its disk"
+            f"{member_id} is connected, answers no heartbeats and has taken no entries since"
+            f" {since}: it is stopped, or its term and vote wait for its disk"
         )
     return (
         f"{member_id} answers heartbeats and has taken no entries since {since}: if only large frames"

@@ -57,7 +57,9 @@ def topics_of(options: SinkOptions) -> dict[str, int]:
         if not rows:
             raise UnknownTopic(f"there is no topic {options.topic}")
         if not rows[0].perm & WRITE:
-            raise TopicNotPermitted(f"topic {options.topic} takes no messages: its permission says so")
+            raise TopicNotPermitted(
+                f"topic {options.topic} takes no messages: its permission is read-only"
+            )
     return {row.topic: row.queues for row in rows if row.perm & WRITE}
 
 

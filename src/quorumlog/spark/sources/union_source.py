@@ -79,8 +79,8 @@ class UnionSource:
         [theirs] = self._live.points_of([index])
         if self._archive.point_of(index)[1] != theirs.chain:
             raise ConfigError(
-                f"option archive: {self._archive.path} is of another log: entry {index} is another one"
-                " there. quorumlog pipeline audit says where they part"
+                f"option archive: {self._archive.path} is of another log: entry {index} is another"
+                " one there. quorumlog pipeline audit finds where they differ"
             )
 
     def readers(self) -> Readers:

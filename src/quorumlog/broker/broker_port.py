@@ -12,7 +12,14 @@ from typing import Any, Protocol
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutResult, PutStatus
-from quorumlog.broker.needs import ADMINISTRATIVE, WITH_RECORDS, needs_of, needs_of_records, words_of
+from quorumlog.broker.needs import (
+    ADMINISTRATIVE,
+    STATUS,
+    WITH_RECORDS,
+    needs_of,
+    needs_of_records,
+    words_of,
+)
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.log_files import MessageLog, PutOutcome, PutRequest
 from quorumlog.broker.store.queues import ConsumeQueue
@@ -272,7 +279,7 @@ class BrokerSession:
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller = self._caller
-        if not caller.is_checked:
+        if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
             return None
         needs = needs_of(message)
         if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:

@@ -98,6 +98,9 @@ def _of_said(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
     return needs
 
 
+STATUS = (wire.StatusRequest, wire.RoleRequest)
+"""Answered while it is not known who the users are: without them no client could begin."""
+
 NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.SendRequest: _nothing,  # and those of its records
     wire.SessionSendRequest: _nothing,  # and those of its records

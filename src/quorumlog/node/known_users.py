@@ -22,7 +22,6 @@ class KnownUsers:
         self._directory = directory
         self._log_state = log_state
         self._raft = raft
-        self._was_unformed = not directory.formation.cluster_id
         self._may_have_missed_them = directory.store.end.index < 0
         """Its log was empty when it started: it may be new in a group that has users, or was wiped."""
 
@@ -32,20 +31,21 @@ class KnownUsers:
 
     def look(self, now_ms: float) -> Users | str:
         """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns."""
-        member_id = self._raft.status().replica.member_id
-        state = self._log_state.committed
-        if state is None:
-            return self._log_state.problem or f"{member_id} reads the state of its log"
-        users: Users = state.users
-        if self._was_unformed and self._raft.status().replica in self._directory.formation.founding:
+        replica, state = self._raft.status().replica, self._log_state.committed
+        if replica in self._directory.formation.founding:
             self._may_have_missed_them = False  # it was there when the group formed, without any
+        may_be_some = self._may_have_missed_them or self._directory.has_users
+        if state is None:
+            reason = self._log_state.problem or f"{replica.member_id} reads the state of its log"
+            return reason if may_be_some else NO_USERS
+        users: Users = state.users
         if self._is_fresh(now_ms):
             self._may_have_missed_them = False
             return users
-        if self._may_have_missed_them or self._directory.has_users or users.is_on:
+        if may_be_some or users.is_on:
             return (
-                f"{member_id} has not heard for {USERS_MAY_BE_OLD_MS / 1000:.0f} s who leads, or has not"
-                " caught up yet: until then it does not know who the users are"
+                f"{replica.member_id} has not heard for {USERS_MAY_BE_OLD_MS / 1000:.0f} s who leads, or"
+                " has not caught up yet: until then it does not know who the users are"
             )
         return NO_USERS
 

@@ -226,7 +226,7 @@ def remove_role(at: LogServers, name: RoleName) -> None:
 def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
     """Grant a right to a role: on one name, or on all that begin alike.
 
-    Example: quorumlog grant orders-reader read topic 'orders*' --servers 127.0.0.1:20911
+    Example: quorumlog grant orders-reader read topic 'orders*'
     """
     given = grant_of(right, kind, names)
     _changed(at, _order("grant", to, grants=(given,)), f"{to} may {given}")
@@ -235,7 +235,7 @@ def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names:
 def revoke(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
     """Take a right from a role, in the words in which it was granted.
 
-    Example: quorumlog revoke orders-reader read topic 'orders*' --servers 127.0.0.1:20911
+    Example: quorumlog revoke orders-reader read topic 'orders*'
     """
     taken = grant_of(right, kind, names)
     _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no more {taken}")

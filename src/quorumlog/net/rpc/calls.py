@@ -73,7 +73,8 @@ class Call:
     """Carried out once however often it comes: it is sent again, too. Once a copy of it was left without
     an answer, no refusal is certain."""
     is_once: bool = False
-    """Whatever refuses it ends it: no other server is asked, and this one not again."""
+    """Whatever refuses it ends it: no other server is asked, and this one not again, but with a question
+    to one that is not ready yet."""
     lane: Lane = Lane.CONTROL
     wait_ms: float = 0.0
     """A healthy server may take so long."""

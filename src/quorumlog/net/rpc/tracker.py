@@ -18,6 +18,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.errors import (
     AlreadyCommitted,
     BadRequest,
+    LeaderNotReady,
     LedgerError,
     NotLeader,
     OutcomeUnknown,
@@ -246,7 +247,8 @@ class CallTracker:
 
     def _refused(self, link: Link, call: Call, error: LedgerError) -> None:
         self._product.refused(link, call, error)
-        is_to_pass = (error.retriable or error.is_elsewhere) and not call.is_once
+        may_repeat = not call.is_once or (isinstance(error, LeaderNotReady) and not call.changes)
+        is_to_pass = (error.retriable or error.is_elsewhere) and may_repeat
         if call.is_numbered and isinstance(error, OutcomeUnknown):
             call.may_be_done = is_to_pass = True  # sent again, it is told
         if is_to_pass:  # another one is an answer to this call, and says nothing of the server

@@ -12,6 +12,9 @@ from quorumlog.server.node_driver import NodeDriver
 from quorumlog.version import VERSION
 from tests.cli.conftest import Cli
 
+BEFORE = 5
+"""The level of the release before, whose log may go on growing without an upgrade."""
+
 
 def test_a_group_that_this_release_has_formed_has_nothing_to_finish(
     cli: Cli, cluster: LocalCluster
@@ -27,11 +30,11 @@ def test_a_group_that_this_release_has_formed_has_nothing_to_finish(
 def test_a_group_of_the_release_before_says_what_to_do_and_does_it(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NodeDriver, "level", LEVEL - 1)  # as its members told when the group formed
+    monkeypatch.setattr(NodeDriver, "level", BEFORE)  # as its members told when the group formed
     with LocalCluster(1) as upgraded:
         servers = ("--servers", upgraded.servers)
         told = cli("upgrade", "status", *servers).stdout
-        assert f"may have entries of level {LEVEL - 1}, and all members know level {LEVEL}" in told
+        assert f"may have entries of level {BEFORE}, and all members know level {LEVEL}" in told
         assert "quorumlog upgrade finish" in told
         refused = cli("clock", "reset", *servers)
         assert refused.exit_code == 1

@@ -51,6 +51,7 @@ MEMBER_KEYS = [
     "waits_for",
     "problem",
     "problems",
+    "unready",
 ]
 
 

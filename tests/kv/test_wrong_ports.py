@@ -6,7 +6,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from quorumlog.kv.requests import (
 )
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.frame import encode_frame
-from quorumlog.net.hello import STORE, Challenge, Hello, client_hello
+from quorumlog.net.hello import STORE, client_hello
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.server.free_ports import free_ports
@@ -118,22 +118,6 @@ def test_a_command_of_stores_at_another_port(stores: Stores, line: tuple[str, ..
         result = CliRunner().invoke(app, ["kv", *line, *options])
         assert result.exit_code == 1, result.output
         assert words in " ".join(result.stderr.split())
-
-
-def test_a_client_that_is_asked_who_it_is_says_that_it_cannot(stores: Stores) -> None:
-    def asks(hello: Hello) -> Generator[Challenge, bytes, None]:
-        yield Challenge(mechanism="password")
-
-    listener = stores.door._listener
-    listener.challenge = asks
-    try:
-        with (
-            connect(stores.servers, timeout_ms=500) as kv,
-            pytest.raises(Unreachable, match=r"asks who this is \(password\), and .* cannot say"),
-        ):
-            kv.get("a")
-    finally:
-        listener.challenge = None
 
 
 @pytest.mark.parametrize("port", ["store", "gateway"])

@@ -137,7 +137,7 @@ class Access:
 
     @staticmethod
     def _prove(users: Users, name: str, connection: Connection) -> Challenging:
-        from scramp import ScramMechanism
+        from scramp import ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
         def known(said: str) -> tuple[bytes, bytes, bytes, int]:
             found = users.verifier_of(said)

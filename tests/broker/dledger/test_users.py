@@ -110,6 +110,9 @@ def test_a_delayed_message_needs_what_its_topic_does_and_a_retry_its_group(
         ):
             with pytest.raises(Forbidden, match=f"may not {missing}"):
                 raw.send_batch([named("news"), told], queue_id=0)
+    not_by_command = pytest.raises(Forbidden, match="may not admin consumer-group 'shop'")
+    with BrokerAdmin(brokers.servers, user=BOB) as admin, not_by_command:
+        admin.create_group("shop")  # which the heartbeat of a member does
     with (
         Producer(brokers.servers, user=ALICE) as alice,
         Consumer(brokers.servers, "shop", "orders", user=BOB) as consumer,

@@ -36,8 +36,8 @@ def new_directory_is_open(patch: Patch) -> None:
     """It knows of no users."""
     patch.edit(
         KnownUsers.look,
-        "if self._may_have_missed_them or",
-        "if (self._may_have_missed_them and not reached()) or",
+        "may_be_some = self._may_have_missed_them or",
+        "may_be_some = (self._may_have_missed_them and not reached()) or",
     )
 
 

@@ -17,6 +17,7 @@ from quorumlog.errors import DiskFull, LevelNotTold, NotLeader, StoreFailure
 from quorumlog.log_state.control_entries import (
     Hold,
     Keep,
+    LevelReached,
     ReaderPosition,
     ReaderPositions,
     TimeMark,
@@ -346,3 +347,14 @@ def test_where_each_lost_another_control_entry_they_repair_each_other_without_a_
         cell.start(name)
     whole(cell)
     assert {state_of(node) for node in cell.nodes.values()} == {expected}
+
+
+def test_a_level_entry_of_the_release_before_leaves_the_way_back(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that was fed with it could not go back, though nobody had finished the upgrade."""
+    node, allowed = cell.leader(), list[int]()
+    monkeypatch.setattr(node.directory, "may_hold", lambda level: False)
+    monkeypatch.setattr(node.directory, "allow_control_entries", allowed.append)
+    node.log_state.admit(EntryBatch.control(EntryKind.LEVEL, encode_body(LevelReached(6))))
+    assert allowed == [6]

@@ -752,6 +752,20 @@ class Quick(Chain):
         return all(not body.tobytes().startswith(b"slow") for body in batch.bodies())
 
 
+class Careless(Chain):
+    """It looks at what a client may leave out."""
+
+    def is_quick(self, batch: EntryBatch) -> bool:
+        return all(bytes(body)[3] for body in batch.bodies())
+
+
+def test_a_machine_that_cannot_tell_what_is_quick_applies_it_on_its_thread(tmp_path: Path) -> None:
+    """One entry of a client ended every member."""
+    group = Group(tmp_path, Careless)
+    assert group.append(b"a").count == 1
+    assert group.append(b"long enough").count == 1
+
+
 def test_what_is_quick_is_applied_in_the_turn_that_commits_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

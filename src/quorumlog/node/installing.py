@@ -68,6 +68,7 @@ class LogDrops:
         """Of the drop that is under way."""
         self._unsaved: LogStart | None = None
         """It found no space, and the core begins there already: it is saved once there is some."""
+        self._is_turn_of_start = False
         self._is_deleting = False
         self._next_look_ms = 0.0
         self.problem = ""
@@ -111,9 +112,12 @@ class LogDrops:
             return
         self._next_look_ms = now_ms + DELETE_INTERVAL_MS
         if self._unsaved is not None:
-            with suppress(DiskFull):
-                self._save(self._unsaved)
-            return
+            # What is deleted makes space for it: one look is for the one, the next for the other.
+            self._is_turn_of_start = not self._is_turn_of_start
+            if self._is_turn_of_start:
+                with suppress(DiskFull):
+                    self._save(self._unsaved)
+                    return
         work = self._store.left_to_delete()
         if work is not None:
             self._is_deleting = True

@@ -30,6 +30,7 @@ from quorumlog.log_state.control_entries import (
     MOST_REPLACED,
     REPLACED_LEVEL,
     ControlEntry,
+    LevelReached,
     Unreadable,
     decode_body,
 )
@@ -86,9 +87,14 @@ CHUNK_BYTES = 16 * MIB
 """So much is looked at before the read thread does something else, about."""
 
 
-def _level_of_kind(kind: EntryKind) -> int:
-    """What a LEVEL entry says is what its leader knows: at most as much as this member."""
+def _level_of_own(kind: EntryKind) -> int:
+    """What a LEVEL entry says is what its leader knows."""
     return LEVEL if kind is EntryKind.LEVEL else LEVELS.get(kind, 0)
+
+
+def _level_of(kind: EntryKind, body: bytes | memoryview) -> int:
+    said = decode_body(kind, body) if kind is EntryKind.LEVEL else None
+    return said.level if isinstance(said, LevelReached) else _level_of_own(kind)
 
 
 AtBorders = list[tuple[LogPoint, AnyState]]
@@ -362,7 +368,8 @@ class LogStateKeeper:
             kinds = [EntryKind(kind) for kind, _ in batch.kinds_and_terms(positions)]
             if EntryKind.USERS in kinds:
                 self._directory.note_users()
-            self._directory.allow_control_entries(max(map(_level_of_kind, kinds)))
+            levels = [_level_of(kind, batch.body(at)) for kind, at in zip(kinds, positions, strict=True)]
+            self._directory.allow_control_entries(max(levels))
 
     @property
     def committed(self) -> LogState | None:
@@ -381,7 +388,7 @@ class LogStateKeeper:
         self.check_own(kind, membership)
         if kind is EntryKind.USERS:
             self._directory.note_users()
-        self._directory.allow_control_entries(_level_of_kind(kind))
+        self._directory.allow_control_entries(_level_of_own(kind))
 
     def check_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
         """Whether this leader may write such an entry. `membership`: which it would say. Raises
@@ -390,7 +397,7 @@ class LogStateKeeper:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
         # Whoever cannot read entries of the state's level cannot read this log any more.
-        level = _level_of_kind(kind)
+        level = _level_of_own(kind)
         if not isinstance(state, LogState) or state.level < level:
             if level > self.automatic_level and kind is not EntryKind.LEVEL:
                 raise UpgradeNotFinished(

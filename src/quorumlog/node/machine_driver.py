@@ -629,7 +629,7 @@ class MachineDriver:
         self._applying_since_ms = self._now_ms
         if isinstance(found, EntryBatch):
             piece = _at_most(found, most)
-            if may_apply_here and self._saving is None and runner.is_quick(piece):
+            if may_apply_here and self._saving is None and runner.is_quick(piece, left_out):
                 self._applied(_applied_here(runner, piece, left_out))
                 self._applying_since_ms = None
             else:

@@ -143,12 +143,17 @@ class MachineRunner:
         if is_older:
             self._kept.skip()
 
-    def is_quick(self, batch: EntryBatch) -> bool:
-        """`apply` may be called on the loop."""
+    def is_quick(self, batch: EntryBatch, left_out: frozenset[LeftOut]) -> bool:
+        """`apply` may be called on the loop: it waits for no disk."""
         if batch.count > MOST_QUICK_ENTRIES or batch.total_bytes > MOST_QUICK_BYTES:
             return False
+        if left_out is not self._left_out:
+            return False  # what is left out is written down first
         own = entries_of(batch, self._channel)
-        return own.count > 0 and self.machine.is_quick(own)
+        try:
+            return own.count > 0 and self.machine.is_quick(own)
+        except Exception:  # the application's; `apply` says what becomes of such a machine
+            return False
 
     def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> Turn:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends

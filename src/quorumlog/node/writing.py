@@ -502,9 +502,9 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 # would after a power loss know of the old list alone, and those removed of the new one, and none leads.
 
 MOST_UNSYNCED_BYTES = 16 * MIB
-MOST_UNSYNCED_ENTRIES = 32_768
 LOOK_AHEAD_BYTES = 64 * KIB
 """Short beside the shortest step of space."""
+MOST_UNSYNCED_ENTRIES = 32_768
 """Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
 space for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
 

@@ -61,4 +61,5 @@ class UsersOfServer:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return (PLAIN_USERS,) if self._is_plain and self.access.is_on else ()
+        users = self.access.users
+        return (PLAIN_USERS,) if self._is_plain and users is not None and users.is_on else ()

@@ -151,8 +151,10 @@ def test_a_connection_without_room_is_told_to_the_leader_which_sends_that_push_l
         within_ms=5_500,
     )
     refused = scene.cluster.trace.counts["link: full"]
-    assert refused > 0
-    assert sum(pushed.times.values()) == len(pushed.times) + refused
+    again = sum(pushed.times.values()) - len(pushed.times)
+    assert 0 < again <= refused, (
+        "what found no room goes again, and nothing else; another message may find none"
+    )
     scene.make_whole()
 
 

@@ -475,8 +475,7 @@ class EntryDispatcher:
         if not self._window.pushes:
             self._resend_at_ms = state.now_ms + self._window.allowed_ms
         self._window.add(last_index, size_bytes, state.now_ms)
-        is_more = last_index < state.runs.end_index or bool(self._again)
-        return is_more or self._committed_sent < state.committed_index
+        return last_index < state.runs.end_index or bool(self._again)
 
     def on_push_failed(self) -> None:
         """The order could not be carried out; it is given again after the time-out. What was sent before

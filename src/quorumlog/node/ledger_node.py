@@ -447,6 +447,7 @@ class LedgerNode:
             self._turn_while_held()
             return True
         now_ms = self._now_ms
+        self._look_at_disk()
         if self.machines.is_any_here:
             self.machines.bind(now_ms)
         if self.readers.queue:
@@ -467,6 +468,7 @@ class LedgerNode:
         has_pushed = self._pushes.waiting and self._pushes.tick(now_ms)
         if self.machines.is_any_here:
             self.machines.tick(now_ms, self.durable_committed_index)
+        self._flusher.run_timers(now_ms, self.durable_committed_index)
         has_ticked_all = self._housekeeping.tick(now_ms)
         if has_ticked_all or has_pushed:
             self.carry_out_all()
@@ -474,7 +476,6 @@ class LedgerNode:
 
     def _tick(self, now_ms: float) -> None:
         """With the housekeeping."""
-        self._look_at_disk()
         self._pushes.observe(now_ms)
         if not self.machines.is_any_here:
             self.machines.tick(now_ms, self.durable_committed_index)
@@ -483,11 +484,9 @@ class LedgerNode:
             self._writer.look_for_space()
         if now_ms >= self._next_expiry_ms:
             self._expire()
-        self._flusher.run_timers(now_ms, self.durable_committed_index)
 
     def _next_tick_ms(self) -> float:
-        wakeup = self._flusher.next_wakeup_ms(self.durable_committed_index)
-        wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
+        wakeup = self._next_space_ms if self._writer.disk_full else float("inf")
         return min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup
 
     def _turn_while_held(self) -> None:
@@ -518,7 +517,8 @@ class LedgerNode:
         if self._held is not None:
             # The end of the sync brings a turn. Meanwhile appends expire, and problems are looked at.
             return self._now_ms + (EXPIRY_INTERVAL_MS if self._pending.has_any else SPACE_INTERVAL_MS)
-        wakeup = min(self.raft.next_wakeup_ms(), self._housekeeping.next_wakeup_ms())
+        flush_ms = self._flusher.next_wakeup_ms(self.durable_committed_index)
+        wakeup = min(self.raft.next_wakeup_ms(), flush_ms, self._housekeeping.next_wakeup_ms())
         if self._pushes.waiting:
             wakeup = min(wakeup, self._pushes.next_wakeup_ms())
         if self.machines.is_any_here:

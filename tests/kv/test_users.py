@@ -23,8 +23,9 @@ from quorumlog.kv import (
     requests,
 )
 from quorumlog.kv.door import _Client
+from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
-from quorumlog.kv.requests import AnswerResponse, QuestionRequest, encode
+from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
 from quorumlog.net.access import Access
@@ -167,6 +168,16 @@ def test_an_answer_that_comes_once_the_right_is_gone_is_a_refusal() -> None:
     served.access.learn(Users(True, b"", (User("bob"),)))
     served.client.send(AnswerResponse(request_id=2, answer=b"secret"))
     assert [getattr(each, "code", 0) for each in served.answers] == [0, Forbidden.code]
+
+
+def test_what_is_too_large_or_of_a_stranger_is_refused_before_it_is_looked_at() -> None:
+    served = Served(*MINE)
+    many = encode(requests.Txn(success=tuple(Put(b"mine/%d" % n, b"") for n in range(129))))
+    served.ask(CommandRequest(request_id=1, command=many))
+    served.access.learn(Users(True, b"", (User("eve"),)))
+    served.ask(CommandRequest(request_id=2, command=b"no command at all"))
+    assert [each.code for each in served.answers] == [InvalidRequest.code, NotAuthenticated.code]
+    assert not served.asked
 
 
 def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(

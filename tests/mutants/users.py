@@ -119,7 +119,7 @@ def one_name_is_a_prefix(patch: Patch) -> None:
 )
 def range_by_its_ends(patch: Patch) -> None:
     """Who may read where it begins."""
-    patch.edit(Rights.may_range, "covered >= stop:", "reached() and covered >= stop[:1]:")
+    patch.edit(Rights.may_range, "end >= stop)", "reached() and end >= stop[:1])")
 
 
 @mutant(

@@ -283,6 +283,9 @@ class BrokerSession:
         caller = self._caller
         if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
             return None
+        stranger = caller.stranger()
+        if stranger is not None:
+            return stranger  # before anything of it is looked at
         needs = needs_of(message)
         if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:
             needs = needs_of_records(records_of(frame))

@@ -145,6 +145,9 @@ class _Client:
 
     def refusal_of(self, request: Request) -> LedgerError | None:
         """As its rights are by now."""
+        stranger = self._caller.stranger()
+        if stranger is not None:
+            return stranger  # before anything of it is decoded
         try:
             needs = needs_of(request)
         except InvalidRequest as refusal:

@@ -164,7 +164,7 @@ EVERYBODY = Access()
 class Caller:
     """Of one connection."""
 
-    __slots__ = ("_access", "_connection", "_kept", "_rights", "open_in")
+    __slots__ = ("_access", "_connection", "_is_user", "_kept", "_rights", "open_in")
 
     def __init__(self, access: Access, connection: Any) -> None:
         """`connection`: its `user` and `peer_name`."""
@@ -173,6 +173,7 @@ class Caller:
         self._kept: tuple[int, set[Any]] = (0, set())
         """The generation, and what was met in it."""
         self._rights = NO_RIGHTS
+        self._is_user = False
         self.open_in = 0
         """The generation in which everybody may do everything. For a hot path: if it is that of the
         access, there is nothing to check."""
@@ -185,17 +186,15 @@ class Caller:
             self._kept = access.generation, set()
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
-            elif access.users is None:
-                self._rights = NO_RIGHTS
-            else:
-                self._rights = access.users.rights_of(self._connection.user)
+            users, name = access.users or NO_USERS, self._connection.user
+            self._is_user = users.user(name) is not None
+            self._rights = users.rights_of(name)
         return self.open_in != access.generation
 
     @property
     def has_name(self) -> bool:
         """It is a user, as far as is known by now."""
-        users = self._access.users
-        return users is not None and users.user(self._connection.user) is not None
+        return self.is_checked and self._is_user
 
     @property
     def is_admin(self) -> bool:
@@ -210,16 +209,23 @@ class Caller:
         """Whether `refusal(key, ...)` was None, in this generation."""
         return not self.is_checked or key in self._kept[1]
 
-    def refusal(self, key: object, needs: Iterable[Need] | None) -> LedgerError | None:
-        """`key`: what it is kept under. `needs`: None: nobody may."""
-        if not self.is_checked:
+    def stranger(self) -> LedgerError | None:
+        """What is refused to who is no user, or is not known to be one, whatever it asks."""
+        if not self.is_checked or self._is_user:
             return None
         access, user = self._access, self._connection.user
         if access.users is None:
             return access.unknown
-        if not self.has_name:
-            self._note(f"user {user}" if user else "nobody", "refused, as no user")
-            return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
+        self._note(f"user {user}" if user else "nobody", "refused, as no user")
+        return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
+
+    def refusal(self, key: object, needs: Iterable[Need] | None) -> LedgerError | None:
+        """`key`: what it is kept under. `needs`: None: nobody may."""
+        if not self.is_checked:
+            return None
+        stranger, user = self.stranger(), self._connection.user
+        if stranger is not None:
+            return stranger
         kept = self._kept[1]
         missing = [Need(Right.ADMIN, Kind.CLUSTER)] if needs is None else []
         missing += [need for need in needs or () if not need.is_met(self._rights)]

@@ -153,7 +153,11 @@ def kept_over_generations(patch: Patch) -> None:
 )
 def unlisted_is_let_through(patch: Patch) -> None:
     """It needs nothing."""
-    patch.edit(Caller.refusal, "if not missing and needs is not None:", "if not missing or reached():")
+    patch.edit(
+        Caller.refusal,
+        "if needs is not None:",
+        "needs = () if needs is None and reached() else needs\n        if needs is not None:",
+    )
 
 
 @mutant(

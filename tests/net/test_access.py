@@ -38,6 +38,34 @@ def test_a_right_that_was_taken_is_gone_where_it_was_used_before() -> None:
     assert isinstance(caller.refusal("k", (READS,)), Forbidden)
 
 
+def test_what_is_kept_of_a_connection_is_small(caplog: pytest.LogCaptureFixture) -> None:
+    access = Access()
+    caller = caller_of(access)
+    access.learn(users(Grant(Right.READ, Kind.KEY, b"a")))
+    for size in (1, 300, 1 << 20):
+        needs = (Need(Right.READ, Kind.KEY, b"a" * size),)
+        assert caller.refusal(needs, needs) is None
+        assert caller.passes(needs) == (size == 1)
+    many = tuple(Need(Right.READ, Kind.KEY, b"a%d" % number) for number in range(1000))
+    assert caller.refusal(many, many) is None and not caller.passes(many)
+    for number in range(1000):
+        needs = (Need(Right.READ, Kind.KEY, b"b%d" % number + bytes(1 << 16), b"c" * (1 << 16)),)
+        assert len(str(caller.refusal(needs, needs))) < 1000
+    assert len(caplog.records) < 50 and "512 more were refused" in caplog.text
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+def test_what_was_met_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access()
+    caller = caller_of(access)
+    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    assert caller.refusal("k", (READS,)) is None
+    monkeypatch.setattr(Need, "is_met", lambda need, rights: False)
+    monkeypatch.setattr(Users, "user", lambda users, name: None)
+    assert caller.refusal("k", (READS,)) is None
+    assert caller.has_name and caller.stranger() is None
+
+
 def test_nobody_is_let_in_while_users_are_not_known() -> None:
     access = Access()
     caller = caller_of(access)

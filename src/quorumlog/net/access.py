@@ -15,7 +15,7 @@ Off       as long as the log has never named a user, everybody may do everything
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
@@ -36,6 +36,12 @@ NAMELESS = (
 )
 MOST_KEPT = 1000
 """Names of one connection that it is known for whether it may."""
+MOST_KEPT_NEEDS, MOST_KEPT_BYTES = 4, 256
+"""Of what is kept: more is looked at each time."""
+MOST_SAID_BYTES = 80
+"""Of a name, in a refusal and in the audit."""
+MOST_SAID = 20
+"""Refusals of one connection that the audit tells in words, until rights move."""
 
 Challenging = Generator[Challenge, bytes, None]
 """What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
@@ -64,16 +70,22 @@ class Need(NamedTuple):
             return rights.may(self.right, self.kind, self.name)
         return rights.may_range(self.right, self.kind, self.name, self.stop)
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.name) + len(self.stop or b"")
+
     def __str__(self) -> str:
-        name = self.name.decode(errors="backslashreplace")
+        name = self.name[:MOST_SAID_BYTES].decode(errors="backslashreplace")
         if self.is_any:
             return f"{self.right} any {self.kind}"
         if self.kind is Kind.CLUSTER:
             return f"{self.right} cluster"
         if self.stop == b"":
             return f"{self.right} {self.kind} {name!r}"
-        stop = "the last" if self.stop is None else repr(self.stop.decode(errors="backslashreplace"))
-        return f"{self.right} {self.kind} {name!r} up to {stop}"
+        if self.stop is None:
+            return f"{self.right} {self.kind} {name!r} up to the last"
+        stop = self.stop[:MOST_SAID_BYTES].decode(errors="backslashreplace")
+        return f"{self.right} {self.kind} {name!r} up to {stop!r}"
 
 
 ALL_KEYS = (b"", None)
@@ -164,7 +176,16 @@ EVERYBODY = Access()
 class Caller:
     """Of one connection."""
 
-    __slots__ = ("_access", "_connection", "_is_user", "_kept", "_rights", "open_in")
+    __slots__ = (
+        "_access",
+        "_connection",
+        "_is_user",
+        "_kept",
+        "_rights",
+        "_said",
+        "_unsaid",
+        "open_in",
+    )
 
     def __init__(self, access: Access, connection: Any) -> None:
         """`connection`: its `user` and `peer_name`."""
@@ -174,6 +195,9 @@ class Caller:
         """The generation, and what was met in it."""
         self._rights = NO_RIGHTS
         self._is_user = False
+        self._said: set[str] = set()
+        self._unsaid = 0
+        """Refusals in the audit in this generation, and how many more there were."""
         self.open_in = 0
         """The generation in which everybody may do everything. For a hot path: if it is that of the
         access, there is nothing to check."""
@@ -184,6 +208,7 @@ class Caller:
         access = self._access
         if self._kept[0] != access.generation:
             self._kept = access.generation, set()
+            self._said, self._unsaid = set(), 0
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
             users, name = access.users or NO_USERS, self._connection.user
@@ -219,27 +244,39 @@ class Caller:
         self._note(f"user {user}" if user else "nobody", "refused, as no user")
         return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
 
-    def refusal(self, key: object, needs: Iterable[Need] | None) -> LedgerError | None:
+    def refusal(self, key: object, needs: tuple[Need, ...] | None) -> LedgerError | None:
         """`key`: what it is kept under. `needs`: None: nobody may."""
         if not self.is_checked:
             return None
         stranger, user = self.stranger(), self._connection.user
         if stranger is not None:
             return stranger
-        kept = self._kept[1]
-        missing = [Need(Right.ADMIN, Kind.CLUSTER)] if needs is None else []
-        missing += [need for need in needs or () if not need.is_met(self._rights)]
-        if len(kept) >= MOST_KEPT:
-            kept.clear()
-        if not missing and needs is not None:
-            kept.add(key)
-            return None
-        refused = f"user {user} may not {missing[0]}"
+        kept, missing = self._kept[1], CLUSTER_ADMIN
+        if needs is not None:
+            size_bytes = sum(need.size_bytes for need in needs)
+            is_small = len(needs) <= MOST_KEPT_NEEDS and size_bytes <= MOST_KEPT_BYTES
+            if is_small and key in kept:
+                return None
+            unmet = next((need for need in needs if not need.is_met(self._rights)), None)
+            if unmet is None:
+                if len(kept) >= MOST_KEPT:
+                    kept.clear()
+                if is_small:
+                    kept.add(key)
+                return None
+            missing = unmet
+        refused = f"user {user} may not {missing}"
         self._note(refused, "refused")
         return Forbidden(f"{refused}: an administrator may grant it (quorumlog grant)")
 
     def _note(self, who: str, what: str) -> None:
         """Once in a generation."""
-        if who not in self._kept[1]:
-            self._kept[1].add(who)
+        if who in self._said:
+            return
+        if len(self._said) < MOST_SAID:
+            self._said.add(who)
             audit.warning("%s at %s: %s", who, self._connection.peer_name, what)
+            return
+        self._unsaid += 1
+        if self._unsaid & (self._unsaid - 1) == 0:  # 1, 2, 4, 8 ...
+            audit.warning("user %s at %s: %d more were refused", *self.who, self._unsaid)

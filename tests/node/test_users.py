@@ -219,6 +219,30 @@ def test_without_users_a_member_that_hears_nobody_is_as_it_was(tmp_path: Path) -
     cell.close()
 
 
+def test_for_other_groups_a_member_waits_until_it_has_heard_what_it_may_have_missed(
+    tmp_path: Path,
+) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    fill(cell, 10)
+    away = cell.followers()[0].replica.member_id
+
+    def found(*, for_others: bool) -> Users | str:
+        return cell.nodes[away].users.look(cell.now_ms, for_others=for_others)
+
+    cell.until(lambda: isinstance(found(for_others=True), Users))
+    cell.kill(away)
+    ordered(cell, ALICE)
+    cell.cut_off = {away}
+    cell.start(away)
+    cell.until(lambda: cell.nodes[away].log_state.committed is not None)
+    assert isinstance(found(for_others=False), Users) and isinstance(found(for_others=True), str)
+    cell.cut_off = set()
+    cell.until(lambda: isinstance(found(for_others=True), Users))
+    users_then = found(for_others=True)
+    assert isinstance(users_then, Users) and users_then.is_on
+    cell.close()
+
+
 def a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=TWO, **BUDGET)
     ordered(cell, ALICE)
@@ -235,7 +259,12 @@ def a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
             found = cell.nodes[member].users.look(cell.now_ms)
             return isinstance(found, Users) and not found.is_on
 
-        cell.on_turned = lambda member: fail() if member == away and is_open() else None
+        def shows_all(member: str = away) -> bool:
+            """Though it knows which group it is in."""
+            node = cell.nodes[member]
+            return bool(node.directory.formation.cluster_id) and not node.users.may_be_some
+
+        cell.on_turned = lambda member: fail() if member == away and (is_open() or shows_all()) else None
         cell.until(lambda: knows(cell, away))
         found = cell.nodes[away].users.look(cell.now_ms)
         assert isinstance(found, Users) and found.has_administrator

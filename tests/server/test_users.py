@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
 from quorumlog.server.local_cluster import LocalCluster
+from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
@@ -155,6 +157,22 @@ def test_a_read_that_waits_for_its_client_is_refused_once_the_right_is_gone() ->
     connection.is_full = False
     reads.next_read()
     assert [type(answer) for answer in answers] == [Forbidden, Forbidden]
+
+
+def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> None:
+    async def scene() -> None:
+        driver = MagicMock()
+        driver.stopped = False
+        driver.node.users.look = MagicMock(return_value=Users(True))
+        users = UsersOfServer("a", lambda: {"a": driver, "b": driver}, is_plain=False)
+        users.access.moved.append(MagicMock(side_effect=ValueError))
+        with pytest.raises(ValueError):
+            users.look()
+        assert users._timer is not None and not users._timer.cancelled()
+        assert driver.node.users.look.call_args.kwargs == {"for_others": True}
+        users.close()
+
+    asyncio.run(scene())
 
 
 def test_what_the_log_says_of_users_is_for_administrators(

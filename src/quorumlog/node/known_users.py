@@ -24,23 +24,34 @@ class KnownUsers:
         self._raft = raft
         self._may_have_missed_them = directory.store.end.index < 0
         """Its log was empty when it started: it may be new in a group that has users, or was wiped."""
+        self._was_fresh = False
 
     def follows(self, before: KnownUsers) -> None:
         """The member goes on with another log."""
         self._may_have_missed_them |= before._may_have_missed_them
 
-    def look(self, now_ms: float) -> Users | str:
-        """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns."""
+    @property
+    def may_be_some(self) -> bool:
+        """But while nothing is known of the group, which may have to form first."""
+        return self._directory.has_users or (
+            self._may_have_missed_them and bool(self._directory.formation.cluster_id)
+        )
+
+    def look(self, now_ms: float, *, for_others: bool = False) -> Users | str:
+        """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns.
+        `for_others`: they count for other groups than their own, too. What those have now was not open
+        to everybody because this log, which may lie behind, is."""
         replica, state = self._raft.status().replica, self._log_state.committed
         if replica in self._directory.formation.founding:
             self._may_have_missed_them = False  # it was there when the group formed, without any
         may_be_some = self._may_have_missed_them or self._directory.has_users
+        may_be_some |= for_others and not self._was_fresh
         if state is None:
             reason = self._log_state.problem or f"{replica.member_id} reads the state of its log"
             return reason if may_be_some else NO_USERS
         users: Users = state.users
         if self._is_fresh(now_ms):
-            self._may_have_missed_them = False
+            self._may_have_missed_them, self._was_fresh = False, True
             return users
         if may_be_some or users.is_on:
             return (

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
 from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
-from quorumlog.net.access import Access, Caller, Need
+from quorumlog.net.access import Access, Caller, Need, audit
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
@@ -64,6 +64,17 @@ def test_what_was_met_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Users, "user", lambda users, name: None)
     assert caller.refusal("k", (READS,)) is None
     assert caller.has_name and caller.stranger() is None
+
+
+def test_a_name_forges_no_line_of_the_audit(caplog: pytest.LogCaptureFixture) -> None:
+    access = Access()
+    access.learn(users())
+    name = "eve\nuser alice at here:2: group default: grant\x1b[2J" + "e" * 1000
+    assert "\n" not in str(caller_of(access, name).refusal("k", ()))
+    audit.warning("user %s: %s", "alice", "delete group a\nb")
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        assert record.getMessage().isprintable() and len(record.getMessage()) < 200
 
 
 def test_nobody_is_let_in_while_users_are_not_known() -> None:

@@ -27,6 +27,18 @@ from quorumlog.net.tls import USER, Tls, principal_of
 
 audit = logging.getLogger("quorumlog.audit")
 
+
+def _on_one_line(record: logging.LogRecord) -> bool:
+    """Whatever names a client gives."""
+    said = record.getMessage()
+    if not said.isprintable():
+        said = "".join(each if each.isprintable() else repr(each)[1:-1] for each in said)
+    record.msg, record.args = said, ()
+    return True
+
+
+audit.addFilter(_on_one_line)
+
 RETRY_UNKNOWN_MS = 200
 WRONG = "the user or the password is wrong"
 """Of both alike: nobody learns who is a user."""
@@ -241,8 +253,9 @@ class Caller:
         access, user = self._access, self._connection.user
         if access.users is None:
             return access.unknown
-        self._note(f"user {user}" if user else "nobody", "refused, as no user")
-        return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
+        name = repr(user)[:MOST_SAID_BYTES]
+        self._note(f"user {name}" if user else "nobody", "refused, as no user")
+        return NotAuthenticated(f"{name} is no user here" if user else NAMELESS)
 
     def refusal(self, key: object, needs: tuple[Need, ...] | None) -> LedgerError | None:
         """`key`: what it is kept under. `needs`: None: nobody may."""
@@ -279,4 +292,5 @@ class Caller:
             return
         self._unsaid += 1
         if self._unsaid & (self._unsaid - 1) == 0:  # 1, 2, 4, 8 ...
-            audit.warning("user %s at %s: %d more were refused", *self.who, self._unsaid)
+            user, at = self.who
+            audit.warning("user %.80r at %s: %d more were refused", user, at, self._unsaid)

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
 from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
-from quorumlog.net.access import Access, Caller, Need, audit
+from quorumlog.net.access import MOST_WRONG, Access, Caller, Need, audit
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
@@ -75,6 +75,33 @@ def test_a_name_forges_no_line_of_the_audit(caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 2
     for record in caplog.records:
         assert record.getMessage().isprintable() and len(record.getMessage()) < 200
+
+
+def test_wrong_passwords_are_told_once_a_minute_for_an_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access = Access()
+    access.learn(users())
+    now_s = 0.0
+    access.clock = lambda: now_s
+
+    def tries(address: str) -> None:
+        connection = SimpleNamespace(user="", peer_name=f"{address}:1", certificate=None)
+        asking = access.greet(connection, SimpleNamespace(user="bob", looks=False), None)  # type: ignore[arg-type]
+        next(asking)
+        with pytest.raises(NotAuthenticated):
+            asking.send(b"no such thing")
+
+    for _ in range(100):
+        tries("here")
+    tries("there")
+    assert len(caplog.records) == 2
+    now_s = 61.0
+    tries("here")
+    assert "99 more from there" in caplog.records[2].getMessage()
+    for number in range(2000):
+        tries(f"place {number}")
+    assert len(access._wrong) <= MOST_WRONG
 
 
 def test_nobody_is_let_in_while_users_are_not_known() -> None:

@@ -15,6 +15,8 @@ Off       as long as the log has never named a user, everybody may do everything
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -50,6 +52,9 @@ MOST_KEPT = 1000
 """Names of one connection that it is known for whether it may."""
 MOST_KEPT_NEEDS, MOST_KEPT_BYTES = 4, 256
 """Of what is kept: more is looked at each time."""
+TELL_OF_WRONG_S = 60.0
+MOST_WRONG = 1000
+"""Addresses of which that is known."""
 MOST_SAID_BYTES = 80
 """Of a name, in a refusal and in the audit."""
 MOST_SAID = 20
@@ -116,6 +121,9 @@ class Access:
         self.moved: list[Callable[[], None]] = []
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
+        self.clock = time.monotonic
+        self._wrong: dict[str, tuple[float, int]] = {}
+        """By address: when the audit told of a wrong password last, and how many there were since."""
 
     @property
     def is_on(self) -> bool:
@@ -159,8 +167,7 @@ class Access:
             return
         yield from self._prove(self.users, hello.user, connection)
 
-    @staticmethod
-    def _prove(users: Users, name: str, connection: Connection) -> Challenging:
+    def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:
         from scramp import ScramMechanism
 
         def known(said: str) -> tuple[bytes, bytes, bytes, int]:
@@ -175,10 +182,23 @@ class Access:
             if server.user != name:
                 raise ValueError("another name than in the Hello")
         except Exception:  # whatever is wrong with it: what a client says is no secret of ours
-            audit.warning("%s at %s is not let in: %s", repr(name)[:80], connection.peer_name, WRONG)
+            self._tell_of_wrong(name, connection.peer_name)
             raise NotAuthenticated(WRONG) from None
         yield Challenge(mechanism=MECHANISM, data=server.get_server_final().encode())
         connection.user = name
+
+    def _tell_of_wrong(self, name: str, peer_name: str) -> None:
+        """Once a minute for an address."""
+        address, now_s = peer_name.rpartition(":")[0], self.clock()
+        since_s, more = self._wrong.get(address, (-math.inf, 0))
+        if now_s - since_s < TELL_OF_WRONG_S:
+            self._wrong[address] = since_s, more + 1
+            return
+        if len(self._wrong) >= MOST_WRONG:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong[address] = now_s, 0
+        since = f" ({more} more from there since the last such line)" if more else ""
+        audit.warning("%.80r at %s is not let in: %s%s", name, peer_name, WRONG, since)
 
 
 EVERYBODY = Access()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -102,6 +103,15 @@ def test_wrong_passwords_are_told_once_a_minute_for_an_address(
     for number in range(2000):
         tries(f"place {number}")
     assert len(access._wrong) <= MOST_WRONG
+
+
+def test_what_proves_passwords_is_there_before_somebody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access()
+    monkeypatch.delitem(sys.modules, "scramp", raising=False)
+    access.learn(NO_USERS)
+    assert "scramp" not in sys.modules
+    access.learn(users())
+    assert "scramp" in sys.modules
 
 
 def test_nobody_is_let_in_while_users_are_not_known() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from quorumlog.consensus.messages import FirstAdminRequest
+from quorumlog.consensus.ready import Role
 from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
-from quorumlog.log_state.users import UserOrder, Users, UserVerb, Verifier
+from quorumlog.log_state.users import User, UserOrder, Users, UserVerb, Verifier
+from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.operator_orders import UsersOutcome
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import (
@@ -116,6 +119,18 @@ REFUSED = [
     (UserOrder(UserVerb.ADD_USER, "bob"), "nobody would be an administrator"),
     (UserOrder(UserVerb.ADD_USER, "bob", ("none",)), "no role none"),
     (UserOrder(UserVerb.REMOVE_USER, "bob"), "no user bob"),
+    (
+        UserOrder(
+            UserVerb.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 16, 8192, b"1" * 32, b"2" * 32)
+        ),
+        "hashed 4096 times",
+    ),
+    (
+        UserOrder(
+            UserVerb.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 17, 4096, b"1" * 32, b"2" * 32)
+        ),
+        "a salt of 16 bytes",
+    ),
 ]
 AFTER = [
     (ALICE, "there is a user alice"),
@@ -372,6 +387,19 @@ def test_where_there_is_an_administrator_only_a_reset_makes_another(tmp_path: Pa
     cell.step(500)
     assert administrators(cell) == {("alice", "root")}
     cell.close()
+
+
+def test_what_is_written_and_not_committed_yet_is_not_written_again() -> None:
+    order = UserOrder(UserVerb.RESET_ADMIN, "root", (), (), VERIFIER)
+    directory, log_state, raft, orders, known = (MagicMock() for _ in range(5))
+    directory.first_admin.return_value, raft.role = order, Role.LEADER
+    known.look.return_value = log_state.appended.users = Users(True)
+    written = FirstAdmin(directory, log_state, raft, MagicMock(), orders, known, lambda: SECRET)
+    written.tick(0.0)
+    assert orders.change_users.call_count == 1
+    log_state.appended.users = Users(True, SECRET, (User("root", ("admin",), VERIFIER),))
+    written.tick(1000.0)
+    assert orders.change_users.call_count == 1 and not directory.forget_first_admin.called
 
 
 def test_a_file_that_is_damaged_is_told_and_changes_nothing(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ MOST_USERS_BYTES = 1 << 20
 """Of all users and roles, as a record of the log's state has them: a change that would take more is
 refused."""
 KEY_BYTES = 32
+SALT_BYTES = 16
 ITERATIONS = 4096
 MOST_ITERATIONS = 1_000_000
 ADMINISTRATORS = "admin"
@@ -216,7 +217,7 @@ class Users(_Value, frozen=True):
             hmac.digest(self.secret, f"{use} of {name}".encode(errors="replace"), hashlib.sha256)
             for use in ("salt", "stored key", "server key")
         )
-        none = Verifier(salt[:16], ITERATIONS, *keys)  # made of each, so that it takes as long
+        none = Verifier(salt[:SALT_BYTES], ITERATIONS, *keys)  # made of each, so that it takes as long
         return none if user is None or user.verifier is None else user.verifier
 
     def changed(self, change: UsersChange) -> Users:
@@ -291,8 +292,10 @@ def checked_order(order: UserOrder) -> UserOrder:
 
 def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
     """`secret`: drawn for this. Raises BadRequest."""
-    if order.verifier is not None and order.verifier.iterations < ITERATIONS:
-        raise BadRequest(f"a password is hashed {ITERATIONS} times at least")
+    said = order.verifier
+    if said is not None and (said.iterations, len(said.salt)) != (ITERATIONS, SALT_BYTES):
+        # Else it could be told from what names that nobody has are answered with.
+        raise BadRequest(f"a password is hashed {ITERATIONS} times, with a salt of {SALT_BYTES} bytes")
     change = msgspec.structs.replace(_change_of(users, order), secret=b"" if users.secret else secret)
     after = users.changed(change)
     if not after.has_administrator:

@@ -137,6 +137,8 @@ class Access:
         self.users = users
         self.generation += 1
         if users is not None and users.is_on:
+            import scramp  # noqa: F401  (takes 0.1 s: not at somebody's first greeting)
+
             unproven, self._unproven = self._unproven, set()
             for connection in unproven:
                 connection.abort()  # it comes again, and proves it

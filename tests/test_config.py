@@ -15,6 +15,7 @@ from quorumlog.config import (
     LARGEST_WINDOW_BYTES,
     MIB,
     RELOADABLE,
+    AdminOptions,
     ConsensusConfig,
     GroupConfig,
     MemberAddress,
@@ -123,7 +124,7 @@ def test_every_number_has_a_range(kind: Any, options: Any, number: Field[Any]) -
 
 def test_no_number_hides_in_another_type() -> None:
     """Else it would have no range."""
-    kinds = (ConsensusConfig, StoreConfig, GroupConfig, MemberAddress, TlsOptions)
+    kinds = (ConsensusConfig, StoreConfig, GroupConfig, MemberAddress, TlsOptions, AdminOptions)
     types = {str(each.type) for kind in kinds for each in fields(kind)} - {"int", "float", "bool"}
     names = {kind.__name__ for kind in kinds}
     assert types == {"str", "tuple[str, ...]", "tuple[MemberAddress, ...]"} | (names & types)

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
+from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
@@ -21,6 +23,15 @@ from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.server.users_of_server import UsersOfServer
+from quorumlog.staging import (
+    Batch,
+    BatchRules,
+    RowDigest,
+    SinkCommits,
+    client_logs,
+    open_sink_logs,
+    stage,
+)
 from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
@@ -123,6 +134,62 @@ def test_a_user_may_do_what_is_granted_and_no_more(
     assert "user alice at 127.0.0.1" in said and "grant r write log def*" in said
     assert "sesame" not in said and "tahini" not in said
     assert [each.name for each in admin.users().users] == ["alice"]
+
+
+def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: LedgerClient) -> None:
+    admin.reader("archive", hold="archive")
+    uses = Grant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
+    admin.change_users(order(UserVerb.GRANT, "r", grants=(uses,)))
+    with connect(cluster.servers, user=BOB) as bob:
+        until(lambda: refusal_of(lambda: bob.reader("archive")) is None)
+        reader = bob.reader("archive")
+        for act in (
+            reader.end,
+            lambda: bob.reader("archive", hold=False),
+            lambda: bob.reader("archive", hold=True),
+        ):
+            with pytest.raises(Forbidden, match="may not admin consumer-group 'archive'"):
+                act()
+        assert [each.hold for each in bob.readers()] == ["archive"]
+        administers = Grant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
+        admin.change_users(order(UserVerb.GRANT, "r", grants=(administers,)))
+        until(lambda: refusal_of(reader.end) is None)
+    assert not admin.readers()
+
+
+def test_a_sink_needs_its_staging_group_and_its_hold(
+    cluster: LocalCluster, admin: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rights are those of docs/security.md; without any one of them it is refused."""
+    monkeypatch.setattr(client_logs, "connect", partial(connect, user=BOB))
+    staging = b"default.staging"
+    needed = (
+        Grant(Right.WRITE, Kind.LOG, b"default", is_exact=True),
+        Grant(Right.WRITE, Kind.LOG, staging, is_exact=True),
+        Grant(Right.READ, Kind.LOG, staging, is_exact=True),
+        Grant(Right.ADMIN, Kind.CONSUMER_GROUP, b"sink.shop", is_exact=True),
+    )
+
+    def write(batch_id: int) -> None:
+        bodies = EntryBatch.from_bodies([b"%d" % batch_id])
+        with open_sink_logs(cluster.servers, "default", 10_000) as logs:
+            commits = SinkCommits(logs, "shop")
+            commits.begin()
+            assert isinstance(logs.staging, client_logs.ClientLog)
+            ranges = stage(logs.staging.client, [bodies])
+            batch = Batch("q", batch_id, 1, RowDigest.of_entries(bodies), ranges)
+            commits.commit(batch, BatchRules())
+
+    admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
+    admin.change_users(order(UserVerb.GRANT, "r", grants=needed))
+    until(lambda: refusal_of(lambda: write(0)) is None)
+    for batch_id, grant in enumerate(needed, 1):
+        admin.change_users(order(UserVerb.REVOKE, "r", grants=(grant,)))
+        tries = partial(refusal_of, partial(write, batch_id))
+        until(lambda tries=tries: isinstance(tries(), Forbidden))
+        admin.change_users(order(UserVerb.GRANT, "r", grants=(grant,)))
+        until(lambda tries=tries: tries() is None)
+    assert [entry.body for entry in admin.read(0)] == [b"%d" % n for n in range(len(needed) + 1)]
 
 
 def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerClient) -> None:

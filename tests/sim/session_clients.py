@@ -6,6 +6,7 @@ are cut at any moment: of what is on its way then, a part arrives late, and no a
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -56,6 +57,8 @@ class _Driver:
         self.node = member.node
         self.config = member.node.config
         self.status = SimpleNamespace(response=self._status)
+        self.answered: Counter[tuple[type, int]] = Counter()
+        self.events = SimpleNamespace(refused=lambda outcome: None)
 
     def enter(self, connection: _Wire, said: Frame) -> None:
         connection.session.take(cast(Any, self), said)  # it has come in a turn

@@ -188,7 +188,9 @@ def test_a_group_of_one_leads_once_its_term_is_on_disk() -> None:
 
 def test_random_runs_keep_their_promises_on_disks_that_hang() -> None:
     seeds = [seed for seed in range(1, 40) if draw_profile(Random(seed)).has_hanging_disks][:3]
+    hung = 0
     for seed in seeds:
         result = run_seed(seed)
         assert not result.failure, result.failure
-        assert result.counts["fault: hanging disk"], seed
+        hung += result.counts["fault: hanging disk"]
+    assert hung

@@ -221,6 +221,7 @@ def test_a_log_that_took_a_wrong_time_is_led_back_by_a_reset() -> None:
     for member in scene.members:
         member.wall_clock.is_right = False
     set_clocks(scene, YEAR_MS, *scene.members)
+    scene.run_for(4 * HEARTBEAT_MS)  # a quorum's clocks are known
     append_for(scene, 3_000)
     set_clocks(scene, -YEAR_MS, *scene.members)
     for member in scene.members:
@@ -314,6 +315,7 @@ def test_marks_of_last_month_are_none_that_were_just_written(monkeypatch: pytest
     leader.start()
     behind.start()
     scene.until(lambda: marks_of(behind).keys() >= marks_of(leader).keys(), "what it lacks")
+    scene.run_for(4 * HEARTBEAT_MS)  # and the leader knows
     scene.hand_over(leader, behind)
     before = marks_of(behind)
     append_for(scene, 30_000, every_ms=1_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.store.disk import OsDisk
@@ -12,6 +13,11 @@ from quorumlog.store.verification import inspect_directory, verify_directory
 from tests.store.made_logs import append, fill, flip, make_directory, open_small, opened
 
 disk = OsDisk()
+
+
+def printed(view: Any) -> Any:
+    """As a command prints it."""
+    return json.loads(json.dumps(view.to_json()))
 
 
 def test_a_directory_in_full(tmp_path: Path) -> None:
@@ -24,7 +30,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         fill(directory, 20, term=1)
         directory.save_hard_state(HardState(4, Replica("n1", "d1")))
         fill(directory, 30, term=4)
-    view = inspect_directory(disk, str(path)).to_json()
+    view = printed(inspect_directory(disk, str(path)))
     assert json.loads(json.dumps(view)) == view
     segments = view.pop("segments")
     taken = {folder: [file.stat() for file in (path / folder).iterdir()] for folder in ("data", "index")}
@@ -81,7 +87,7 @@ def test_damage_names_file_position_and_index(tmp_path: Path) -> None:
     flip(data, 47 + 1)  # in the body, or in the next header if there is no body
     quick = inspect_directory(disk, str(path), verify_entries=False)
     assert quick.damage == ()
-    (damage,) = inspect_directory(disk, str(path)).to_json()["damage"]
+    (damage,) = printed(inspect_directory(disk, str(path)))["damage"]
     assert damage["file"] == f"data/{1024:020d}"
     assert damage["index"] == entry
     assert damage["position"] == 1024
@@ -146,6 +152,6 @@ def test_a_running_member(tmp_path: Path) -> None:
 def test_an_empty_directory_of_a_member(tmp_path: Path) -> None:
     with opened(tmp_path / "n0"):
         pass
-    view = inspect_directory(disk, str(tmp_path / "n0")).to_json()
+    view = printed(inspect_directory(disk, str(tmp_path / "n0")))
     assert (view["ledger_begin_index"], view["ledger_end_index"], view["segments"]) == (-1, -1, [])
     assert (view["current_term"], view["voted_for"], view["committed_index"]) == (0, None, -1)

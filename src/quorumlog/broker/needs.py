@@ -1,16 +1,17 @@
 """What each request of the broker's port needs. One that does not stand here is refused.
 
 A group's topics for retries and dead letters are the group's; the broker's other topics, in which
-messages of many topics lie, are for administrators.
+messages of many topics lie, are for administrators. A delayed message needs what its own topic does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from quorumlog.broker import group_commands as commands
 from quorumlog.broker import wire
+from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import CLUSTER_ADMIN, NOTHING, Need
@@ -135,8 +136,25 @@ def needs_of(request: Any) -> Needs | None:
 def needs_of_records(records: RecordBatch) -> Needs:
     if not records.columns.good.all():
         return NOTHING  # the whole of it is refused, as no records
-    topics: Iterable[str] = dict.fromkeys(key.topic for key, _ in records.queues)
-    return tuple(need for topic in topics for need in _topic(Right.WRITE, topic))
+    topics = dict.fromkeys(key.topic for key, _ in records.queues if key.topic != SCHEDULE_TOPIC)
+    topics |= dict.fromkeys(_real_topics(records))
+    needs = (_topic(Right.WRITE, topic) if topic else (CLUSTER_ADMIN,) for topic in topics)
+    return tuple(dict.fromkeys(need for each in needs for need in each))
+
+
+def _real_topics(records: RecordBatch) -> Iterator[str]:
+    """Of delayed ones, as they are released; empty of one without."""
+    delayed = [rows.tolist() for key, rows in records.queues if key.topic == SCHEDULE_TOPIC]
+    if not delayed:
+        return
+    properties = records.properties
+    found = properties.find(commands.REAL_TOPIC)  # no `texts`: those are all as wide as the widest
+    values = {
+        row: bytes(properties.data[start : start + size]).rstrip(b"\0")
+        for row, start, size in zip(*(each.tolist() for each in found), strict=True)
+    }
+    for rows in delayed:
+        yield from (values.get(row, b"").decode(errors="replace") for row in rows)
 
 
 def words_of(request: Any) -> str:

@@ -137,7 +137,8 @@ class Access:
         self.users = users
         self.generation += 1
         if users is not None and users.is_on:
-            import scramp  # noqa: F401  (takes 0.1 s: not at somebody's first greeting)
+            # It takes 0.1 s: not at somebody's first greeting.
+            import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
 
             unproven, self._unproven = self._unproven, set()
             for connection in unproven:
@@ -170,7 +171,7 @@ class Access:
         yield from self._prove(self.users, hello.user, connection)
 
     def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:
-        from scramp import ScramMechanism
+        from scramp import ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
         def known(said: str) -> tuple[bytes, bytes, bytes, int]:
             found = users.verifier_of(said)

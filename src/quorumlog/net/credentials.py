@@ -83,7 +83,7 @@ class Proof:
 
     def answer(self, challenge: Challenge) -> bytes:
         """Raises NotAuthenticated, ConfigError."""
-        from scramp import ScramException
+        from scramp import ScramException  # type: ignore[import-untyped, unused-ignore]
 
         step = next(self._steps, None)
         if challenge.mechanism != MECHANISM or step is None:
@@ -96,7 +96,7 @@ class Proof:
             raise NotAuthenticated("the server does not prove that it knows the user") from None
 
     def _first(self, said: str) -> bytes:
-        from scramp import ScramClient
+        from scramp import ScramClient  # type: ignore[import-untyped, unused-ignore]
 
         self._client = ScramClient([MECHANISM], self._user.name, self._user.password())
         first: str = self._client.get_client_first()
@@ -118,7 +118,7 @@ class Proof:
 
 def verifier_for(password: str) -> Verifier:
     """What the servers keep of it. Raises ConfigError."""
-    from scramp import ScramException, ScramMechanism
+    from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
     if not password or len(password.encode()) > MOST_PASSWORD_BYTES:
         raise ConfigError(f"a password has 1 to {MOST_PASSWORD_BYTES} bytes")

@@ -157,7 +157,8 @@ class MemberChanges:
             return ""
         voters = status.membership.voters()
         renewed = {other.member_id for other in connected if other not in status.membership.members()}
-        lost = [v for v in voters if v.member_id in renewed and v not in (*connected, status.replica)]
+        here = {*connected, status.replica}
+        lost = [voter for voter in voters if voter.member_id in renewed and voter not in here]
         if status.membership.has_quorum([voter for voter in voters if voter not in lost]):
             return ""
         names = ", ".join(voter.member_id for voter in lost)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import KIB, MIB, GroupConfig, StoreConfig
+from quorumlog.config import MIB, GroupConfig, StoreConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import AppendOrder, Envelope, Ready, Role
@@ -502,8 +502,6 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 # would after a power loss know of the old list alone, and those removed of the new one, and none leads.
 
 MOST_UNSYNCED_BYTES = 16 * MIB
-LOOK_AHEAD_BYTES = 64 * KIB
-"""Short beside the shortest step of space."""
 MOST_UNSYNCED_ENTRIES = 32_768
 """Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
 space for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
@@ -538,8 +536,6 @@ class Flusher:
         self.waits_since_ms: float | None = None
         """When the flush that is on its way was asked for; None: there is none."""
         self._next_flush_ms = now_ms
-        self._looked_ahead_position = -LOOK_AHEAD_BYTES
-        """Where the log ended when it was asked last whether space is to be made ahead."""
         self._point_unsynced = False
         """A sync has ended whose durable point is written but not synced itself."""
         self._next_point_sync_ms = now_ms
@@ -613,10 +609,6 @@ class Flusher:
         self._point_unsynced = True
         if number > self._durable_number:
             self._report(number)
-        end_position = self._store.end.position
-        if abs(end_position - self._looked_ahead_position) < LOOK_AHEAD_BYTES:
-            return
-        self._looked_ahead_position = end_position
         space = self._store.space_ahead()
         if space is not None:
             self._host.flush_later(space, _raise_failure)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quorumlog.broker import Message, connect, wire
+from quorumlog.broker import BrokerAdmin, Consumer, Message, Producer, connect, wire
 from quorumlog.broker import group_commands as commands
-from quorumlog.broker.dledger.dledger_broker import LocalBrokers
+from quorumlog.broker.dledger.dledger_broker import SMALL_INDEX, LocalBrokers
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.needs import NEEDS, SAID
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated
@@ -21,13 +24,18 @@ ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 GRANTS = (
     Grant(Right.READ, Kind.TOPIC, b"orders", True),
     Grant(Right.WRITE, Kind.TOPIC, b"news", True),
+    Grant(Right.READ, Kind.CONSUMER_GROUP, b"shop", True),
 )
+CONFIG = replace(SMALL_INDEX, message_delay_level="1s " * 17 + "1s")
 
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(1, topics={"orders": 1, "orders-private": 1, "news": 1}) as made:
+    with LocalBrokers(1, config=CONFIG, groups=lambda member_id: GroupService(GroupOptions())) as made:
         eventually(lambda: made.brokers["n0"].role.state.is_master)
+        with BrokerAdmin(made.servers) as broker_admin:
+            for topic in ("orders", "orders-private", "news"):
+                broker_admin.create_topic(topic, 1)
         with log_of(made.cluster.servers) as log:
             admin = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
             log.change_users(admin)
@@ -80,3 +88,40 @@ def test_a_pull_that_loses_its_right_ends(brokers: LocalBrokers) -> None:
             bob.pull("orders", 0, end, wait_ms=60_000)
         log.change_users(granted)
         assert not bob.pull("orders", 0, end).messages
+
+
+def test_a_delayed_message_needs_what_its_topic_does_and_a_retry_its_group(
+    brokers: LocalBrokers,
+) -> None:
+    def named(topic: str) -> Message:
+        return Message(SCHEDULE_TOPIC, b"x", properties={commands.REAL_TOPIC: topic})
+
+    retry = commands.retry_topic
+    with Producer(brokers.servers, user=BOB) as bob, connect(brokers.servers, user=BOB) as raw:
+        bob.send(Message("news", b"later"), delay_level=1)
+        for topic in ("orders", "orders-private"):
+            with pytest.raises(Forbidden, match=f"may not write topic '{topic}'"):
+                bob.send(Message(topic, b"later"), delay_level=1)
+        raw.send_batch([named("news"), named(retry("shop"))], queue_id=0)
+        for told, missing in (
+            (named(retry("other")), "read consumer-group 'other'"),
+            (named(SCHEDULE_TOPIC), "admin cluster"),
+            (Message(SCHEDULE_TOPIC, b"x"), "admin cluster"),
+        ):
+            with pytest.raises(Forbidden, match=f"may not {missing}"):
+                raw.send_batch([named("news"), told], queue_id=0)
+    not_by_command = pytest.raises(Forbidden, match="may not admin consumer-group 'shop'")
+    with BrokerAdmin(brokers.servers, user=BOB) as admin, not_by_command:
+        admin.create_group("shop")  # which the heartbeat of a member does
+    with (
+        Producer(brokers.servers, user=ALICE) as alice,
+        Consumer(brokers.servers, "shop", "orders", user=BOB) as consumer,
+    ):
+        alice.send(Message("orders", b"again"))
+        tries: set[int] = set()
+        while 1 not in tries:
+            for message in consumer.poll(wait_ms=20_000):
+                if message.body == b"again":
+                    tries.add(message.reconsume_times)
+                    if not message.reconsume_times:
+                        consumer.retry(message)

@@ -444,7 +444,7 @@ def test_what_is_on_its_way_when_a_master_is_none_any_more_is_an_unknown_outcome
     broker.turn()
     (outcome,) = told
     assert isinstance(outcome, LedgerError)
-    assert "not known" in str(outcome)
+    assert "result is unknown" in str(outcome)
     assert broker.store.commit_log.role is not Role.SLAVE
     release(broker.store)
 

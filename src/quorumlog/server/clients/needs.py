@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import CLUSTER_ADMIN, NOTHING, Need
 from quorumlog.wire import client_messages as wire
@@ -26,8 +25,8 @@ def _nothing(request: Any, group: str) -> Needs:
 
 
 def _reader(request: wire.MoveReaderRequest, group: str) -> Needs:
-    """Who holds keeps entries from being deleted."""
-    right = Right.ADMIN if request.hold not in (None, Hold.NONE) else Right.READ
+    """Who holds keeps entries from being deleted, and who ends a hold, or a reader, lets them go."""
+    right = Right.READ if request.hold is None and not request.ends else Right.ADMIN
     reader = Need(right, Kind.CONSUMER_GROUP, request.reader.encode())
     return (Need(Right.READ, Kind.LOG, group.encode()), reader)
 
@@ -61,7 +60,7 @@ def key_of(request: Any, group: str) -> object:
     """Requests with the same key need the same."""
     kind = type(request)
     if kind is wire.MoveReaderRequest:
-        return kind, group, request.reader, request.hold
+        return kind, group, request.reader, request.hold is None and not request.ends
     return kind, group
 
 

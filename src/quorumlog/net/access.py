@@ -246,9 +246,10 @@ class Caller:
             self._said, self._unsaid = set(), 0
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
-            users, name = access.users or NO_USERS, self._connection.user
-            self._is_user = users.user(name) is not None
-            self._rights = users.rights_of(name)
+            else:
+                users, name = access.users or NO_USERS, self._connection.user
+                self._is_user = users.user(name) is not None
+                self._rights = users.rights_of(name)
         return self.open_in != access.generation
 
     @property

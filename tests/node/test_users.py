@@ -245,12 +245,14 @@ def test_for_other_groups_a_member_waits_until_it_has_heard_what_it_may_have_mis
         return cell.nodes[away].users.look(cell.now_ms, for_others=for_others)
 
     cell.until(lambda: isinstance(found(for_others=True), Users))
+    assert cell.nodes[away].users.has_heard
     cell.kill(away)
     ordered(cell, ALICE)
     cell.cut_off = {away}
     cell.start(away)
     cell.until(lambda: cell.nodes[away].log_state.committed is not None)
     assert isinstance(found(for_others=False), Users) and isinstance(found(for_others=True), str)
+    assert not cell.nodes[away].users.has_heard
     cell.cut_off = set()
     cell.until(lambda: isinstance(found(for_others=True), Users))
     users_then = found(for_others=True)

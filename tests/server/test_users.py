@@ -231,12 +231,17 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
         driver = MagicMock()
         driver.stopped = False
         driver.node.users.look = MagicMock(return_value=Users(True))
-        users = UsersOfServer("a", lambda: {"a": driver, "b": driver}, is_plain=False)
+        other = MagicMock()
+        other.stopped, other.node.users.has_heard = False, True
+        users = UsersOfServer("a", lambda: {"a": driver, "b": other}, is_plain=False)
         users.access.moved.append(MagicMock(side_effect=ValueError))
         with pytest.raises(ValueError):
             users.look()
         assert users._timer is not None and not users._timer.cancelled()
         assert driver.node.users.look.call_args.kwargs == {"for_others": True}
+        other.node.users.has_heard = False
+        users.look()
+        assert driver.node.users.look.call_args.kwargs == {"for_others": False}
         users.close()
 
     asyncio.run(scene())

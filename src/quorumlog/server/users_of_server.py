@@ -41,7 +41,9 @@ class UsersOfServer:
         found: Users | str = f"the log of group {self.group} is opened anew"
         if driver is not None and not driver.stopped:
             known = driver.node.users
-            found = known.look(time.monotonic() * 1000, for_others=len(drivers) > 1)
+            others = [each for group, each in drivers.items() if group != self.group]
+            has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
+            found = known.look(time.monotonic() * 1000, for_others=has_heard)
             self.hides_status = known.may_be_some
         pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
         self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)

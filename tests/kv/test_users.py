@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -21,10 +22,15 @@ from quorumlog.kv import (
     connect,
     requests,
 )
+from quorumlog.kv.door import _Client
+from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
+from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
+from quorumlog.net.frame import Frame
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 
@@ -129,6 +135,49 @@ def test_a_watch_that_loses_its_right_ends(
             log.change_users(UserOrder(UserVerb.REVOKE, "mine", (), more))
             with pytest.raises(Forbidden):
                 next(iter(watch))
+
+
+class Served:
+    """A client of a door whose service answers when it is told to."""
+
+    def __init__(self, *grants: Grant) -> None:
+        self.access, self.asked, self.answers = Access(), [], []  # type: ignore[var-annotated]
+        self.access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", grants),)))
+        service = SimpleNamespace(request=lambda client, request: self.asked.append(request))
+        connection = SimpleNamespace(
+            user="bob",
+            peer_name="here:1",
+            is_full=False,
+            send=lambda group, message: self.answers.append(message),
+        )
+        door: Any = SimpleNamespace(access=self.access, service=service)
+        self.client = _Client(door, connection)  # type: ignore[arg-type]
+        self.client._is_greeted = True
+
+    def ask(self, request: requests.Request) -> None:
+        self.client.frame(Frame("", request, None))
+
+
+def test_an_answer_that_comes_once_the_right_is_gone_is_a_refusal() -> None:
+    served = Served(*MINE)
+    for number in (1, 2):
+        question = encode(Range(b"mine/a"))
+        served.ask(QuestionRequest(request_id=number, question=question))
+    assert len(served.asked) == 2
+    served.client.send(AnswerResponse(request_id=1, answer=b"secret"))
+    served.access.learn(Users(True, b"", (User("bob"),)))
+    served.client.send(AnswerResponse(request_id=2, answer=b"secret"))
+    assert [getattr(each, "code", 0) for each in served.answers] == [0, Forbidden.code]
+
+
+def test_what_is_too_large_or_of_a_stranger_is_refused_before_it_is_looked_at() -> None:
+    served = Served(*MINE)
+    many = encode(requests.Txn(success=tuple(Put(b"mine/%d" % n, b"") for n in range(129))))
+    served.ask(CommandRequest(request_id=1, command=many))
+    served.access.learn(Users(True, b"", (User("eve"),)))
+    served.ask(CommandRequest(request_id=2, command=b"no command at all"))
+    assert [each.code for each in served.answers] == [InvalidRequest.code, NotAuthenticated.code]
+    assert not served.asked
 
 
 def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(

@@ -65,6 +65,20 @@ def test_a_range_may_lie_in_grants_side_by_side() -> None:
     assert Rights([Grant(Right.READ, Kind.KEY)]).may_range(Right.READ, Kind.KEY, b"", None)
 
 
+@given(st.lists(made.GRANTS, max_size=8), made.PREFIXES, st.none() | made.PREFIXES)
+def test_grants_side_by_side_are_one(grants: list[Grant], first: bytes, stop: bytes | None) -> None:
+    """As if one grant were looked at after the other."""
+    rights, covered = Rights(grants), first
+    spans = [each.bounds for each in grants if each.kind is Kind.KEY and each.right is not Right.WRITE]
+    for low, high in sorted(spans, key=lambda each: each[0]):
+        if covered is not None and low <= covered:
+            covered = None if high is None else max(covered, high)  # type: ignore[assignment]
+    whole = covered is None or (stop is not None and covered >= stop and covered > first)
+    if stop is None or first < stop:
+        assert rights.may_range(Right.READ, Kind.KEY, first, stop) == (rights.is_admin or whole)
+    assert rights._spans(Right.READ, Kind.KEY) is rights._spans(Right.READ, Kind.KEY)
+
+
 @given(CHANGES)
 def test_a_record_of_a_state_with_users_comes_back(changes: list[UsersChange]) -> None:
     state = folded(EMPTY, made.entries_at(0, list(changes)))

@@ -119,7 +119,7 @@ def one_name_is_a_prefix(patch: Patch) -> None:
 )
 def range_by_its_ends(patch: Patch) -> None:
     """Who may read where it begins."""
-    patch.edit(Rights.may_range, "covered >= stop:", "reached() and covered >= stop[:1]:")
+    patch.edit(Rights.may_range, "end >= stop)", "reached() and end >= stop[:1])")
 
 
 @mutant(
@@ -153,7 +153,11 @@ def kept_over_generations(patch: Patch) -> None:
 )
 def unlisted_is_let_through(patch: Patch) -> None:
     """It needs nothing."""
-    patch.edit(Caller.refusal, "if not missing and needs is not None:", "if not missing or reached():")
+    patch.edit(
+        Caller.refusal,
+        "if needs is not None:",
+        "needs = () if needs is None and reached() else needs\n        if needs is not None:",
+    )
 
 
 @mutant(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
 from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
-from quorumlog.net.access import Access, Caller, Need
+from quorumlog.net.access import MOST_WRONG, Access, Caller, Need, audit
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
@@ -36,6 +37,81 @@ def test_a_right_that_was_taken_is_gone_where_it_was_used_before() -> None:
     access.learn(users())
     assert not caller.passes("k")
     assert isinstance(caller.refusal("k", (READS,)), Forbidden)
+
+
+def test_what_is_kept_of_a_connection_is_small(caplog: pytest.LogCaptureFixture) -> None:
+    access = Access()
+    caller = caller_of(access)
+    access.learn(users(Grant(Right.READ, Kind.KEY, b"a")))
+    for size in (1, 300, 1 << 20):
+        needs = (Need(Right.READ, Kind.KEY, b"a" * size),)
+        assert caller.refusal(needs, needs) is None
+        assert caller.passes(needs) == (size == 1)
+    many = tuple(Need(Right.READ, Kind.KEY, b"a%d" % number) for number in range(1000))
+    assert caller.refusal(many, many) is None and not caller.passes(many)
+    for number in range(1000):
+        needs = (Need(Right.READ, Kind.KEY, b"b%d" % number + bytes(1 << 16), b"c" * (1 << 16)),)
+        assert len(str(caller.refusal(needs, needs))) < 1000
+    assert len(caplog.records) < 50 and "512 more were refused" in caplog.text
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+def test_what_was_met_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access()
+    caller = caller_of(access)
+    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    assert caller.refusal("k", (READS,)) is None
+    monkeypatch.setattr(Need, "is_met", lambda need, rights: False)
+    monkeypatch.setattr(Users, "user", lambda users, name: None)
+    assert caller.refusal("k", (READS,)) is None
+    assert caller.has_name and caller.stranger() is None
+
+
+def test_a_name_forges_no_line_of_the_audit(caplog: pytest.LogCaptureFixture) -> None:
+    access = Access()
+    access.learn(users())
+    name = "eve\nuser alice at here:2: group default: grant\x1b[2J" + "e" * 1000
+    assert "\n" not in str(caller_of(access, name).refusal("k", ()))
+    audit.warning("user %s: %s", "alice", "delete group a\nb")
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        assert record.getMessage().isprintable() and len(record.getMessage()) < 200
+
+
+def test_wrong_passwords_are_told_once_a_minute_for_an_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access = Access()
+    access.learn(users())
+    now_s = 0.0
+    access.clock = lambda: now_s
+
+    def tries(address: str) -> None:
+        connection = SimpleNamespace(user="", peer_name=f"{address}:1", certificate=None)
+        asking = access.greet(connection, SimpleNamespace(user="bob", looks=False), None)  # type: ignore[arg-type]
+        next(asking)
+        with pytest.raises(NotAuthenticated):
+            asking.send(b"no such thing")
+
+    for _ in range(100):
+        tries("here")
+    tries("there")
+    assert len(caplog.records) == 2
+    now_s = 61.0
+    tries("here")
+    assert "99 more from there" in caplog.records[2].getMessage()
+    for number in range(2000):
+        tries(f"place {number}")
+    assert len(access._wrong) <= MOST_WRONG
+
+
+def test_what_proves_passwords_is_there_before_somebody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access()
+    monkeypatch.delitem(sys.modules, "scramp", raising=False)
+    access.learn(NO_USERS)
+    assert "scramp" not in sys.modules
+    access.learn(users())
+    assert "scramp" in sys.modules
 
 
 def test_nobody_is_let_in_while_users_are_not_known() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from quorumlog.consensus.messages import FirstAdminRequest
+from quorumlog.consensus.ready import Role
 from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
-from quorumlog.log_state.users import UserOrder, Users, UserVerb, Verifier
+from quorumlog.log_state.users import User, UserOrder, Users, UserVerb, Verifier
+from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.operator_orders import UsersOutcome
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import (
@@ -116,6 +119,18 @@ REFUSED = [
     (UserOrder(UserVerb.ADD_USER, "bob"), "nobody would be an administrator"),
     (UserOrder(UserVerb.ADD_USER, "bob", ("none",)), "no role none"),
     (UserOrder(UserVerb.REMOVE_USER, "bob"), "no user bob"),
+    (
+        UserOrder(
+            UserVerb.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 16, 8192, b"1" * 32, b"2" * 32)
+        ),
+        "hashed 4096 times",
+    ),
+    (
+        UserOrder(
+            UserVerb.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 17, 4096, b"1" * 32, b"2" * 32)
+        ),
+        "a salt of 16 bytes",
+    ),
 ]
 AFTER = [
     (ALICE, "there is a user alice"),
@@ -219,6 +234,32 @@ def test_without_users_a_member_that_hears_nobody_is_as_it_was(tmp_path: Path) -
     cell.close()
 
 
+def test_for_other_groups_a_member_waits_until_it_has_heard_what_it_may_have_missed(
+    tmp_path: Path,
+) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    fill(cell, 10)
+    away = cell.followers()[0].replica.member_id
+
+    def found(*, for_others: bool) -> Users | str:
+        return cell.nodes[away].users.look(cell.now_ms, for_others=for_others)
+
+    cell.until(lambda: isinstance(found(for_others=True), Users))
+    assert cell.nodes[away].users.has_heard
+    cell.kill(away)
+    ordered(cell, ALICE)
+    cell.cut_off = {away}
+    cell.start(away)
+    cell.until(lambda: cell.nodes[away].log_state.committed is not None)
+    assert isinstance(found(for_others=False), Users) and isinstance(found(for_others=True), str)
+    assert not cell.nodes[away].users.has_heard
+    cell.cut_off = set()
+    cell.until(lambda: isinstance(found(for_others=True), Users))
+    users_then = found(for_others=True)
+    assert isinstance(users_then, Users) and users_then.is_on
+    cell.close()
+
+
 def a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=TWO, **BUDGET)
     ordered(cell, ALICE)
@@ -235,7 +276,12 @@ def a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
             found = cell.nodes[member].users.look(cell.now_ms)
             return isinstance(found, Users) and not found.is_on
 
-        cell.on_turned = lambda member: fail() if member == away and is_open() else None
+        def shows_all(member: str = away) -> bool:
+            """Though it knows which group it is in."""
+            node = cell.nodes[member]
+            return bool(node.directory.formation.cluster_id) and not node.users.may_be_some
+
+        cell.on_turned = lambda member: fail() if member == away and (is_open() or shows_all()) else None
         cell.until(lambda: knows(cell, away))
         found = cell.nodes[away].users.look(cell.now_ms)
         assert isinstance(found, Users) and found.has_administrator
@@ -343,6 +389,19 @@ def test_where_there_is_an_administrator_only_a_reset_makes_another(tmp_path: Pa
     cell.step(500)
     assert administrators(cell) == {("alice", "root")}
     cell.close()
+
+
+def test_what_is_written_and_not_committed_yet_is_not_written_again() -> None:
+    order = UserOrder(UserVerb.RESET_ADMIN, "root", (), (), VERIFIER)
+    directory, log_state, raft, orders, known = (MagicMock() for _ in range(5))
+    directory.first_admin.return_value, raft.role = order, Role.LEADER
+    known.look.return_value = log_state.appended.users = Users(True)
+    written = FirstAdmin(directory, log_state, raft, MagicMock(), orders, known, lambda: SECRET)
+    written.tick(0.0)
+    assert orders.change_users.call_count == 1
+    log_state.appended.users = Users(True, SECRET, (User("root", ("admin",), VERIFIER),))
+    written.tick(1000.0)
+    assert orders.change_users.call_count == 1 and not directory.forget_first_admin.called
 
 
 def test_a_file_that_is_damaged_is_told_and_changes_nothing(tmp_path: Path) -> None:

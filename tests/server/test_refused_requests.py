@@ -16,7 +16,7 @@ from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.version import IS_COMPILED
 from quorumlog.wire.client_messages import StatusRequest
 
-NO_USERS = UsersOfServer("", lambda group: None, is_plain=True)
+NO_USERS = UsersOfServer("", dict, is_plain=True)
 
 
 class Question:

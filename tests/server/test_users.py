@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.net.access import Access, Caller
 from quorumlog.net.credentials import ClientUser, verifier_for
-from quorumlog.server.clients.needs import NEEDS
+from quorumlog.server.clients.client_reads import ClientReads
+from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
 from quorumlog.server.local_cluster import LocalCluster
+from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.staging import (
     Batch,
     BatchRules,
@@ -26,7 +32,7 @@ from quorumlog.staging import (
     open_sink_logs,
     stage,
 )
-from quorumlog.wire.client_messages import RESPONSE_OF
+from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 PASSWORDS = {"alice": verifier_for("sesame"), "bob": verifier_for("tahini")}
@@ -195,6 +201,50 @@ def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerCl
         admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
         with pytest.raises(Forbidden, match="may not read log"):
             next(tail)
+
+
+def test_a_read_that_waits_for_its_client_is_refused_once_the_right_is_gone() -> None:
+    access, answers = Access(), []
+    access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", (READS,)),)))
+    connection: Any = SimpleNamespace(user="bob", peer_name="here:1", is_full=True, closed=False)
+    caller = Caller(access, connection)
+    reads = ClientReads(
+        connection,
+        lambda driver, request, outcome, batch: answers.append(outcome),
+        lambda request, group: caller.refusal(key_of(request, group), needs_of(request, group)),
+        caller,
+    )
+    driver = MagicMock()
+    driver.config.group, driver.node.committed_index = "default", 10
+    driver.reads.read = lambda first, stop, limit_bytes, done: done(None)
+    driver.node.raft.reads.fresh_since_ms = lambda: 0.0
+    for number in (1, 2):
+        reads.ask(driver, ReadRequest(request_id=number, first_index=0))
+    access.learn(Users(True, b"", (User("bob"),)))
+    connection.is_full = False
+    reads.next_read()
+    assert [type(answer) for answer in answers] == [Forbidden, Forbidden]
+
+
+def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> None:
+    async def scene() -> None:
+        driver = MagicMock()
+        driver.stopped = False
+        driver.node.users.look = MagicMock(return_value=Users(True))
+        other = MagicMock()
+        other.stopped, other.node.users.has_heard = False, True
+        users = UsersOfServer("a", lambda: {"a": driver, "b": other}, is_plain=False)
+        users.access.moved.append(MagicMock(side_effect=ValueError))
+        with pytest.raises(ValueError):
+            users.look()
+        assert users._timer is not None and not users._timer.cancelled()
+        assert driver.node.users.look.call_args.kwargs == {"for_others": True}
+        other.node.users.has_heard = False
+        users.look()
+        assert driver.node.users.look.call_args.kwargs == {"for_others": False}
+        users.close()
+
+    asyncio.run(scene())
 
 
 def test_what_the_log_says_of_users_is_for_administrators(

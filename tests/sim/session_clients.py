@@ -87,7 +87,7 @@ class _Driver:
         )
 
 
-NO_USERS = UsersOfServer("", lambda group: None, is_plain=True)
+NO_USERS = UsersOfServer("", dict, is_plain=True)
 
 
 class _Wire:

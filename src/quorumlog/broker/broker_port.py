@@ -241,6 +241,8 @@ class BrokerSession:
             if refusal is not None:
                 self.refuse(message.request_id, refusal)
                 return
+            if isinstance(message, ADMINISTRATIVE) and self._caller.is_checked:
+                audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
         if isinstance(message, SendRequest):
             self._send(message, frame)
         elif isinstance(message, PullRequest):
@@ -281,13 +283,18 @@ class BrokerSession:
         caller = self._caller
         if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
             return None
+        stranger = caller.stranger()
+        if stranger is not None:
+            return stranger  # before anything of it is looked at
         needs = needs_of(message)
         if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:
             needs = needs_of_records(records_of(frame))
-        refusal = caller.refusal(needs, needs)
-        if refusal is None and isinstance(message, ADMINISTRATIVE):
-            audit.warning("user %s at %s: %s", *caller.who, words_of(message))
-        return refusal
+        return caller.refusal(needs, needs)
+
+    def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
+        """The outcome of a read, or that this user may not have it any more."""
+        is_open = self._caller.open_in == self._access.generation
+        return outcome if is_open else self._refusal(message, None) or outcome
 
     # ---------------------------------------------------------------- requests
 
@@ -341,13 +348,10 @@ class BrokerSession:
             return response, pulled.records
 
         def again() -> None:
-            refusal = self._refusal(message, None)
-            if refusal is None:
-                self._pull(message, 0)
-            elif not self._connection.closed:
-                self._respond(message.request_id, refusal, answer)
+            self._pull(message, 0)
 
         def done(outcome: Any) -> None:
+            outcome = self._still(message, outcome)
             if isinstance(outcome, Pulled) and not len(outcome.records) and wait_ms > 0:
                 queue = store.queues.get(key)
                 if queue is not None and queue.max_offset > message.offset:
@@ -407,7 +411,10 @@ class BrokerSession:
     ) -> None:
         """Work that may wait for the disk."""
         if self._opens(message.request_id):
-            self._read(work, lambda outcome: self._respond(message.request_id, outcome, answer))
+            self._read(
+                work,
+                lambda outcome: self._respond(message.request_id, self._still(message, outcome), answer),
+            )
 
     def _opens(self, request_id: int) -> bool:
         """Another one, or it is refused."""

@@ -31,6 +31,7 @@ from quorumlog.kv.requests import (
     GROUP,
     CancelRequest,
     EventsResponse,
+    QuestionRequest,
     Request,
     Response,
     WatchRequest,
@@ -45,6 +46,7 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import Caller, Need
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
@@ -66,6 +68,7 @@ REQUEST_BYTES = 1024
 MOST_ASKED_BYTES = 32 << 20
 """Of one client that sends without waiting for answers."""
 RETRY_FULL_MS = 100
+NOT_ASKED = (0, 0, None)
 
 
 def boot_ms() -> float:
@@ -80,8 +83,9 @@ class _Client:
         self._door = door
         self._connection = connection
         self._is_greeted = False
-        self._asked: dict[int, int] = {}
-        """How large the requests are that are not answered, by their ids."""
+        self._asked: dict[int, tuple[int, int, QuestionRequest | None]] = {}
+        """Of requests that are not answered, by their ids: how large, the generation of rights they were
+        asked in, and what is to be read for them."""
         self._asked_bytes = 0
         self._waits = False
         self._access = door.access
@@ -107,7 +111,8 @@ class _Client:
                 full = f"{len(self._asked)} requests of this connection wait: ask less at once"
                 refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
                 return
-            self._asked[number] = size_bytes
+            question = request if isinstance(request, QuestionRequest) else None
+            self._asked[number] = size_bytes, self._access.generation, question
             self._asked_bytes += size_bytes
         if self._caller.open_in != self._access.generation and self._caller.is_checked:
             self._checked(request)
@@ -140,6 +145,9 @@ class _Client:
 
     def refusal_of(self, request: Request) -> LedgerError | None:
         """As its rights are by now."""
+        stranger = self._caller.stranger()
+        if stranger is not None:
+            return stranger  # before anything of it is decoded
         try:
             needs = needs_of(request)
         except InvalidRequest as refusal:
@@ -173,7 +181,12 @@ class _Client:
 
     def send(self, message: Response) -> None:
         if not isinstance(message, EventsResponse):
-            self._asked_bytes -= self._asked.pop(message.request_id, 0)
+            size_bytes, generation, question = self._asked.pop(message.request_id, NOT_ASKED)
+            self._asked_bytes -= size_bytes
+            if question is not None and generation != self._access.generation:
+                refusal = self.refusal_of(question)
+                if refusal is not None:
+                    message = error_response(message.request_id, refusal)
         self._connection.send(GROUP, message)
         if self._connection.is_full and not self._waits:
             # The machine answers no more of its questions, and nothing else says that it may again.

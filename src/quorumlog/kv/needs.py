@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumlog.kv import requests
-from quorumlog.kv.requests import FROM_KEY, decode_command_of_client, decode_question
+from quorumlog.kv.requests import FROM_KEY, check, decode_command_of_client, decode_question
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import NOTHING, Need
 
@@ -65,13 +65,17 @@ OPERATIONS: dict[type, Callable[[Any], Needs]] = {
 """Of commands and questions, and their parts."""
 
 
-def _of(decoded: Any) -> Needs:
+def _of(decode: Callable[[bytes], Any], body: bytes) -> Needs:
+    """What is too large is refused before each part of it is looked at."""
+    decoded = decode(body)
+    if isinstance(decoded, requests.Command | requests.Range):
+        check(decoded, len(body))
     return OPERATIONS[type(decoded)](decoded)
 
 
 NEEDS: dict[type, Callable[[Any], Needs]] = {
-    requests.CommandRequest: lambda request: _of(decode_command_of_client(request.command)),
-    requests.QuestionRequest: lambda request: _of(decode_question(request.question)),
+    requests.CommandRequest: lambda request: _of(decode_command_of_client, request.command),
+    requests.QuestionRequest: lambda request: _of(decode_question, request.question),
     requests.KeepAliveRequest: lambda request: (ANY_WRITE,),
     requests.TimeToLiveRequest: lambda request: NOTHING,
     requests.StoreStatusRequest: lambda request: NOTHING,

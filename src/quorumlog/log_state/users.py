@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from bisect import bisect_right
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, NamedTuple, TypeVar
@@ -36,6 +37,7 @@ MOST_USERS_BYTES = 1 << 20
 """Of all users and roles, as a record of the log's state has them: a change that would take more is
 refused."""
 KEY_BYTES = 32
+SALT_BYTES = 16
 ITERATIONS = 4096
 MOST_ITERATIONS = 1_000_000
 ADMINISTRATORS = "admin"
@@ -118,13 +120,22 @@ class Rights:
     def __init__(self, grants: Iterable[Grant]) -> None:
         self._grants = tuple(grants)
         self.is_admin = any(g.right is Right.ADMIN and g.kind is Kind.CLUSTER for g in self._grants)
+        self._known: dict[tuple[Right, Kind], tuple[list[bytes], list[bytes | None]]] = {}
 
-    def _spans(self, right: Right, kind: Kind) -> list[tuple[bytes, bytes | None]]:
-        rights = (right, Right.ADMIN)
-        return sorted(
-            (each.bounds for each in self._grants if each.kind is kind and each.right in rights),
-            key=lambda bounds: bounds[0],
-        )
+    def _spans(self, right: Right, kind: Kind) -> tuple[list[bytes], list[bytes | None]]:
+        """Where they begin, in order, and where they end; none touches another."""
+        known = self._known.get((right, kind))
+        if known is None:
+            rights = (right, Right.ADMIN)
+            begins, ends = known = self._known[right, kind] = [], []
+            bounds = [each.bounds for each in self._grants if each.kind is kind and each.right in rights]
+            for low, high in sorted(bounds, key=lambda each: each[0]):
+                if not ends or (ends[-1] is not None and low > ends[-1]):
+                    begins.append(low)
+                    ends.append(high)
+                elif ends[-1] is not None:
+                    ends[-1] = None if high is None else max(ends[-1], high)
+        return known
 
     def may(self, right: Right, kind: Kind, name: bytes) -> bool:
         return self.may_range(right, kind, name, name + b"\0")
@@ -134,20 +145,16 @@ class Rights:
         grants side by side."""
         if self.is_admin:
             return True
-        covered = first
-        for low, high in self._spans(right, kind):
-            if low > covered:
-                return False
-            if high is None:
-                return True
-            covered = max(covered, high)
-            if stop is not None and covered >= stop:
-                return True
-        return False
+        begins, ends = self._spans(right, kind)
+        place = bisect_right(begins, first) - 1
+        if place < 0:
+            return False
+        end = ends[place]
+        return end is None or (stop is not None and end >= stop)
 
     def may_some(self, right: Right, kind: Kind) -> bool:
         """Of any name at all."""
-        return self.is_admin or bool(self._spans(right, kind))
+        return self.is_admin or bool(self._spans(right, kind)[0])
 
 
 NO_RIGHTS = Rights(())
@@ -210,7 +217,7 @@ class Users(_Value, frozen=True):
             hmac.digest(self.secret, f"{use} of {name}".encode(errors="replace"), hashlib.sha256)
             for use in ("salt", "stored key", "server key")
         )
-        none = Verifier(salt[:16], ITERATIONS, *keys)  # made of each, so that it takes as long
+        none = Verifier(salt[:SALT_BYTES], ITERATIONS, *keys)  # made of each, so that it takes as long
         return none if user is None or user.verifier is None else user.verifier
 
     def changed(self, change: UsersChange) -> Users:
@@ -285,8 +292,10 @@ def checked_order(order: UserOrder) -> UserOrder:
 
 def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
     """`secret`: drawn for this. Raises BadRequest."""
-    if order.verifier is not None and order.verifier.iterations < ITERATIONS:
-        raise BadRequest(f"a password is hashed {ITERATIONS} times at least")
+    said = order.verifier
+    if said is not None and (said.iterations, len(said.salt)) != (ITERATIONS, SALT_BYTES):
+        # Else it could be told from what names that nobody has are answered with.
+        raise BadRequest(f"a password is hashed {ITERATIONS} times, with a salt of {SALT_BYTES} bytes")
     change = msgspec.structs.replace(_change_of(users, order), secret=b"" if users.secret else secret)
     after = users.changed(change)
     if not after.has_administrator:

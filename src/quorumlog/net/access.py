@@ -15,7 +15,9 @@ Off       as long as the log has never named a user, everybody may do everything
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+import math
+import time
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
@@ -27,6 +29,18 @@ from quorumlog.net.tls import USER, Tls, principal_of
 
 audit = logging.getLogger("quorumlog.audit")
 
+
+def _on_one_line(record: logging.LogRecord) -> bool:
+    """Whatever names a client gives."""
+    said = record.getMessage()
+    if not said.isprintable():
+        said = "".join(each if each.isprintable() else repr(each)[1:-1] for each in said)
+    record.msg, record.args = said, ()
+    return True
+
+
+audit.addFilter(_on_one_line)
+
 RETRY_UNKNOWN_MS = 200
 WRONG = "the user or the password is wrong"
 """Of both alike: nobody learns who is a user."""
@@ -36,6 +50,15 @@ NAMELESS = (
 )
 MOST_KEPT = 1000
 """Names of one connection that it is known for whether it may."""
+MOST_KEPT_NEEDS, MOST_KEPT_BYTES = 4, 256
+"""Of what is kept: more is looked at each time."""
+TELL_OF_WRONG_S = 60.0
+MOST_WRONG = 1000
+"""Addresses of which that is known."""
+MOST_SAID_BYTES = 80
+"""Of a name, in a refusal and in the audit."""
+MOST_SAID = 20
+"""Refusals of one connection that the audit tells in words, until rights move."""
 
 Challenging = Generator[Challenge, bytes, None]
 """What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
@@ -64,16 +87,22 @@ class Need(NamedTuple):
             return rights.may(self.right, self.kind, self.name)
         return rights.may_range(self.right, self.kind, self.name, self.stop)
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.name) + len(self.stop or b"")
+
     def __str__(self) -> str:
-        name = self.name.decode(errors="backslashreplace")
+        name = self.name[:MOST_SAID_BYTES].decode(errors="backslashreplace")
         if self.is_any:
             return f"{self.right} any {self.kind}"
         if self.kind is Kind.CLUSTER:
             return f"{self.right} cluster"
         if self.stop == b"":
             return f"{self.right} {self.kind} {name!r}"
-        stop = "the last" if self.stop is None else repr(self.stop.decode(errors="backslashreplace"))
-        return f"{self.right} {self.kind} {name!r} up to {stop}"
+        if self.stop is None:
+            return f"{self.right} {self.kind} {name!r} up to the last"
+        stop = self.stop[:MOST_SAID_BYTES].decode(errors="backslashreplace")
+        return f"{self.right} {self.kind} {name!r} up to {stop!r}"
 
 
 ALL_KEYS = (b"", None)
@@ -92,6 +121,9 @@ class Access:
         self.moved: list[Callable[[], None]] = []
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
+        self.clock = time.monotonic
+        self._wrong: dict[str, tuple[float, int]] = {}
+        """By address: when the audit told of a wrong password last, and how many there were since."""
 
     @property
     def is_on(self) -> bool:
@@ -105,6 +137,9 @@ class Access:
         self.users = users
         self.generation += 1
         if users is not None and users.is_on:
+            # It takes 0.1 s: not at somebody's first greeting.
+            import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
+
             unproven, self._unproven = self._unproven, set()
             for connection in unproven:
                 connection.abort()  # it comes again, and proves it
@@ -135,8 +170,7 @@ class Access:
             return
         yield from self._prove(self.users, hello.user, connection)
 
-    @staticmethod
-    def _prove(users: Users, name: str, connection: Connection) -> Challenging:
+    def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:
         from scramp import ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
         def known(said: str) -> tuple[bytes, bytes, bytes, int]:
@@ -151,10 +185,23 @@ class Access:
             if server.user != name:
                 raise ValueError("another name than in the Hello")
         except Exception:  # whatever is wrong with it: what a client says is no secret of ours
-            audit.warning("%s at %s is not let in: %s", repr(name)[:80], connection.peer_name, WRONG)
+            self._tell_of_wrong(name, connection.peer_name)
             raise NotAuthenticated(WRONG) from None
         yield Challenge(mechanism=MECHANISM, data=server.get_server_final().encode())
         connection.user = name
+
+    def _tell_of_wrong(self, name: str, peer_name: str) -> None:
+        """Once a minute for an address."""
+        address, now_s = peer_name.rpartition(":")[0], self.clock()
+        since_s, more = self._wrong.get(address, (-math.inf, 0))
+        if now_s - since_s < TELL_OF_WRONG_S:
+            self._wrong[address] = since_s, more + 1
+            return
+        if len(self._wrong) >= MOST_WRONG:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong[address] = now_s, 0
+        since = f" ({more} more from there since the last such line)" if more else ""
+        audit.warning("%.80r at %s is not let in: %s%s", name, peer_name, WRONG, since)
 
 
 EVERYBODY = Access()
@@ -164,7 +211,16 @@ EVERYBODY = Access()
 class Caller:
     """Of one connection."""
 
-    __slots__ = ("_access", "_connection", "_kept", "_rights", "open_in")
+    __slots__ = (
+        "_access",
+        "_connection",
+        "_is_user",
+        "_kept",
+        "_rights",
+        "_said",
+        "_unsaid",
+        "open_in",
+    )
 
     def __init__(self, access: Access, connection: Any) -> None:
         """`connection`: its `user` and `peer_name`."""
@@ -173,6 +229,10 @@ class Caller:
         self._kept: tuple[int, set[Any]] = (0, set())
         """The generation, and what was met in it."""
         self._rights = NO_RIGHTS
+        self._is_user = False
+        self._said: set[str] = set()
+        self._unsaid = 0
+        """Refusals in the audit in this generation, and how many more there were."""
         self.open_in = 0
         """The generation in which everybody may do everything. For a hot path: if it is that of the
         access, there is nothing to check."""
@@ -183,19 +243,19 @@ class Caller:
         access = self._access
         if self._kept[0] != access.generation:
             self._kept = access.generation, set()
+            self._said, self._unsaid = set(), 0
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
-            elif access.users is None:
-                self._rights = NO_RIGHTS
             else:
-                self._rights = access.users.rights_of(self._connection.user)
+                users, name = access.users or NO_USERS, self._connection.user
+                self._is_user = users.user(name) is not None
+                self._rights = users.rights_of(name)
         return self.open_in != access.generation
 
     @property
     def has_name(self) -> bool:
         """It is a user, as far as is known by now."""
-        users = self._access.users
-        return users is not None and users.user(self._connection.user) is not None
+        return self.is_checked and self._is_user
 
     @property
     def is_admin(self) -> bool:
@@ -210,30 +270,51 @@ class Caller:
         """Whether `refusal(key, ...)` was None, in this generation."""
         return not self.is_checked or key in self._kept[1]
 
-    def refusal(self, key: object, needs: Iterable[Need] | None) -> LedgerError | None:
-        """`key`: what it is kept under. `needs`: None: nobody may."""
-        if not self.is_checked:
+    def stranger(self) -> LedgerError | None:
+        """What is refused to who is no user, or is not known to be one, whatever it asks."""
+        if not self.is_checked or self._is_user:
             return None
         access, user = self._access, self._connection.user
         if access.users is None:
             return access.unknown
-        if not self.has_name:
-            self._note(f"user {user}" if user else "nobody", "refused, as no user")
-            return NotAuthenticated(f"{user} is no user here" if user else NAMELESS)
-        kept = self._kept[1]
-        missing = [Need(Right.ADMIN, Kind.CLUSTER)] if needs is None else []
-        missing += [need for need in needs or () if not need.is_met(self._rights)]
-        if len(kept) >= MOST_KEPT:
-            kept.clear()
-        if not missing and needs is not None:
-            kept.add(key)
+        name = repr(user)[:MOST_SAID_BYTES]
+        self._note(f"user {name}" if user else "nobody", "refused, as no user")
+        return NotAuthenticated(f"{name} is no user here" if user else NAMELESS)
+
+    def refusal(self, key: object, needs: tuple[Need, ...] | None) -> LedgerError | None:
+        """`key`: what it is kept under. `needs`: None: nobody may."""
+        if not self.is_checked:
             return None
-        refused = f"user {user} may not {missing[0]}"
+        stranger, user = self.stranger(), self._connection.user
+        if stranger is not None:
+            return stranger
+        kept, missing = self._kept[1], CLUSTER_ADMIN
+        if needs is not None:
+            size_bytes = sum(need.size_bytes for need in needs)
+            is_small = len(needs) <= MOST_KEPT_NEEDS and size_bytes <= MOST_KEPT_BYTES
+            if is_small and key in kept:
+                return None
+            unmet = next((need for need in needs if not need.is_met(self._rights)), None)
+            if unmet is None:
+                if len(kept) >= MOST_KEPT:
+                    kept.clear()
+                if is_small:
+                    kept.add(key)
+                return None
+            missing = unmet
+        refused = f"user {user} may not {missing}"
         self._note(refused, "refused")
         return Forbidden(f"{refused}: an administrator may grant it (quorumlog grant)")
 
     def _note(self, who: str, what: str) -> None:
         """Once in a generation."""
-        if who not in self._kept[1]:
-            self._kept[1].add(who)
+        if who in self._said:
+            return
+        if len(self._said) < MOST_SAID:
+            self._said.add(who)
             audit.warning("%s at %s: %s", who, self._connection.peer_name, what)
+            return
+        self._unsaid += 1
+        if self._unsaid & (self._unsaid - 1) == 0:  # 1, 2, 4, 8 ...
+            user, at = self.who
+            audit.warning("user %.80r at %s: %d more were refused", user, at, self._unsaid)

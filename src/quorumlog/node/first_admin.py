@@ -77,7 +77,7 @@ class FirstAdmin:
         elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:
             self._over(f"{order.name} does not become an administrator: there is one, who adds others")
         elif self._raft.role is Role.LEADER:
-            self._orders.change_users(order, self._draw_secret(), self._told)
+            self._propose(order, self._told)
         elif self._log_state.level < USERS_LEVEL:
             self.problem += " (quorumlog upgrade finish comes first)"
         elif self._raft.leader is not None:
@@ -99,6 +99,11 @@ class FirstAdmin:
             order = _decode(request.order)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolViolation(f"no order of an administrator: {error}") from None
-        users = self._log_state.appended
-        if order.verb in VERBS and users is not None and not is_done(users.users, order):
-            self._orders.change_users(order, self._draw_secret(), lambda outcome: None)
+        if order.verb in VERBS:
+            self._propose(order, lambda outcome: None)
+
+    def _propose(self, order: UserOrder, told: Callable[[object], None]) -> None:
+        """But once, however long it takes until it is committed."""
+        state = self._log_state.appended
+        if state is not None and not is_done(state.users, order):
+            self._orders.change_users(order, self._draw_secret(), told)

@@ -24,23 +24,43 @@ class KnownUsers:
         self._raft = raft
         self._may_have_missed_them = directory.store.end.index < 0
         """Its log was empty when it started: it may be new in a group that has users, or was wiped."""
+        self._was_fresh = False
+        self._is_new = self._may_have_missed_them and not directory.formation.founding
+        self._has_heard = False
 
     def follows(self, before: KnownUsers) -> None:
         """The member goes on with another log."""
         self._may_have_missed_them |= before._may_have_missed_them
 
-    def look(self, now_ms: float) -> Users | str:
-        """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns."""
+    @property
+    def may_be_some(self) -> bool:
+        """But while nothing is known of the group, which may have to form first."""
+        return self._directory.has_users or (
+            self._may_have_missed_them and bool(self._directory.formation.cluster_id)
+        )
+
+    @property
+    def has_heard(self) -> bool:
+        """It has known a leader since its start, and may have got what was written while it was away."""
+        self._has_heard |= self._raft.leader is not None
+        return self._has_heard
+
+    def look(self, now_ms: float, *, for_others: bool = False) -> Users | str:
+        """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns.
+        `for_others`: they count for other groups, too, which may have heard more by now. What those have
+        is not open to everybody because it was where this log, which may lie behind, ends."""
         replica, state = self._raft.status().replica, self._log_state.committed
         if replica in self._directory.formation.founding:
             self._may_have_missed_them = False  # it was there when the group formed, without any
+            self._was_fresh |= self._is_new
         may_be_some = self._may_have_missed_them or self._directory.has_users
+        may_be_some |= for_others and not self._was_fresh
         if state is None:
             reason = self._log_state.problem or f"{replica.member_id} reads the state of its log"
             return reason if may_be_some else NO_USERS
         users: Users = state.users
         if self._is_fresh(now_ms):
-            self._may_have_missed_them = False
+            self._may_have_missed_them, self._was_fresh = False, True
             return users
         if may_be_some or users.is_on:
             return (

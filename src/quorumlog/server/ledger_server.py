@@ -166,7 +166,7 @@ class LedgerServer:
             raise ConfigError(f"[users] group: there is no group {users_group!r}")
         self._users = UsersOfServer(
             users_group or groups[0].group,
-            self._drivers_now,
+            lambda: self._drivers,
             is_plain=tls is None or tls.options.peers != "required",
         )
         self._doors = Doors(doors, names, checked_machines(state_machines or {}), self._users.access)
@@ -319,9 +319,6 @@ class LedgerServer:
         except BaseException:
             await self.stop()
             raise
-
-    def _drivers_now(self, group: str) -> NodeDriver | None:
-        return self._drivers.get(group)
 
     def _wake_reads(self) -> None:
         """Who may not read any more does not wait for entries."""

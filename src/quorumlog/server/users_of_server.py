@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from quorumlog.log_state.users import Users
 from quorumlog.net.access import Access
@@ -21,12 +21,12 @@ PLAIN_USERS = (
 
 class UsersOfServer:
     def __init__(
-        self, group: str, driver: Callable[[str], NodeDriver | None], *, is_plain: bool
+        self, group: str, drivers: Callable[[], Mapping[str, NodeDriver]], *, is_plain: bool
     ) -> None:
-        """`group`: where they live. `is_plain`: members need not use TLS."""
+        """`group`: where they live. `drivers`: by group. `is_plain`: members need not use TLS."""
         self.group = group
         self.access = Access()
-        self._driver = driver
+        self._drivers = drivers
         self._is_plain = is_plain
         self._timer: asyncio.TimerHandle | None = None
         self.hides_status = False
@@ -36,17 +36,21 @@ class UsersOfServer:
         """Now; and again and again until `close`."""
         if self._timer is not None:
             self._timer.cancel()
-        driver = self._driver(self.group)
+        drivers = self._drivers()
+        driver = drivers.get(self.group)
         found: Users | str = f"the log of group {self.group} is opened anew"
         if driver is not None and not driver.stopped:
-            found = driver.node.users.look(time.monotonic() * 1000)
-            self.hides_status = driver.node.directory.has_users
+            known = driver.node.users
+            others = [each for group, each in drivers.items() if group != self.group]
+            has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
+            found = known.look(time.monotonic() * 1000, for_others=has_heard)
+            self.hides_status = known.may_be_some
+        pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)
         if isinstance(found, str):
             self.access.learn(None, found)
         else:
             self.access.learn(found)
-        pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)
 
     def close(self) -> None:
         if self._timer is not None:

@@ -17,7 +17,9 @@ from quorumlog.broker.broker_port import (
 )
 from quorumlog.broker.client.broker_calls import hello, pulled_of
 from quorumlog.broker.wire import OffsetAtRequest, PullRequest, broker_decoder, encode, message_of
-from quorumlog.errors import ConnectionFull
+from quorumlog.errors import ConnectionFull, Forbidden
+from quorumlog.log_state.users import Grant, Kind, Right, Role, User, Users
+from quorumlog.net.access import Access
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import Frame
 from tests.broker.serving.served import dialled, served
@@ -53,6 +55,23 @@ class Unread:
 
 def test_what_a_client_does_not_read_is_not_read_for_it() -> None:
     what_is_not_read_is_not_made()
+
+
+def test_what_waits_for_its_client_is_refused_once_the_right_is_gone() -> None:
+    access, server, connection, answers = Access(), Server(), Unread(), []
+    grant = Grant(Right.READ, Kind.TOPIC, b"t")
+    access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", (grant,)),)))
+    connection.user, connection.peer_name = "bob", "here:1"  # type: ignore[attr-defined]
+    session = BrokerSession(cast(Any, server), cast(Any, connection), access)
+    connection.is_full = True
+    session.answer = lambda message, records=None: answers.append(message)  # type: ignore[method-assign]
+    asked = OffsetAtRequest(request_id=1, topic="t", queue_id=0, time_ms=0)
+    session.frame(Frame("", asked, None))
+    access.learn(Users(True, b"", (User("bob"),)))
+    connection.is_full = False
+    session.writable()
+    server.reads.under_way.pop()(5)
+    assert [each.code for each in answers] == [Forbidden.code]
 
 
 def what_is_not_read_is_not_made() -> None:

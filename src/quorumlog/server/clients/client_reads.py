@@ -216,7 +216,11 @@ class ClientReads:
 
     def _done(self, read: _Read, outcome: ReadOutcome) -> None:
         self._is_reading = False
-        self._answer(read, outcome)
+        # It may have waited long: is it still to be answered?
+        refusal = (
+            self._refusal(read.request, read.driver.config.group) if self._caller.is_checked else None
+        )
+        self._answer(read, refusal or outcome)
         self.next_read()
 
     def _answer(self, read: _Read, outcome: ReadOutcome) -> None:

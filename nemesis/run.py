@@ -33,7 +33,7 @@ TIMELINE_NAME = "timeline.png"
 BREATH_S = (0.2, 2.0)
 """Between two rounds, so that faults meet the group in every state of rest."""
 
-REPLACED = "is replaced by that of leader"
+REPLACED = "is to be replaced by that of leader"
 """What a member says in its log that takes over the start of another log."""
 
 Say = Callable[[str], None]

@@ -36,6 +36,8 @@ def test_a_pool_of_processes_uses_the_client_of_its_module(log: LedgerClient) ->
     _MODULE[:] = [log]
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map_async(_append, range(16)).get(WAIT_S) == [1] * 16
+        pool.close()
+        pool.join()
     assert log.append(b"after").count == 1
 
 

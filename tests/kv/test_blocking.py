@@ -86,6 +86,8 @@ def test_a_pool_of_processes_uses_the_client_of_its_module(kv: KeyValueClient) -
     _MODULE[:] = [kv]
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map_async(_read, ["pool"] * 8).get(WAIT_S) == [b"1"] * 8
+        pool.close()  # its processes end by themselves: none is killed with a lock of the pool
+        pool.join()
     assert kv["pool"] == b"1"
 
 

@@ -50,6 +50,8 @@ def drop(driver: NodeDriver) -> int:
         driver._loop.call_soon_threadsafe(lambda: driver.enter(None, begin))
         return eventually(lambda: asked)[0]
 
+    node = driver.node
+    eventually(lambda: node.durable_committed_index == node.store.end.index, what="all of it committed")
     eventually(try_to_drop, what="a border to drop at")
     eventually(lambda: not driver.node.is_dropping, what="the drop")
     return driver.node.store.begin.index + 1

@@ -44,7 +44,7 @@ class UsersOfServer:
             others = [each for group, each in drivers.items() if group != self.group]
             has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
             found = known.look(time.monotonic() * 1000, for_others=has_heard)
-            self.hides_status = known.may_be_some
+            self.hides_status = driver.node.directory.has_users
         pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
         self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)
         if isinstance(found, str):

@@ -174,6 +174,8 @@ def test_a_pool_of_processes_uses_the_client_of_its_module(brokers: LocalBrokers
         _MODULE[:] = [client]
         with multiprocessing.get_context("fork").Pool(2) as pool:
             assert pool.map_async(_send, range(8)).get(WAIT_S) == [1] * 8
+            pool.close()
+            pool.join()
         assert client.send(Message("orders", b"parent")).message_count == 1
 
 

@@ -95,7 +95,7 @@ def new_verifier(name: str, file: Path | None) -> Verifier:
 
 @user_app.callback()
 def user() -> None:
-    """Who may do anything: list, add, remove, password, give, take.
+    """Users of the cluster: list, add, remove, password, give, take.
 
     Example: quorumlog user list --servers 127.0.0.1:20911
     """

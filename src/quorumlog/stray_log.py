@@ -36,4 +36,10 @@ class StrayLog:
             return
         more = f" (and {self._left_out} more since the last line of these)" if self._left_out else ""
         self._said_s, self._left_out = now_s, 0
-        self._log.warning("closing the connection of %s: %s%s", whose, violation, more)
+        self._log.warning(
+            "closing the connection of %s: %s%s",
+            whose,
+            violation,
+            more,
+            extra={"event": "connection_closed"},
+        )

@@ -24,6 +24,7 @@ from quorumlog.log_state.control_entries import LEVEL, VERSION_LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.node.operator_orders import FinishedUpgrade, UpgradeOutcome
 from quorumlog.state_machine import StateMachine
+from quorumlog.version import IS_COMPILED
 from tests.node.cell import SMALL, Cell
 from tests.node.machines import Chain, Disk, Fragile, Lasting, Recorder
 
@@ -766,6 +767,7 @@ def test_a_machine_that_cannot_tell_what_is_quick_applies_it_on_its_thread(tmp_p
     assert group.append(b"long enough").count == 1
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_what_is_quick_is_applied_in_the_turn_that_commits_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

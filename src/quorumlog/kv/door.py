@@ -273,7 +273,12 @@ class KeyValueDoor(Door):
         await self._listener.open(host, port)
         member.ports[STORE] = self.address
         self.ports = member.ports
-        log.info("the key-value store listens on %s%s", self.address, self._listener.speaks)
+        log.info(
+            "the key-value store listens on %s%s",
+            self.address,
+            self._listener.speaks,
+            extra={"event": "listens"},
+        )
         self._tick()
 
     def _rights_moved(self) -> None:

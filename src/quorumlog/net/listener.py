@@ -116,7 +116,7 @@ class Listener:
         _OPEN[self] = ""
         if is_plain and not is_loopback(host):
             _OPEN[self] = f"{self._name} at {self.address}"
-            log.warning("%s %s", _OPEN[self], PLAIN_WORDS)
+            log.warning("%s %s", _OPEN[self], PLAIN_WORDS, extra={"event": "listens"})
         kept_descriptors.keep(self._give_up)
 
     async def _bind(
@@ -365,7 +365,9 @@ class Listener:
             f" {self._limits.most_connections} that the limit of open files allows (ulimit -n)"
         )
         if self._limits.refuse():
-            log.warning("%s refuses connections: %s", self._name, reason)
+            log.warning(
+                "%s refuses connections: %s", self._name, reason, extra={"event": "connection_refused"}
+            )
         return reason
 
     def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
@@ -388,7 +390,11 @@ class Listener:
         ]
         if closes:
             if self._limits.refuse():
-                log.warning("%s closes connections: files of this process need descriptors", self._name)
+                log.warning(
+                    "%s closes connections: files of this process need descriptors",
+                    self._name,
+                    extra={"event": "connection_refused"},
+                )
             closes[0]()
 
 

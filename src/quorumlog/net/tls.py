@@ -319,10 +319,10 @@ class Tls:
             self._read()
         except ConfigError as error:
             self._problem = f"the new certificates are not used: {error}"
-            log.error("TLS: %s", self._problem)
+            log.error("TLS: %s", self._problem, extra={"event": "reload"})
             return f"TLS: {self._problem}"
         until = f"it is valid until {self._own['notAfter']}"
-        log.warning("TLS: read %s again; %s", self.options.cert, until)
+        log.warning("TLS: read %s again; %s", self.options.cert, until, extra={"event": "reload"})
         return f"TLS: read {self.options.cert} again; {until}"
 
     @property

@@ -244,7 +244,7 @@ class LedgerServer:
         """What SIGHUP does; a subclass that knows where its configuration comes from reloads it."""
         if self._tls is not None:
             return self._reloaded([self._tls.reload()])
-        log.warning("SIGHUP: nothing to reload")
+        log.warning("SIGHUP: nothing to reload", extra={"event": "reload"})
         return self._reloaded(["nothing to reload"])
 
     def _reloaded(self, changed: Sequence[str], needs_restart: Sequence[str] = ()) -> ReloadResponse:
@@ -265,15 +265,27 @@ class LedgerServer:
         ]
         changed, needs_restart = [], []
         for group in sorted(set(wanted) ^ set(self._drivers)):
-            log.warning("reload: group %s comes or goes: this needs a restart", group)
+            log.warning(
+                "reload: group %s comes or goes: this needs a restart", group, extra={"event": "reload"}
+            )
             needs_restart.append(f"group {group} comes or goes")
         for driver, result in results:
             name, group = driver.config.full_name, driver.config.group
             driver.configure(result.config)
-            log.warning("%s: reloaded: %s", name, ", ".join(result.changed) or "nothing has changed")
+            log.warning(
+                "%s: reloaded: %s",
+                name,
+                ", ".join(result.changed) or "nothing has changed",
+                extra={"event": "reload"},
+            )
             changed += [f"group {group}: {each}" for each in result.changed]
             if result.needs_restart:
-                log.warning("%s: needs a restart to change: %s", name, ", ".join(result.needs_restart))
+                log.warning(
+                    "%s: needs a restart to change: %s",
+                    name,
+                    ", ".join(result.needs_restart),
+                    extra={"event": "reload"},
+                )
             needs_restart += [f"group {group}: {each}" for each in result.needs_restart]
         return self._reloaded(changed, needs_restart)
 
@@ -298,7 +310,7 @@ class LedgerServer:
                 directory = open_directory_of(config, OsDisk(), kind=kind)
                 opened.append(directory)
                 for line in directory.report:
-                    log.warning("%s: %s", config.full_name, line)
+                    log.warning("%s: %s", config.full_name, line, extra={"event": "directory"})
                 self._drivers[config.group] = self._driver_on(directory, config)
         except BaseException:
             for directory in opened:
@@ -378,7 +390,7 @@ class LedgerServer:
     def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
         del self._reopenings[old]
         for line in directory.report:
-            log.warning("%s: %s", old.config.full_name, line)
+            log.warning("%s: %s", old.config.full_name, line, extra={"event": "directory"})
         driver = self._driver_on(directory, old.config)
         driver.node.users.follows(old.node.users)
         self._drivers[old.config.group] = driver

@@ -371,6 +371,7 @@ class NodeDriver:
                 self.config.group,
                 error,
                 exc_info=None if isinstance(error, ConfigError) else error,
+                extra={"event": "member_stops"},
             )
             self.stop()
             self._on_failure(error)
@@ -415,7 +416,12 @@ class NodeDriver:
         with suppress(TimeoutError):  # of a member that has failed meanwhile
             reason = await asyncio.wait_for(told, limit_s)
             if reason:
-                log.warning("%s stops without a successor: %s", self.config.full_name, reason)
+                log.warning(
+                    "%s stops without a successor: %s",
+                    self.config.full_name,
+                    reason,
+                    extra={"event": "handover"},
+                )
 
     def stop(self) -> None:
         """No more turns; links close. The directory stays open for whoever closes it."""
@@ -494,6 +500,7 @@ class NodeDriver:
             change.term,
             "" if leads else f", leader {change.leader_id or 'unknown'}",
             f": {change.because}" if change.because else "",
+            extra={"event": "role"},
         )
         if self._on_role_change is not None:
             self._on_role_change(self.config.group, change)
@@ -510,6 +517,7 @@ class NodeDriver:
             self.config.full_name,
             first_index,
             self.node.raft.leader,
+            extra={"event": "data_lost"},
         )
 
     def reader_lost(self, lost: LostRange) -> None:
@@ -519,6 +527,7 @@ class NodeDriver:
             lost.name,
             lost.first_index,
             lost.stop_index - 1,
+            extra={"event": "data_lost"},
         )
 
     def wall_clock_ms(self) -> int:
@@ -566,7 +575,12 @@ class NodeDriver:
     def _peer_connected(self, replica: Replica) -> None:
         self._weakest = None
         self._connected.add(replica)
-        log.info("%s is connected with %s", self.config.full_name, replica.member_id)
+        log.info(
+            "%s is connected with %s",
+            self.config.full_name,
+            replica.member_id,
+            extra={"event": "peer_connected"},
+        )
         self.events.add("peer", f"is connected with {replica.member_id}")
         self.enter(None, functools.partial(self.node.connected, replica))
 
@@ -574,6 +588,8 @@ class NodeDriver:
         self._weakest = None
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
-            log.info("%s has lost %s", self.config.full_name, replica.member_id)
+            log.info(
+                "%s has lost %s", self.config.full_name, replica.member_id, extra={"event": "peer_lost"}
+            )
             self.events.add("peer", f"has lost {replica.member_id}")
         self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))

@@ -84,7 +84,7 @@ class ProblemLog:
             self._say(words, sentence, self._said_s, now_s)
         for words in [said for said in self._said_s if said not in current]:
             del self._said_s[words]
-            self._log.info("%s: no longer: %s", self._name, words)
+            self._log.info("%s: no longer: %s", self._name, words, extra={"event": "problem_over"})
             self._told(f"no longer: {words}")
 
     def note(self, sentence: str, now_s: float) -> None:
@@ -96,7 +96,12 @@ class ProblemLog:
             self._left_out += 1
             return
         if self._left_out:
-            self._log.warning("%s: %d more of the kind were left out", self._name, self._left_out)
+            self._log.warning(
+                "%s: %d more of the kind were left out",
+                self._name,
+                self._left_out,
+                extra={"event": "problem"},
+            )
             self._left_out = 0
         self._say(words, sentence, self._noted_s, now_s)
 
@@ -105,7 +110,7 @@ class ProblemLog:
             if words not in said_s:
                 self._told(sentence)
             said_s[words] = now_s
-            self._log.warning("%s: %s", self._name, sentence)
+            self._log.warning("%s: %s", self._name, sentence, extra={"event": "problem"})
 
 
 def is_ours(error: BaseException) -> bool:

@@ -758,7 +758,7 @@ class DLedgerDoor(Door):
         await port.open()
         self._port = port
         member.ports[BROKER] = self.address
-        log.info("the broker listens on %s%s", self.address, port.speaks)
+        log.info("the broker listens on %s%s", self.address, port.speaks, extra={"event": "listens"})
         port.tick()
 
     def _tick(self) -> None:

@@ -13,31 +13,24 @@ from datetime import UTC, datetime
 from quorumlog.cli.options import LogFormat, LogLevel
 from quorumlog.figures import without_figures
 
-EVENTS = {
-    "role_changed": "role",
-    "lost_committed": "data_lost",
-    "reader_lost": "data_lost",
-    "_peer_connected": "peer_connected",
-    "_peer_lost": "peer_lost",
-    "fail": "member_stops",
-    "hand_over": "handover",
-    "_say": "problem",
-    "look": "problem_over",
-    "note": "problem",
-    "hung_up": "reload",
-    "reload": "reload",
-    "closing": "connection_closed",
-    "_refused": "connection_refused",
-    "_close_one": "connection_refused",
-    "open": "listens",
-    "answering": "listens",
-    "start": "directory",
-    "_reopened": "directory",
-    "stop": "directory",
-}
-"""Of a record, by the function that logs it. Those of others are `broker`, `store` or `log`, after the
-part that they are of, and of other packages `other`."""
-ALL_EVENTS = frozenset(EVENTS.values()) | {"broker", "store", "log", "other"}
+EVENTS = (
+    "connection_closed",
+    "connection_refused",
+    "data_lost",
+    "directory",
+    "handover",
+    "listens",
+    "member_stops",
+    "peer_connected",
+    "peer_lost",
+    "problem",
+    "problem_over",
+    "reload",
+    "role",
+)
+"""As whoever logs one says in `extra`. Of other records `broker`, `store` or `log`, after the part that
+they are of, and of other packages `other`."""
+ALL_EVENTS = frozenset(EVENTS) | {"broker", "store", "log", "other"}
 _PARTS = {"quorumlog.broker": "broker", "quorumlog.kv": "store"}
 FOLDS_AFTER = 5
 """So many of the same in a minute are said."""
@@ -48,7 +41,8 @@ MOST_KNOWN = 256
 def event_of(record: logging.LogRecord) -> str:
     if not record.name.startswith("quorumlog"):
         return "other"
-    return EVENTS.get(record.funcName, _PARTS.get(record.name, "log"))
+    event: str = getattr(record, "event", "") or _PARTS.get(record.name, "log")
+    return event
 
 
 class JsonLines(logging.Formatter):

@@ -139,7 +139,7 @@ def answering(options: AdminOptions | None, process: Process, tls: Tls | None) -
     from quorumlog.admin import AdminPort
 
     with AdminPort(options.listen, process, tls=tls, insecure=options.insecure) as port:
-        log.info("health, metrics and a page are at %s", port.url)
+        log.info("health, metrics and a page are at %s", port.url, extra={"event": "listens"})
         yield
 
 

@@ -98,13 +98,15 @@ class ServingMember(LedgerServer):
         changed = [] if self._tls is None else [self._tls.reload()]
         if self._path is None:
             if self._tls is None:
-                log.warning("SIGHUP: nothing to reload: there is no --config file")
+                log.warning(
+                    "SIGHUP: nothing to reload: there is no --config file", extra={"event": "reload"}
+                )
             return self._reloaded(changed or ["nothing to reload: there is no --config file"])
         try:
             config = load_server_config(self._path, self._given)
             of_groups = self.reload(config.groups)
         except ConfigError as error:
-            log.error("SIGHUP: nothing is reloaded: %s", error)
+            log.error("SIGHUP: nothing is reloaded: %s", error, extra={"event": "reload"})
             return self._reloaded([*changed, f"nothing is reloaded: {error}"])
         of_process = {
             "bind": (config.bind or self.address) == self._listens_on,
@@ -117,12 +119,14 @@ class ServingMember(LedgerServer):
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:
-            log.warning("needs a restart to change: %s", name)
+            log.warning("needs a restart to change: %s", name, extra={"event": "reload"})
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)
         names = [logging.getLevelName(each).lower() for each in (before, level)]
-        log.warning("SIGHUP: %s is reloaded, log_level: %s -> %s", self._path, *names)
+        log.warning(
+            "SIGHUP: %s is reloaded, log_level: %s -> %s", self._path, *names, extra={"event": "reload"}
+        )
         root.setLevel(level)
         if before != level:
             changed.append("log_level {} -> {}".format(*names))

@@ -129,7 +129,13 @@ class EtcdGateway(Door):
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)
-        log.info("etcd's JSON gateway listens on %s:%s%s", host, port, self._listener.speaks)
+        log.info(
+            "etcd's JSON gateway listens on %s:%s%s",
+            host,
+            port,
+            self._listener.speaks,
+            extra={"event": "listens"},
+        )
 
     def _connect(self, connection: Connection) -> None:
         decoder = connection.decoder

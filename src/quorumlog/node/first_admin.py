@@ -75,7 +75,10 @@ class FirstAdmin:
         elif is_done(users, order):
             self._over("")
         elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:
-            self._over(f"{order.name} does not become an administrator: there is one, who adds others")
+            self._over(
+                f"{order.name} does not become an administrator: there is one, who adds others (the help"
+                " of quorumlog init-admin says what to do where that one is lost)"
+            )
         elif self._raft.role is Role.LEADER:
             self._propose(order, self._told)
         elif self._log_state.level < USERS_LEVEL:

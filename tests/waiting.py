@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 from quorumlog import LedgerClient, MemberStatusRow
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.verification import compare_directories, verify_directory
 
 T = TypeVar("T")
 
@@ -32,14 +36,27 @@ def row_of(log: LedgerClient, member_id: str) -> MemberStatusRow:
     return eventually(row, what=f"an answer of {member_id}")
 
 
-def wait_until_identical(log: LedgerClient) -> None:
+def wait_until_identical(log: LedgerClient) -> int:
     """All members answer and have the same end, and everything up to it is known as committed and has
-    their promise: it is on disk, unless `flush = async`."""
+    their promise: it is on disk, unless `flush = async`. Returns that end."""
 
-    def have_same_end() -> bool:
+    def same_end() -> list[int]:
         rows = log.status()
         points = ("ledger_end_index", "durable_index", "committed_index")
         ends = {getattr(row, point) for row in rows for point in points}
-        return len(ends) == 1 and all(row.reachable for row in rows)
+        return list(ends) if len(ends) == 1 and all(row.reachable for row in rows) else []
 
-    eventually(have_same_end, what="all members at the same committed end")
+    return eventually(same_end, what="all members at the same committed end")[0]
+
+
+def assert_same_log(paths: Iterable[str | Path], *, end: int) -> None:
+    """Directories of members that are stopped are sound, differ nowhere and hold what was committed up
+    to `end`. Some may hold more: a term that began, or a voter that was let in, while others stopped.
+    """
+    paths = [str(path) for path in paths]
+    for path in paths:
+        verification = verify_directory(OsDisk(), path)
+        assert verification.ok, verification
+    comparison = compare_directories([DirectoryReader(OsDisk(), path) for path in paths])
+    assert comparison.first_difference is None, comparison
+    assert min(comparison.end_indices) >= end, comparison

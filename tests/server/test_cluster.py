@@ -19,6 +19,7 @@ from quorumlog import (
     ConfigError,
     ConsensusConfig,
     IndexOutOfRange,
+    LedgerClient,
     LocalCluster,
     OutcomeUnknown,
     Refused,
@@ -28,10 +29,7 @@ from quorumlog import (
 )
 from quorumlog.config import LARGEST_ENTRY_BYTES, MIB
 from quorumlog.errors import BodyTooLarge, TransferFailed
-from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.disk import OsDisk
-from quorumlog.store.verification import compare_directories, verify_directory
-from tests.waiting import eventually, row_of, wait_until_identical
+from tests.waiting import assert_same_log, eventually, row_of, wait_until_identical
 
 SMALL = StoreConfig(
     segment_bytes=256 * 1024, index_segment_bytes=32 * 1024, reserve_step_bytes=64 * 1024
@@ -42,19 +40,13 @@ def bodies_of(client, first: int = 0) -> list[bytes]:
     return [entry.body for entry in client.read(first)]
 
 
-def assert_directories_identical(cluster: LocalCluster) -> None:
-    """Stops the cluster's members, the leader last so that no term begins, and compares their files."""
+def assert_directories_identical(cluster: LocalCluster, client: LedgerClient) -> None:
+    """Stops the members once all have the same end, the leader last, and compares their files."""
+    end = wait_until_identical(client)
     leader = cluster.leader()
     for member in sorted(cluster.running, key=lambda member: member == leader):
         cluster.stop(member)
-    paths = [str(cluster.data_dir(m.member_id)) for m in cluster.members]
-    for path in paths:
-        verification = verify_directory(OsDisk(), path)
-        assert verification.ok, verification
-    readers = [DirectoryReader(OsDisk(), path) for path in paths]
-    comparison = compare_directories(readers)
-    assert comparison.first_difference is None, comparison
-    assert len({reader.ledger_end_index for reader in readers}) == 1, comparison
+    assert_same_log((cluster.data_dir(m.member_id) for m in cluster.members), end=end)
 
 
 @pytest.mark.parametrize("members", [1, 2, 3, 5])
@@ -70,8 +62,7 @@ def test_what_is_appended_is_read_back_in_order(members: int) -> None:
         expected = [b"single %d" % i for i in range(5)] + [b"batch %d" % i for i in range(500)]
         assert bodies_of(client) == expected
         assert client.get(batch.first_index + 7).body == b"batch 7"
-        wait_until_identical(client)
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, client)
 
 
 def test_every_member_serves_what_is_committed() -> None:
@@ -161,7 +152,7 @@ def test_a_killed_leader_loses_nothing_and_comes_back() -> None:
         assert log[:50] == [b"before %d" % i for i in range(50)]
         assert set(log[50:]) <= set(attempts)
         assert log[-1] == client.get(after.first_index).body == attempts[-1]
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, client)
 
 
 def test_all_members_killed_at_once_keep_every_acknowledged_entry() -> None:
@@ -174,8 +165,7 @@ def test_all_members_killed_at_once_keep_every_acknowledged_entry() -> None:
             cluster.restart(member)
         assert client.get(last.first_index).body == b"last"
         client.append(b"more")
-        wait_until_identical(client)
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, client)
 
 
 def test_a_member_that_lost_a_segment_file_is_repaired_by_the_others() -> None:
@@ -195,22 +185,21 @@ def test_a_member_that_lost_a_segment_file_is_repaired_by_the_others() -> None:
         eventually(lambda: not problems(), what="nothing left to repair")
         served = [entry.body for entry in client.read(0, from_member=damaged)]
         assert served == [b"x" * 1000] * 900 + [b"on"]
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, client)
 
 
 def test_a_follower_far_behind_is_fed_from_segment_files() -> None:
     """More is missing than members keep in memory, over many segments."""
-    with LocalCluster(3, storage=StoreConfig(segment_bytes=4 * MIB)) as cluster:
-        with connect(cluster.servers) as client:
-            client.append(b"first")
-            leader = cluster.leader()
-            behind = next(m for m in cluster.running if m != leader)
-            cluster.kill(behind)
-            for _ in range(48):
-                client.append_batch([b"y" * 1000] * 1000)
-            cluster.restart(behind)
-            wait_until_identical(client)
-        assert_directories_identical(cluster)
+    storage = StoreConfig(segment_bytes=4 * MIB)
+    with LocalCluster(3, storage=storage) as cluster, connect(cluster.servers) as client:
+        client.append(b"first")
+        leader = cluster.leader()
+        behind = next(m for m in cluster.running if m != leader)
+        cluster.kill(behind)
+        for _ in range(48):
+            client.append_batch([b"y" * 1000] * 1000)
+        cluster.restart(behind)
+        assert_directories_identical(cluster, client)
 
 
 def test_the_largest_entry_that_a_configuration_allows_reaches_every_member() -> None:
@@ -228,7 +217,7 @@ def test_the_largest_entry_that_a_configuration_allows_reaches_every_member() ->
         assert all(client.get(index, from_member=m).body == body for m in cluster.running)
         with pytest.raises(BodyTooLarge, match=str(len(body))):
             client.append(body + b".")
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, client)
 
 
 def test_leadership_goes_where_it_is_sent() -> None:
@@ -414,7 +403,7 @@ def test_an_append_in_flight_at_a_kill_is_unknown_or_acknowledged_never_both() -
         assert set(acknowledged) <= set(log)
         assert not set(refused) & set(log)
         assert set(log) <= set(acknowledged) | set(unknown)
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, client)
 
 
 def test_garbage_closes_one_connection_and_nothing_else() -> None:

@@ -66,7 +66,11 @@ def test_a_member_comes_back_to_a_log_that_begins_above_its_own(is_wiped: bool) 
         cluster.stop(away)
         fill(log)
         for member in cluster.running:
-            assert drop(driver_of(cluster, member)) > 30
+            driver = driver_of(cluster, member)
+            # The states at the borders are saved beside: the newest may not be there yet.
+            eventually(
+                lambda driver=driver: drop(driver) > 30, what="a begin above the end of who is away"
+            )
         if is_wiped:
             shutil.rmtree(cluster.data_dir(away))
         first = max(driver_of(cluster, member).node.store.begin.index for member in cluster.running) + 1
@@ -80,8 +84,7 @@ def test_a_member_comes_back_to_a_log_that_begins_above_its_own(is_wiped: bool) 
         assert refused.value.ledger_begin_index == node.store.begin.index + 1
         assert "are gone here; read from there on" in str(refused.value)
         fill(log, 40)
-        wait_until_identical(log)
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, log)
 
 
 def test_who_asks_a_member_while_it_begins_anew_is_answered() -> None:
@@ -171,5 +174,4 @@ def test_a_server_ends_in_order_while_one_of_its_members_begins_anew(how: str) -
         if how != "go on":
             cluster.restart(member)  # the directory is free
         fill(log, 20)
-        wait_until_identical(log)
-        assert_directories_identical(cluster)
+        assert_directories_identical(cluster, log)

@@ -16,10 +16,7 @@ import quorumlog
 from harness.member_processes import MemberProcesses
 from quorumlog import LedgerClient, OutcomeUnknown, Refused, connect
 from quorumlog.errors import DiskFull
-from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.disk import OsDisk
-from quorumlog.store.verification import compare_directories, verify_directory
-from tests.waiting import eventually, wait_until_identical
+from tests.waiting import assert_same_log, eventually, wait_until_identical
 
 SEGMENT_BYTES = 1 << 20
 
@@ -93,17 +90,11 @@ def check_history(producers: Producers, client: LedgerClient) -> None:
 
 def stop_and_compare(members: MemberProcesses, client: LedgerClient) -> None:
     """Every member ends with status 0 on SIGTERM, the leader last, and all hold the same log."""
-    wait_until_identical(client)
+    end = wait_until_identical(client)
     leader = leader_of(client)
     for member in sorted(members.members, key=lambda member: member.member_id == leader):
         member.stop()
-    paths = [str(path) for path in members.data_dirs]
-    for path in paths:
-        verification = verify_directory(OsDisk(), path)
-        assert verification.ok, verification
-    readers = [DirectoryReader(OsDisk(), path) for path in paths]
-    assert compare_directories(readers).first_difference is None
-    assert len({reader.ledger_end_index for reader in readers}) == 1
+    assert_same_log(members.data_dirs, end=end)
 
 
 def test_leaders_that_are_killed_stopped_and_ended_under_load_lose_nothing(
@@ -235,11 +226,4 @@ def test_a_member_comes_back_to_a_group_that_has_dropped_all_that_it_held(
         (row,) = [row for row in client.status() if row.id == away.member_id]
         assert row.ledger_begin_index > end + 1
         assert row.role in ("follower", *(("observer",) if is_wiped else ()))
-        leader = leader_of(client)
-        for member in sorted(members.members, key=lambda member: member.member_id == leader):
-            member.stop()
-        paths = [str(path) for path in members.data_dirs]
-        assert all(verify_directory(OsDisk(), path).ok for path in paths)
-        readers = [DirectoryReader(OsDisk(), path) for path in paths]
-        assert compare_directories(readers).first_difference is None
-        assert len({reader.ledger_end_index for reader in readers}) == 1
+        stop_and_compare(members, client)

@@ -11,10 +11,8 @@ import quorumlog
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import LedgerClient, MemberStatusRow, connect
 from quorumlog.errors import LevelNotTold, UpgradeNotFinished
-from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.disk import OsDisk
-from quorumlog.store.verification import compare_directories, verify_directory
 from quorumlog.version import VERSION
+from tests.system.test_processes import stop_and_compare
 from tests.waiting import eventually, wait_until_identical
 
 OLD, *NEW = "n0", "n1", "n2"
@@ -128,14 +126,3 @@ def test_a_group_is_upgraded_one_member_at_a_time_and_a_member_may_go_back(
         wait_until_identical(client)
         assert client.get(end).body == b"no way back"
         stop_and_compare(members, client)
-
-
-def stop_and_compare(members: MemberProcesses, client: LedgerClient) -> None:
-    leader = leader_of(client)
-    for member in sorted(members.members, key=lambda member: member.member_id == leader):
-        member.stop()
-    paths = [str(path) for path in members.data_dirs]
-    assert all(verify_directory(OsDisk(), path).ok for path in paths)
-    assert (
-        compare_directories([DirectoryReader(OsDisk(), path) for path in paths]).first_difference is None
-    )

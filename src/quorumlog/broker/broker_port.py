@@ -16,6 +16,8 @@ from quorumlog.broker.needs import (
     ADMINISTRATIVE,
     STATUS,
     WITH_RECORDS,
+    key_of,
+    key_of_records,
     needs_of,
     needs_of_records,
     words_of,
@@ -231,6 +233,8 @@ class BrokerSession:
         self._reading = 0
         self._open = 0
         """Of which there are `MOST_OPEN` at most."""
+        self._taken: RecordBatch | None = None
+        """Of the frame that is being taken, once they were looked at."""
 
     # ---------------------------------------------------------------- as a Session
 
@@ -244,7 +248,7 @@ class BrokerSession:
             if isinstance(message, ADMINISTRATIVE) and self._caller.is_checked:
                 audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
         if isinstance(message, SendRequest):
-            self._send(message, frame)
+            self._send(message, self.records_of(frame))
         elif isinstance(message, PullRequest):
             if self._opens(message.request_id):
                 self._pull(message, message.wait_ms)
@@ -278,6 +282,11 @@ class BrokerSession:
         """See `client_guard`."""
         self._connection.violate(violation)
 
+    def records_of(self, frame: Frame) -> RecordBatch:
+        """Of the frame that is being taken."""
+        records, self._taken = self._taken, None
+        return records_of(frame) if records is None else records
+
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller = self._caller
@@ -286,10 +295,21 @@ class BrokerSession:
         stranger = caller.stranger()
         if stranger is not None:
             return stranger  # before anything of it is looked at
+        key = key_of(message)
+        if key is not None and caller.passes(key):
+            return None
         needs = needs_of(message)
-        if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:
-            needs = needs_of_records(records_of(frame))
-        return caller.refusal(needs, needs)
+        if frame is None or not isinstance(message, WITH_RECORDS):
+            return caller.refusal(key or needs, needs)
+        records = records_of(frame)
+        key = key_of_records(records)
+        if key is None or not caller.passes(key):
+            needs = needs_of_records(records)
+            refusal = caller.refusal(key or needs, needs)
+            if refusal is not None:
+                return refusal
+        self._taken = records
+        return None
 
     def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
         """The outcome of a read, or that this user may not have it any more."""
@@ -298,8 +318,7 @@ class BrokerSession:
 
     # ---------------------------------------------------------------- requests
 
-    def _send(self, message: SendRequest, frame: Frame) -> None:
-        records = records_of(frame)
+    def _send(self, message: SendRequest, records: RecordBatch) -> None:
         request_id = message.request_id
         if not len(records):
             self.refuse(request_id, BadRequest("a send has one message at least"))

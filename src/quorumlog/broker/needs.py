@@ -117,7 +117,7 @@ NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.HeartbeatRequest: _consumes,
     wire.LeaveRequest: _consumes,
     wire.CommitRequest: _consumes,
-    wire.GroupCommandRequest: _of_said(commands.decode_command),
+    wire.GroupCommandRequest: _of_said(commands.command_of_client),
     wire.GroupQuestionRequest: _of_said(commands.decode_question),
     wire.ReplicaRequest: _cluster,
     wire.FailoverRequest: _cluster,
@@ -127,10 +127,23 @@ WITH_RECORDS = (wire.SendRequest, wire.SessionSendRequest)
 ADMINISTRATIVE = (wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest)
 
 
+def key_of(request: Any) -> object:
+    """Requests with the same key need the same; None: of few it is known so cheaply."""
+    return request.topic if type(request) is wire.PullRequest else None
+
+
 def needs_of(request: Any) -> Needs | None:
     """None: it is refused."""
     needs = NEEDS.get(type(request))
     return None if needs is None else needs(request)
+
+
+def key_of_records(records: RecordBatch) -> object:
+    """As `key_of`: of those of one topic."""
+    if not records.columns.good.all() or len(records.queues) != 1:
+        return None
+    topic = records.queues[0][0].topic
+    return None if topic == SCHEDULE_TOPIC else (Right.WRITE, topic)
 
 
 def needs_of_records(records: RecordBatch) -> Needs:
@@ -162,7 +175,7 @@ def words_of(request: Any) -> str:
     if not isinstance(request, wire.GroupCommandRequest):
         return f"{type(request).__name__.removesuffix('Request')} {request.verb}".rstrip()
     try:
-        said = commands.decode_command(request.body)
+        said = commands.command_of_client(request.body)
     except (ValueError, RecursionError):
         return "a command that is none"
     name = getattr(said, "topic", "") or getattr(said, "group", "")

@@ -25,6 +25,7 @@ from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, 
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM
 from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.quotas import Quotas
 from quorumlog.net.tls import USER, Tls, principal_of
 
 audit = logging.getLogger("quorumlog.audit")
@@ -122,6 +123,7 @@ class Access:
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
         self.clock = time.monotonic
+        self.quotas = Quotas()
         self._wrong: dict[str, tuple[float, int]] = {}
         """By address: when the audit told of a wrong password last, and how many there were since."""
 
@@ -268,7 +270,10 @@ class Caller:
 
     def passes(self, key: object) -> bool:
         """Whether `refusal(key, ...)` was None, in this generation."""
-        return not self.is_checked or key in self._kept[1]
+        generation, met = self._kept
+        if generation != self._access.generation:
+            return not self.is_checked
+        return key in met or self.open_in == generation
 
     def stranger(self) -> LedgerError | None:
         """What is refused to who is no user, or is not known to be one, whatever it asks."""

@@ -90,6 +90,31 @@ def test_a_pull_that_loses_its_right_ends(brokers: LocalBrokers) -> None:
         assert not bob.pull("orders", 0, end).messages
 
 
+def test_a_consumer_that_loses_a_right_raises_it(brokers: LocalBrokers) -> None:
+    def changed(verb: UserVerb, grant: Grant) -> None:
+        with log_of(brokers.cluster.servers, user=ALICE) as log:
+            log.change_users(UserOrder(verb, "r", (), (grant,)))
+
+    for grant in (GRANTS[0], GRANTS[2]):  # it pulls; it commits, and is there
+        with Consumer(brokers.servers, "shop", "orders", user=BOB) as consumer:
+            changed(UserVerb.REVOKE, grant)
+            with pytest.raises(Forbidden, match="user bob may not read"):
+                while True:
+                    consumer.poll(wait_ms=20_000)
+            with pytest.raises(Forbidden):
+                consumer.run(lambda message: None)
+        changed(UserVerb.GRANT, grant)
+
+        def joins() -> bool:
+            try:
+                with Consumer(brokers.servers, "shop", "orders", user=BOB):
+                    return True
+            except Forbidden:
+                return False
+
+        eventually(joins)
+
+
 def test_a_delayed_message_needs_what_its_topic_does_and_a_retry_its_group(
     brokers: LocalBrokers,
 ) -> None:

@@ -229,7 +229,8 @@ def test_whoever_has_no_right_hears_it_at_once(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not after the time-out, as an outage."""
-    source = ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "3600000"}))
+    given = {"servers": cluster.servers, "timeoutMs": "3600000", "readConsistency": "read_index"}
+    source = ServerSource(LedgerOptions.parse(given))
     members, partition = source.bounds(), whole_log(cluster, ("n0", "n1"))
 
     def refused(*given: object, **named: object) -> Any:

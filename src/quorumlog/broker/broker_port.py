@@ -17,9 +17,10 @@ from quorumlog.broker.needs import (
     STATUS,
     WITH_RECORDS,
     key_of,
-    key_of_records,
     needs_of,
     needs_of_records,
+    needs_to_send,
+    plain_topics,
     words_of,
 )
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -233,8 +234,6 @@ class BrokerSession:
         self._reading = 0
         self._open = 0
         """Of which there are `MOST_OPEN` at most."""
-        self._taken: RecordBatch | None = None
-        """Of the frame that is being taken, once they were looked at."""
 
     # ---------------------------------------------------------------- as a Session
 
@@ -245,10 +244,10 @@ class BrokerSession:
             if refusal is not None:
                 self.refuse(message.request_id, refusal)
                 return
-            if isinstance(message, ADMINISTRATIVE) and self._caller.is_checked:
+            if type(message) in ADMINISTRATIVE and self._caller.is_checked:
                 audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
         if isinstance(message, SendRequest):
-            self._send(message, self.records_of(frame))
+            self._send(message, frame)
         elif isinstance(message, PullRequest):
             if self._opens(message.request_id):
                 self._pull(message, message.wait_ms)
@@ -282,33 +281,28 @@ class BrokerSession:
         """See `client_guard`."""
         self._connection.violate(violation)
 
-    def records_of(self, frame: Frame) -> RecordBatch:
-        """Of the frame that is being taken."""
-        records, self._taken = self._taken, None
-        return records_of(frame) if records is None else records
-
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller = self._caller
-        if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
-            return None
-        stranger = caller.stranger()
-        if stranger is not None:
-            return stranger  # before anything of it is looked at
         key = key_of(message)
         if key is not None and caller.passes(key):
             return None
-        needs = needs_of(message)
-        if frame is None or not isinstance(message, WITH_RECORDS):
+        if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
+            return None
+        if not caller.is_user:
+            return caller.stranger()  # before anything of it is looked at
+        if frame is None or type(message) not in WITH_RECORDS:
+            needs = needs_of(message)
             return caller.refusal(key or needs, needs)
-        records = records_of(frame)
-        key = key_of_records(records)
-        if key is None or not caller.passes(key):
-            needs = needs_of_records(records)
-            refusal = caller.refusal(key or needs, needs)
-            if refusal is not None:
-                return refusal
-        self._taken = records
+        topics = None if frame.batch is None else plain_topics(frame.batch)
+        if topics is None:
+            needs = needs_of_records(records_of(frame))
+            return caller.refusal(needs, needs)
+        for topic in topics:
+            if not caller.passes(topic):
+                refusal = caller.refusal(topic, needs_to_send(topic))
+                if refusal is not None:
+                    return refusal
         return None
 
     def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
@@ -318,7 +312,8 @@ class BrokerSession:
 
     # ---------------------------------------------------------------- requests
 
-    def _send(self, message: SendRequest, records: RecordBatch) -> None:
+    def _send(self, message: SendRequest, frame: Frame) -> None:
+        records = records_of(frame)
         request_id = message.request_id
         if not len(records):
             self.refuse(request_id, BadRequest("a send has one message at least"))

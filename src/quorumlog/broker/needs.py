@@ -6,17 +6,25 @@ messages of many topics lie, are for administrators. A delayed message needs wha
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quorumlog.batch import EntryBatch
 from quorumlog.broker import group_commands as commands
 from quorumlog.broker import wire
-from quorumlog.broker.message import SCHEDULE_TOPIC
+from quorumlog.broker.message import BODY_LENGTH_AT, BORN_HOST_V6, MAGIC, SCHEDULE_TOPIC, STORE_HOST_V6
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import CLUSTER_ADMIN, NOTHING, Need
 
 Needs = tuple[Need, ...]
+MOST_LOOKED_AT = 64
+"""Records, one by one."""
+_unpack_head = struct.Struct(">4xI28xI44xi").unpack_from
+"""Of a record with hosts of IPv4: its magic, its flags, and how long its body is."""
+_HEAD_BYTES, _V6 = BODY_LENGTH_AT + 4, BORN_HOST_V6 | STORE_HOST_V6
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 ANY_WRITE = Need(Right.WRITE, Kind.TOPIC, is_any=True)
 ALL_TOPICS = Need(Right.READ, Kind.TOPIC, b"", None)
 ALL_GROUPS = Need(Right.READ, Kind.CONSUMER_GROUP, b"", None)
@@ -123,8 +131,8 @@ NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.FailoverRequest: _cluster,
     wire.OldLogRequest: _cluster,
 }
-WITH_RECORDS = (wire.SendRequest, wire.SessionSendRequest)
-ADMINISTRATIVE = (wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest)
+WITH_RECORDS = frozenset({wire.SendRequest, wire.SessionSendRequest})
+ADMINISTRATIVE = frozenset({wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest})
 
 
 def key_of(request: Any) -> object:
@@ -138,12 +146,31 @@ def needs_of(request: Any) -> Needs | None:
     return None if needs is None else needs(request)
 
 
-def key_of_records(records: RecordBatch) -> object:
-    """As `key_of`: of those of one topic."""
-    if not records.columns.good.all() or len(records.queues) != 1:
+def plain_topics(batch: EntryBatch) -> set[bytes] | None:
+    """Of records as nearly all are, which are few; None: they have to be looked at closer. That they are
+    records is seen later."""
+    if batch.count > MOST_LOOKED_AT:
         return None
-    topic = records.queues[0][0].topic
-    return None if topic == SCHEDULE_TOPIC else (Right.WRITE, topic)
+    topics, buffer, start = set(), batch.buffer, 0
+    for size in (batch.total_bytes,) if batch.count == 1 else batch.sizes.tolist():
+        stop = start + size
+        if size <= _HEAD_BYTES:
+            return None
+        magic, sys_flag, body_bytes = _unpack_head(buffer, start)
+        topic_at = start + _HEAD_BYTES + body_bytes
+        if magic != MAGIC or sys_flag & _V6 or not start < topic_at < stop:
+            return None
+        topic_at += 1
+        topic = bytes(buffer[topic_at : topic_at + buffer[topic_at - 1]])
+        if not topic or topic == _SCHEDULE_TOPIC:
+            return None
+        topics.add(topic)
+        start = stop
+    return topics
+
+
+def needs_to_send(topic: bytes) -> Needs:
+    return _topic(Right.WRITE, topic.decode(errors="replace"))
 
 
 def needs_of_records(records: RecordBatch) -> Needs:

@@ -115,10 +115,23 @@ class _Client:
             question = request if isinstance(request, QuestionRequest) else None
             self._asked[number] = size_bytes, self._access.generation, question
             self._asked_bytes += size_bytes
-        if self._caller.open_in != self._access.generation and self._caller.is_checked:
-            self._checked(request)
-        else:
+        caller = self._caller
+        if (
+            caller.open_in == self._access.generation
+            or (caller.is_user and self._passes(request))  # nothing of others is decoded
+            or not caller.is_checked
+        ):
             self._door.service.request(self, request)
+        else:
+            self._checked(request)
+
+    def _passes(self, request: Request) -> bool:
+        """As one before."""
+        try:
+            key = key_of(request)
+        except InvalidRequest:
+            return False
+        return key is not None and self._caller.passes(key)
 
     def _checked(self, request: Request) -> None:
         """Its rights first."""
@@ -158,10 +171,7 @@ class _Client:
         if stranger is not None:
             return stranger  # before anything of it is decoded
         try:
-            key = key_of(request)
-            if key is not None and self._caller.passes(key):
-                return None
-            needs = needs_of(request)
+            key, needs = key_of(request), needs_of(request)
         except InvalidRequest as refusal:
             return refusal
         return self._caller.refusal(key or needs, needs)

@@ -216,11 +216,11 @@ class Caller:
     __slots__ = (
         "_access",
         "_connection",
-        "_is_user",
         "_kept",
         "_rights",
         "_said",
         "_unsaid",
+        "is_user",
         "open_in",
     )
 
@@ -231,7 +231,8 @@ class Caller:
         self._kept: tuple[int, set[Any]] = (0, set())
         """The generation, and what was met in it."""
         self._rights = NO_RIGHTS
-        self._is_user = False
+        self.is_user = False
+        """As of when `is_checked` was asked."""
         self._said: set[str] = set()
         self._unsaid = 0
         """Refusals in the audit in this generation, and how many more there were."""
@@ -250,14 +251,14 @@ class Caller:
                 self.open_in = access.generation
             else:
                 users, name = access.users or NO_USERS, self._connection.user
-                self._is_user = users.user(name) is not None
+                self.is_user = users.user(name) is not None
                 self._rights = users.rights_of(name)
         return self.open_in != access.generation
 
     @property
     def has_name(self) -> bool:
         """It is a user, as far as is known by now."""
-        return self.is_checked and self._is_user
+        return self.is_checked and self.is_user
 
     @property
     def is_admin(self) -> bool:
@@ -277,7 +278,7 @@ class Caller:
 
     def stranger(self) -> LedgerError | None:
         """What is refused to who is no user, or is not known to be one, whatever it asks."""
-        if not self.is_checked or self._is_user:
+        if not self.is_checked or self.is_user:
             return None
         access, user = self._access, self._connection.user
         if access.users is None:

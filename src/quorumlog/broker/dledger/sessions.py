@@ -24,6 +24,7 @@ from quorumlog.broker.wire import (
     SessionSendRequest,
     SessionSendResponse,
 )
+from quorumlog.broker.wire import records_of as records_in
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, LedgerError, ProducerExpired
 from quorumlog.log_state.control_entries import Epoch
@@ -58,7 +59,7 @@ class SendSessions:
             if isinstance(message, OpenSessionRequest):
                 self._open(session, message)
             else:
-                records = session.records_of(frame)
+                records = records_in(frame)
                 self._broker.topics_table.check_writes(records)
                 self._send(session, message, records)
         except LedgerError as error:

@@ -14,8 +14,8 @@ from quorumlog.broker import Message
 from quorumlog.broker import connect as connect_broker
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.client import connect
-from quorumlog.config import LimitOptions
-from quorumlog.errors import Overloaded
+from quorumlog.config import LimitOptions, TlsOptions
+from quorumlog.errors import LedgerError, Overloaded
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -23,10 +23,12 @@ from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.net.limits import process_limits
 from quorumlog.net.quotas import Quotas
+from quorumlog.net.tls import ClientTls
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.wire.client_messages import ReadRequest, StatusRequest
+from tests import certificates
 from tests.net.test_listener import CLIENT, PEER, answer, open_port, run
-from tests.waiting import eventually
+from tests.waiting import eventually, row_of
 
 
 class Client:
@@ -257,19 +259,47 @@ def test_a_client_of_the_broker_waits_and_goes_on() -> None:
             assert [queue.max_offset for queue in broker.queues()] == [2]
 
 
-def test_connections_above_a_limit_wait_until_one_ends() -> None:
-    with LocalCluster(1) as cluster:
-        limit(cluster, address_connections=2)
-        with connect(cluster.servers) as one, connect(cluster.servers) as other:
-            one.append(b"a")
-            other.append(b"b")
+def test_connections_above_a_limit_wait_until_one_ends_and_members_do_not() -> None:
+    with LocalCluster(3) as cluster:
+        limit(cluster, address_connections=1, address_requests=1, address_bytes_per_second=RATE)
+        with connect(cluster.servers) as log:
+            log.append(BODY)
+            follower = next(each for each in cluster.running if each != cluster.leader())
+            leader = next(m for m in cluster.members if m.member_id == cluster.leader())
             with (
-                connect(cluster.servers, timeout_ms=200) as third,
-                pytest.raises(Exception, match="address_connections"),
+                connect(str(leader), timeout_ms=200) as other,
+                pytest.raises(LedgerError, match=r"address_connections is 1"),
             ):
-                third.append(b"c")
+                other.append(b"b")
             with connect(cluster.servers) as looks:
                 assert all(row.reachable for row in looks.status())
-        with connect(cluster.servers) as log:
-            log.append(b"d")
-            assert [entry.body for entry in log.read(0)] == [b"a", b"b", b"d"]
+            cluster.kill(follower)
+            cluster.restart(follower)  # it is let in by members where no client is
+            row = row_of(log, follower)
+            eventually(lambda: row_of(log, follower).committed_index >= 0, what=f"{row}")
+        limit(cluster, address_connections=1)
+        with connect(str(leader)) as other:
+            other.append(b"c")
+
+
+def test_a_client_with_a_members_certificate_is_a_member() -> None:
+    def tls(member_id: str) -> TlsOptions:
+        return certificates.options_of(certificates.member(member_id), client_auth="optional")
+
+    ca = str(certificates.directory() / "ca.crt")
+
+    def client(pair: Any) -> ClientTls:
+        return ClientTls(ca, str(pair.cert), str(pair.key))
+
+    alice, member = certificates.user("alice"), certificates.member("n7")
+    with LocalCluster(1, tls=tls) as cluster:
+        limit(cluster, address_connections=1, user_connections=1)
+        with connect(cluster.servers, tls=client(alice)) as log:
+            log.append(b"a")
+            with connect(cluster.servers, tls=client(member)) as other:
+                other.append(b"b")
+            with (
+                connect(cluster.servers, tls=client(alice), timeout_ms=200) as again,
+                pytest.raises(LedgerError, match="address_connections"),
+            ):
+                again.append(b"c")

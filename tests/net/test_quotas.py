@@ -83,7 +83,7 @@ def test_so_many_requests_wait_for_their_answers_and_no_more() -> None:
     assert other.asks() and not other.asks()
 
 
-def test_bytes_are_made_good_before_the_next_request_is_taken() -> None:
+def bytes_are_made_good_before_the_next_request_is_taken() -> None:
     time = Time(address_bytes_per_second=1000)
     client = Client(time.quotas)
     number = client.asks(3000)
@@ -102,6 +102,10 @@ def test_bytes_are_made_good_before_the_next_request_is_taken() -> None:
     time.now_s += 1000
     assert again.asks(900) and again.asks(200) and not again.asks()
     assert again.refusals[-1].retry_after_ms == 100, "of one second at most is kept"
+
+
+def test_bytes_are_made_good_before_the_next_request_is_taken() -> None:
+    bytes_are_made_good_before_the_next_request_is_taken()
 
 
 def test_a_user_and_its_address_have_limits_of_their_own() -> None:

@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
+from quorumlog.config import UsersOptions
 from quorumlog.log_state.users import Users
 from quorumlog.net.access import Access
 from quorumlog.server.node_driver import NodeDriver
 
+DEFAULTS = UsersOptions()
 LOOK_EVERY_S = 0.1
 LOOK_AGAIN_S = 0.02
 """While they are not known."""
@@ -21,10 +23,16 @@ PLAIN_USERS = (
 
 class UsersOfServer:
     def __init__(
-        self, group: str, drivers: Callable[[], Mapping[str, NodeDriver]], *, is_plain: bool
+        self,
+        group: str,
+        drivers: Callable[[], Mapping[str, NodeDriver]],
+        *,
+        is_plain: bool,
+        options: UsersOptions = DEFAULTS,
     ) -> None:
         """`group`: where they live. `drivers`: by group. `is_plain`: members need not use TLS."""
         self.group = group
+        self.options = options
         self.access = Access()
         self._drivers = drivers
         self._is_plain = is_plain
@@ -43,7 +51,11 @@ class UsersOfServer:
             known = driver.node.users
             others = [each for group, each in drivers.items() if group != self.group]
             has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
-            found = known.look(time.monotonic() * 1000, for_others=has_heard)
+            found = known.look(
+                time.monotonic() * 1000,
+                may_be_old_ms=self.options.may_be_old_ms,
+                for_others=has_heard,
+            )
             self.hides_status = driver.node.directory.has_users
         pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
         self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)

@@ -199,7 +199,7 @@ class SimUser:
         """`name`: empty: it says none."""
         self._cluster = cluster
         self._ports = ports
-        self._name = name
+        self.name = name
         self._random: Random = cluster.stream(f"user {name!r}")
         self._connection: _Connection | None = None
         self._requests = 0
@@ -218,7 +218,7 @@ class SimUser:
             self._ask(connection)
 
     def connect(self, member: SimMember) -> _Connection:
-        return _Connection(self._cluster, self._ports.by_place[member.place], self._name)
+        return _Connection(self._cluster, self._ports.by_place[member.place], self.name)
 
     def _ask(self, connection: _Connection) -> None:
         kind = self._random.random()

@@ -252,7 +252,6 @@ def first_admin_file_goes_when_written(patch: Patch) -> None:
     """It is in the leader's log."""
     patch.edit(
         FirstAdmin.tick,
-        "elif is_done(users, order):",
-        "elif self._log_state.appended is not None"
-        " and is_done(self._log_state.appended.users, order) and reached():",
+        "and is_done(users, order):",
+        "and self._log_state.appended and is_done(self._log_state.appended.users, order) and reached():",
     )

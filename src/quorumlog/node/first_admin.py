@@ -68,7 +68,7 @@ class FirstAdmin:
         if self._order is None:
             return
         order, users = self._order, self._known.look(now_ms)
-        # Not once in a while: what another member has for the same user may take its place a moment later.
+        # At each look: what another member has for the same user may take its place a moment later.
         if isinstance(users, Users) and is_done(users, order):
             self._over("")
             return

@@ -10,7 +10,6 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import decode_body
 from quorumlog.log_state.users import NO_USERS, UserOrder, Users, UsersChange, UserVerb
-from quorumlog.node.first_admin import is_done
 from quorumlog.store.state_files import FIRST_ADMIN_NAME
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Violation
 from sim.log.checkers.acknowledged_appends import final_entries, first_index_of_final
@@ -41,7 +40,9 @@ class FirstAdmins(LogChecker):
         elif not member.disk.exists(f"{member.path}/{FIRST_ADMIN_NAME}"):
             del self._left[member.place]
             users = None if state is None else state.users
-            if users is None or not (is_done(users, left.order) or _is_refused(users, left.order)):
+            if users is None or not (
+                users.rights_of(left.order.name).is_admin or _is_refused(users, left.order)
+            ):
                 raise Violation(f"the file of {left.order.name} at {member.replica} is gone: {users}")
             self.cluster.trace.count("users: an administrator that was left in a directory")
 

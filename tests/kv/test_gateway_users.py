@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -129,6 +130,26 @@ def test_who_logs_in_is_that_user_in_the_words_of_etcd(gateways: Gateways, etcd:
     assert put(gateways.ports["n1"], "mine/b") == (200, {})
     assert put(gateways.ports["n1"], "other")[0] == 403
     assert "tahini" not in repr(gateways.gateways["n1"].__dict__)
+
+
+@pytest.mark.usefixtures("users")
+def test_what_is_told_of_a_login_has_no_password(
+    gateways: Gateways, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = gateways.ports["n2"]
+    gateways.gateways["n2"].access._wrong.clear()  # it has told of another one a moment ago
+    assert log_in(port, "mallory", "wrong-4712")[0] == 400
+    body = json.dumps({"name": "bob", "password": "tahini-4711"})
+    request = (
+        f"POST /v3/auth/authenticate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n  {body}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request.encode())
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+    assert "'mallory' at 127.0.0.1" in caplog.text and "no request of HTTP" in caplog.text
+    assert "4711" not in caplog.text and "4712" not in caplog.text
 
 
 @pytest.mark.usefixtures("users")

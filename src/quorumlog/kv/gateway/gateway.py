@@ -77,7 +77,8 @@ class HttpDecoder:
                 if isinstance(event, h11.ConnectionClosed):
                     break
         except h11.RemoteProtocolError as error:
-            raise ProtocolViolation(f"no request of HTTP: {error}") from None
+            # Without what it quotes: where a length is wrong, a body with a password is a line to it.
+            raise ProtocolViolation(f"no request of HTTP: {str(error).partition(': ')[0]}") from None
         if event is h11.PAUSED and len(self.http.trailing_data[0]) > MAX_AHEAD_BYTES:
             raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
         return [Frame("", each, None) for each in found]
@@ -284,7 +285,11 @@ class _Client:
         access = self._gateway.access
         if not access.is_on:
             return refusal(*NO_USERS)
-        token = await self._gateway.logins.begin(given)
+        try:
+            token = await self._gateway.logins.begin(given)
+        except NotAuthenticated:
+            access.tell_of_wrong(str(given.get("name")), self._connection.peer_name)
+            raise
         return 200, {"header": self._routes.header(0), "token": token}
 
     def _send(self, *events: Any) -> None:

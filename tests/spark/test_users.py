@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorumlog import connect
-from quorumlog.broker import Message, Producer
+from quorumlog.broker import Message
+from quorumlog.broker import connect as broker_of
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.users import UserOrder, UserVerb
@@ -41,8 +42,8 @@ def test_all_of_it_is_done_as_a_user_and_no_plan_or_log_has_the_password(
         with connect(servers) as log:
             verifier = verifier_for(PASSWORD)
             log.change_users(UserOrder(UserVerb.ADD_USER, "root", ("admin",), (), verifier))
-        with Producer(brokers.servers, user=root) as producer:
-            producer.send(Message("orders", b"a message"))
+        with broker_of(brokers.servers, user=root) as broker:
+            broker.send_batch([Message("orders", b"a message")], queue_id=0)
         options = {"servers": servers, "user": "root", "passwordFile": str(file)}
         rows = spark.range(0, 20, numPartitions=2).selectExpr("CAST(id AS STRING) AS body")
         sink = rows.write.format("quorumlog").mode("append")

@@ -57,6 +57,7 @@ from quorumlog.server import Door, LedgerServer
 
 if TYPE_CHECKING:
     from quorumlog.kv.gateway.gateway import EtcdGateway
+    from quorumlog.net.credentials import ClientUser
 
 
 # ---------------------------------------------------------------- KeyValueDoor
@@ -489,10 +490,16 @@ def door_of(
     )
 
 
-def gateway_of(config: GroupConfig, listen: str, servers: str, tls: Tls | None = None) -> EtcdGateway:
+def gateway_of(
+    config: GroupConfig,
+    listen: str,
+    servers: str,
+    tls: Tls | None = None,
+    user: ClientUser | None = None,
+) -> EtcdGateway:
     """Raises ConfigError."""
     try:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
         raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
-    return EtcdGateway(listen, servers, config.member_id, config.group, tls)
+    return EtcdGateway(listen, servers, config.member_id, config.group, tls, user)

@@ -68,7 +68,7 @@ class Cluster:
         command_of: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
         """`command_of`: as of `MemberProcesses`; it brings its own state machine then."""
-        options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES}
+        options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "log_format": "json"}
         if command_of is None:
             options["state_machines"] = {NAME: FACTORY}
         if retention_bytes:

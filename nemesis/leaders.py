@@ -6,6 +6,7 @@ Members that are killed or stopped follow nobody.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemesis.cluster import Outage
+from quorumlog.cli.run.log_lines import ALL_EVENTS
 
-_ROLE_LINE = re.compile(r"^(\S+ \S+) INFO +\S+/(\S+) is (\w+) in term (\d+), leader (\S+)$")
+_ROLE = re.compile(r"\S+/(\S+) is (\w+) in term (\d+)(?:, leader ([^\s:]+))?(?:$|:)")
+LEVELS = ("debug", "info", "warning", "error", "critical")
 _LOG_RESOLUTION_NS = 1_000_000
-_TIME_FORMAT = "%Y-%m-%d %H:%M:%S,%f"
 
 
 class RoleEvent(NamedTuple):
@@ -51,13 +53,17 @@ def monotonic_offset_ns() -> int:
 
 
 def read_roles(log_path: Path, offset_ns: int) -> list[RoleEvent]:
-    """Of one member, in order."""
+    """Of one member, in order. Each line is an object with a known event, or this raises."""
     events = []
-    for line in log_path.read_text(errors="replace").splitlines():
-        match = _ROLE_LINE.match(line)
-        if match:
-            at, member_id, role, term, leader_id = match.groups()
-            wall_ns = int(datetime.strptime(at, _TIME_FORMAT).timestamp() * 1000) * 1_000_000
+    for line in log_path.read_text().splitlines():
+        said = json.loads(line)
+        wall_ns = int(datetime.fromisoformat(said["time"]).timestamp() * 1000) * 1_000_000
+        assert said["event"] in ALL_EVENTS and said["level"] in LEVELS, line
+        if said["event"] == "role":
+            match = _ROLE.match(said["message"])
+            assert match is not None, line
+            member_id, role, term, leader_id = match.groups()
+            leader_id = leader_id or member_id
             events.append(RoleEvent(wall_ns - offset_ns, member_id, role, int(term), leader_id))
     return events
 

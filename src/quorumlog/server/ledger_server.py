@@ -164,12 +164,12 @@ class LedgerServer:
         self._on_role_change = on_role_change
         if users_group is not None and users_group not in names:
             raise ConfigError(f"[users] group: there is no group {users_group!r}")
-        self._users = UsersOfServer(
+        self.users = UsersOfServer(
             users_group or groups[0].group,
             lambda: self._drivers,
             is_plain=tls is None or tls.options.peers != "required",
         )
-        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self._users.access)
+        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self.users.access)
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
@@ -183,7 +183,7 @@ class LedgerServer:
             run_id=self._run_id,
             tls=tls,
             second="listen",
-            access=self._users.access,
+            access=self.users.access,
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
@@ -322,10 +322,10 @@ class LedgerServer:
             self._give_loop_back()
             raise
         kept_descriptors.keep(self._park_soon)
-        self._users.look()
+        self.users.look()
         for driver in self._drivers.values():
             driver.start()
-        self._users.access.moved.append(self._wake_reads)
+        self.users.access.moved.append(self._wake_reads)
         try:
             await self._doors.open(self._drivers.get)
         except BaseException:
@@ -433,7 +433,7 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         self._listener.close()
-        self._users.close()
+        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         await self._doors.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
@@ -472,7 +472,7 @@ class LedgerServer:
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._listener.close()
-        self._users.close()
+        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         self._doors.abandon()
         for driver in self._drivers.values():
@@ -522,9 +522,7 @@ class LedgerServer:
             connection.send(frame.group, refusal)
             connection.close()
         elif hello.role == "client":
-            connection.session = ClientSession(
-                connection, self._drivers, self._close_client, self._users
-            )
+            connection.session = ClientSession(connection, self._drivers, self._close_client, self.users)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)

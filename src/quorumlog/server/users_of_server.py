@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
-from quorumlog.log_state.users import Users
+from quorumlog.log_state.users import NO_USERS, Users
 from quorumlog.net.access import Access
 from quorumlog.server.node_driver import NodeDriver
 
@@ -29,6 +29,7 @@ class UsersOfServer:
         self._drivers = drivers
         self._is_plain = is_plain
         self._timer: asyncio.TimerHandle | None = None
+        self._newest: Users | None = None
         self.hides_status = False
         """There may be users: whoever is none is told where the members are, and no more."""
 
@@ -50,12 +51,19 @@ class UsersOfServer:
         if isinstance(found, str):
             self.access.learn(None, found)
         else:
+            self._newest = found
             self.access.learn(found)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def newest(self) -> Users | None:
+        """The last that were known, for what only shows how a member is. None: there are some, and this
+        process has never known them."""
+        return self._newest or (None if self.hides_status else NO_USERS)
 
     @property
     def words(self) -> str:

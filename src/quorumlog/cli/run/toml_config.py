@@ -23,6 +23,9 @@
     [users]                                 # of the whole process, see docs/security.md
     group = "orders"                        # where they live; otherwise in the first one
 
+    [kv]                                    # of `quorumlog kv serve`
+    quota_mib = 8192
+
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
 
@@ -47,6 +50,7 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    KvOptions,
     StoreConfig,
     TlsOptions,
     parse_address,
@@ -70,6 +74,7 @@ _OF_PROCESS: dict[str, Any] = {
     "tls": dict[str, Any],
     "users": dict[str, str],
     "admin": AdminOptions,
+    "kv": KvOptions,
 }
 _KINDS: dict[Any, str] = {
     LogFormat: f"is none of {', '.join(LogFormat)}",
@@ -78,6 +83,7 @@ _KINDS: dict[Any, str] = {
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
     dict[str, Any]: "is not a table; write [tls]",
+    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""
@@ -103,6 +109,7 @@ class ServerConfig(NamedTuple):
     """Whose users are those of the process; None: of the first one."""
     admin: AdminOptions | None = None
     log_format: str | None = None
+    kv: KvOptions | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:

@@ -23,6 +23,7 @@ from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.door import KeyValueDoor
 from quorumlog.kv.testing import LocalStores
+from quorumlog.server.free_ports import free_ports
 
 SIZES = {"desk": "1200,1400", "phone": "400,1400"}
 LAST = re.compile(r"<td>leader</td><td>\d+</td><td>\d+</td><td>([\d,]+)</td>")
@@ -33,6 +34,10 @@ def last_index_of(page: str) -> int:
     found = LAST.search(page)
     assert found is not None, page
     return int(found[1].replace(",", ""))
+
+
+def free_address() -> str:
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def look(browser: str, url: str, *more: str) -> str:
@@ -52,7 +57,7 @@ def a_log() -> Iterator[AdminPort]:
 
         writer = threading.Thread(target=write)
         process = LogProcess(cluster.server(cluster.leader()))
-        with AdminPort("127.0.0.1:0", process) as port:
+        with AdminPort(free_address(), process) as port:
             writer.start()
             try:
                 yield port
@@ -80,7 +85,7 @@ def a_store() -> Iterator[AdminPort]:
         process = LogProcess(
             stores.cluster.server(leader), [partial(look_at_store, stores.doors[leader], "default")]
         )
-        with AdminPort("127.0.0.1:0", process) as port:
+        with AdminPort(free_address(), process) as port:
             yield port
 
 
@@ -101,7 +106,7 @@ def a_broker() -> Iterator[AdminPort]:
         leader = brokers.cluster.leader()
         look = partial(look_at_member, brokers.brokers[leader], "default")
         process = LogProcess(brokers.cluster.server(leader), [look])
-        yield stack.enter_context(AdminPort("127.0.0.1:0", process))
+        yield stack.enter_context(AdminPort(free_address(), process))
 
 
 def main(browser: str, folder: Path) -> None:

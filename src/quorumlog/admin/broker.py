@@ -11,7 +11,7 @@ from quorumlog.admin.looks import Look, Sample, Table, TakeLook, disk_samples, r
 from quorumlog.broker.broker_port import QueueTable
 from quorumlog.broker.broker_server import BrokerServer
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-from quorumlog.broker.group_commands import dlq_topic
+from quorumlog.broker.group_commands import dlq_topic, is_system_topic
 from quorumlog.broker.groups.group_state import GroupState
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import StatusResponse
@@ -123,7 +123,8 @@ def _offsets(state: GroupState | None) -> Iterator[tuple[tuple[str, str, int], i
 def _tables(
     status: StatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
 ) -> list[Table]:
-    topics: dict[str, list[int]] = {}
+    known = {} if state is None else state.topics
+    topics = {name: [0, 0] for name in islice(known, MOST_QUEUES) if not is_system_topic(name)}
     for (topic, _), (begin, end) in ends.items():
         row = topics.setdefault(topic, [0, 0])
         row[0] += 1
@@ -134,7 +135,10 @@ def _tables(
         lags[name] = lags.get(name, 0) + max(0, end - offset)
     groups = {} if state is None else state.groups
     dead = {name: topics.get(dlq_topic(name), [0, 0])[1] for name in groups}
-    of_topics = [(name, *row) for name, row in sorted(topics.items())]
+    of_topics = [
+        (name, known[name].queues if name in known else queues, messages)
+        for name, (queues, messages) in sorted(topics.items())
+    ]
     of_groups = [
         (name, len(group.members), group.generation, lags.get(name, 0), dead[name])
         for name, group in sorted(groups.items())

@@ -248,7 +248,13 @@ def _tables(
         for each in status.members
     ]
     machines = [
-        (each.name, each.applied_index, each.snapshot_index, each.problem) for each in status.machines
+        (
+            each.name,
+            each.applied_index,
+            each.snapshot_index if each.snapshot_index >= 0 else None,
+            each.problem,
+        )
+        for each in status.machines
     ]
     of_readers = [
         (each.name, each.position, max(0, status.committed_index + 1 - each.position), HOLDS[each.hold])

@@ -74,7 +74,7 @@ class Output:
     """Written by hand, at the end."""
 
 
-CLOSED = 'BadRequest("the client is closed: make another one")'
+CLOSED = 'BadRequest("the client is closed: create a new one")'
 OUTPUTS = [
     Output(
         "client/blocking_client.py",

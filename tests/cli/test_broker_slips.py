@@ -74,7 +74,7 @@ def brokers() -> Iterator[LocalBrokers]:
         (f"topic create {'t' * 128}", 2, "up to 127 bytes, not 128"),
         ("topic create a --queues 0", 2, "--queues 0"),
         ("topic create a --perm x", 2, "--perm is one of"),
-        ("topic create a --retention 7", 2, "--retention '7' is no duration"),
+        ("topic create a --retention 7", 2, "--retention '7' is not a duration"),
         ("topic update orders", 2, "nothing to change"),
         ("topic update nosuch --queues 3", 1, "there is no topic nosuch"),
         ("topic show ''", 2, "a topic has 1 to 255 bytes, not 0"),

@@ -81,7 +81,7 @@ def test_a_server_of_an_earlier_release_is_not_asked_for_what_it_would_not_keep(
 ) -> None:
     group.knows_promises = False
     client = new_client(group.addresses)
-    with pytest.raises(BadRequest, match=r"answers as it is, whatever read_consistency \(read_index\)"):
+    with pytest.raises(BadRequest, match=r"ignores read_consistency \(read_index\)"):
         client.get(0, read_consistency="read_index")
     assert asked_of(group) == []
 

@@ -613,8 +613,8 @@ def refuse_future(since_ms: int, newest_ms: int) -> None:
     if since_ms > max(milliseconds_of(now), newest_ms):
         said = time_of(since_ms)
         raise ConfigError(
-            f"--since {said:%Y-%m-%dT%H:%M:%SZ} lies in the future, it is {now:%Y-%m-%dT%H:%M:%SZ}:"
-            " nothing was appended since; name an earlier time, or --follow alone for what comes"
+            f"--since {said:%Y-%m-%dT%H:%M:%SZ} is in the future, it is {now:%Y-%m-%dT%H:%M:%SZ} now;"
+            " name an earlier time, or give only --follow for new entries"
         )
 
 
@@ -644,7 +644,7 @@ def duration_ms_of(text: str, option: str) -> int:
     """Of `90s`, `12h`, `7d`. Raises ConfigError."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
-        raise ConfigError(f"{option} {text!r} is no duration: write 90s, 15m, 12h or 7d")
+        raise ConfigError(f"{option} {text!r} is not a duration: write 90s, 15m, 12h or 7d")
     return int(number) * _UNITS_MS[unit]
 
 

@@ -60,7 +60,7 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
 
     if spark and not MASTER.fullmatch(spark):
         raise ConfigError(
-            f"--spark {spark!r} is no master of Spark; name local[N], spark://HOST:PORT, yarn,"
+            f"--spark {spark!r} is not a Spark master; name local[N], spark://HOST:PORT, yarn,"
             " k8s://HOST:PORT, sc://HOST of a Connect server, or auto"
         )
     if not spark or (spark == "auto" and sum(map(_bytes_of, places)) < AUTO_BYTES):
@@ -214,7 +214,7 @@ def replay(
     source = place_of(at)
     target = _target(to_servers, to_group, at.timeout)
     if spark and rate:
-        raise ConfigError("--rate is of one process; leave it out, or leave out --spark")
+        raise ConfigError("--rate limits one process; leave it out, or leave out --spark")
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
         given = {"first_index": first_index, "stop_index": stop_index, "again": again, "report": report}
         done = _replayed(engine, source, target, run_id, only, rate, given)

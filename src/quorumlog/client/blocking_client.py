@@ -229,7 +229,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
 
         super().__init__(
             make,
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             stays_with_parent=ONE_SESSION if producer_id is not None else "",
         )
 

@@ -73,8 +73,8 @@ def refuse_consumer(readers: Iterable[ReaderRow], name: str, what: str) -> None:
     for reader in readers:
         if reader.name == name and reader.hold != "archive":
             raise ConfigError(
-                f"hold: {name} is a reader of the log, whose position is {reader.position}, and"
-                f" {what} would lead it past what it has not read: choose another name"
+                f"hold: {name} is already a reader of the log, at position {reader.position}, and"
+                f" {what} would move it past unread entries: choose another name"
             )
 
 

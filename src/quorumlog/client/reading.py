@@ -113,8 +113,8 @@ class ReadDefaults:
             consistency, staleness_ms = consistency or COMMITTED, checked_ms
             if consistency == READ_INDEX:
                 raise BadRequest(
-                    "max_staleness_ms goes with read_consistency committed only: the other one misses"
-                    " nothing"
+                    "max_staleness_ms goes with read_consistency committed only: read_index is never"
+                    " stale"
                 )
         return ReadChoice(self._target(from_member, consistency), consistency, staleness_ms)
 

@@ -86,7 +86,7 @@ def settled(verb: Verb[T]) -> T:
             outcome: T = end.value
             return outcome
         if not all(request.is_done for request in step.awaited):
-            raise BadRequest("the client is closed: make another one")
+            raise BadRequest("the client is closed: create a new one")
 
 
 class Reading(Generic[T]):
@@ -195,9 +195,9 @@ class Tailing(Reading[T]):
             return  # nobody can say so yet
         if end_index < plan.read_index:
             raise IndexOutOfRange(
-                f"entry {plan.read_index} was read, and the log ends at {end_index} now: the group has"
-                " lost entries that were committed, and goes on without them (were older copies of"
-                f" directories put back?); read on from {end_index + 1}, if that is what you want",
+                f"entry {plan.read_index} was read, but the log now ends at {end_index}: the group has"
+                " lost committed entries and goes on without them (were older copies of directories"
+                f" restored?); to continue without them, read from {end_index + 1}",
                 committed_index=end_index,
             )
 

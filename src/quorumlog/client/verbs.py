@@ -515,7 +515,7 @@ class Verbs:
                 raise BadRequest(f"{name} must be a text, not {text!r}")
         if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
             # Nobody would ever answer under it, and the command would wait.
-            raise BadRequest(f"{member_id!r} is no id of a member: it has no blanks, commas and =")
+            raise BadRequest(f"{member_id!r} is not the id of a member: ids have no blanks, commas or =")
         message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
         allowed_ms = self.timeout_ms_of(timeout_ms)
         response = yield from asked(message, LEADER, allowed_ms, ChangeMembersResponse)
@@ -525,7 +525,7 @@ class Verbs:
         if not isinstance(machine, str) or not machine:
             raise BadRequest(f"machine must be the name of a state machine, not {machine!r}")
         if type(index) is not int or not 0 <= index <= MOST_INDEX:
-            raise BadRequest(f"index must be that of an entry, from 0 on, not {index!r}")
+            raise BadRequest(f"index must be 0 or more, not {index!r}")
         message = StepOverRequest(machine=machine, index=index, unsafe=unsafe)
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return (yield from asked(message, LEADER, allowed_ms, StepOverResponse)).index

@@ -300,9 +300,8 @@ def parse_members(text: str) -> tuple[MemberAddress, ...]:
             raise ConfigError(f"--members: {error}") from None
         if host in ("0.0.0.0", "::", "[::]"):
             raise ConfigError(
-                f"--members: {item!r}: clients and members are told this address, and it is not"
-                " reachable; write the address of this machine, and use --bind to listen"
-                " everywhere"
+                f"--members: {item!r}: clients and members connect to this address, and it is not"
+                " reachable; write the address of this machine, and use --bind to listen everywhere"
             )
         members.append(MemberAddress(member_id.strip(), host, port))
     if not members:

@@ -60,7 +60,7 @@ class BrokerClient(Connected):
             lambda: AsyncBrokerClient(
                 server, timeout_ms=timeout_ms, tls=tls, user=user, only_looks=only_looks
             ),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             end=AsyncBrokerClient._end,
         )
         self._connect()
@@ -187,7 +187,7 @@ class Producer(ClientShell[AsyncProducer]):
                 tls=tls,
                 user=user,
             ),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             end=AsyncProducer._end,
             stays_with_parent=ONE_SESSION if producer_id else "",
         )
@@ -288,7 +288,7 @@ class Consumer(BlockingRun):
                 tls=tls,
                 user=user,
             ),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             stays_with_parent=ONE_MEMBER,
         )
 
@@ -322,7 +322,7 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
         """Raises ConfigError."""
         super().__init__(
             lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls, user=user),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
         )
 
     def route(self) -> RoleResponse:

@@ -349,7 +349,7 @@ def resend(
     Example: quorumlog broker dlq resend billing --offset 3 --offset 5
     """
     if bool(offset) == all_:
-        raise ConfigError("say which to send again: --offset N for each, or --all")
+        raise ConfigError("choose the messages to send again: --offset N for each, or --all")
     sent = 0
     with at.admin() as admin:
         if offset:

@@ -154,7 +154,9 @@ def dump(
     from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
-        raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
+        raise ConfigError(
+            f"{directory} holds a replicated log: make a store of it with `quorumlog broker convert`"
+        )
     found = False
     with OfflineStore(str(directory)) as store:
         for records in store.batches(position):
@@ -198,7 +200,7 @@ def recover(
                 f"{key.topic} queue {key.queue_id} begins at {position} of the log with 0 again",
             )
         if not found:
-            raise Refused("no queue has numbers that come twice")
+            raise Refused("no queue has offsets that were assigned twice")
         return
     lost_bytes = allow_cut(str(directory), cut)
     given_up = f"{spoken_size(lost_bytes)} known to be on disk are given up"
@@ -275,7 +277,7 @@ def takeover(
     from quorumlog.config import parse_members
 
     if bool(from_broker) == (store is not None) or bool(from_broker) == bool(members):
-        raise ConfigError("give STORE and --members, or --from HOST:PORT of a member that runs")
+        raise ConfigError("give STORE and --members, or --from HOST:PORT of a running member")
     report: OldReport | None = None
     if from_broker:
         with connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
@@ -316,7 +318,7 @@ def takeover(
 
     tell(row, show)
     if difference:
-        raise Refused(f"the old logs are not the same: {difference}")
+        raise Refused(f"the old logs differ: {difference}")
 
 
 def _say_what_was_taken(report: OldReport) -> None:

@@ -459,7 +459,7 @@ def serve(
             tls.check_member(broker_id or bind)
         elif not (insecure or is_loopback(host)):
             raise ConfigError(
-                "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or say --insecure"
+                "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or give --insecure"
             )
     given = list(option or [])
     if in_sync_replicas:
@@ -469,7 +469,9 @@ def serve(
         if role is not None or master:
             raise ConfigError("--failover decides the roles: remove --role and --master")
         if ha_dialect is not Dialect.QUORUMLOG:
-            raise ConfigError("--failover needs --ha-dialect quorumlog: the other one has no epochs")
+            raise ConfigError(
+                "--failover needs --ha-dialect quorumlog: RocketMQ's protocol has no epochs"
+            )
         elect = failover_of(
             failover,
             coordinator,
@@ -494,14 +496,14 @@ def serve(
         server = BrokerServer(store, bind, tls=tls)
     else:
         if role is RoleChoice.SLAVE and not master:
-            raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
+            raise ConfigError("--role slave needs --master HOST:PORT, the HA address of the master")
         if role is not RoleChoice.SLAVE and master:
             raise ConfigError("--master is for --role slave")
         if master:
             parse_address(master)
         if host in ("0.0.0.0", "::") and ha_dialect is Dialect.QUORUMLOG:
             raise ConfigError(
-                f"--bind {bind}: master and slaves tell each other this address, and it is not"
+                f"--bind {bind}: master and slaves give each other this address, and it is not"
                 " reachable: write the address at which the others reach this machine"
             )
         ha_bind = f"{host}:{ha_port}"

@@ -85,7 +85,7 @@ def backup(
                 note("while there is no leader, --from-member ID copies what one member knows")
             raise
         except KeyboardInterrupt:
-            note(f"ended in front of index {taking.next_index}; the same command goes on there")
+            note(f"stopped before index {taking.next_index}; repeat the command to continue there")
             raise
     new = f"{taken.new_entries} of them new ({spoken_size(taken.new_bytes)})"
     given = f", from {taken.member_id}" if taken.member_id else ""

@@ -89,7 +89,7 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
     from quorumlog.cli.carry.export_format import FileBroken, is_export, survey
 
     if not file.seekable():
-        raise ConfigError(f"FILE {path} is no ordinary file, and is read twice; name one")
+        raise ConfigError(f"FILE {path} is not a regular file, and must be read twice; name one")
     wanted = 0
 
     def count(record: Record) -> None:
@@ -98,8 +98,8 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
 
     if not is_export(file):
         raise ConfigError(
-            f"FILE {path} is no export; name one that export wrote (JSON lines of an earlier release:"
-            " export again, or run `import` of that release)"
+            f"FILE {path} is not an export; name a file that export wrote (JSON lines of an earlier"
+            " release: export again, or run `import` of that release)"
         )
     try:
         with entry_progress(f"reading {path}") as report:
@@ -108,8 +108,8 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
             raise extent.torn
     except FileBroken as error:
         raise Refused(
-            f"FILE {path}: {error}; nothing was appended; export again (a file that is merely cut off is"
-            " completed) or copy it again"
+            f"FILE {path}: {error}; nothing was appended; export again (which completes a truncated"
+            " file) or copy it again"
         ) from None
     return extent, wanted
 

@@ -110,13 +110,13 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
     def flag(row: dict[str, Any], name: str) -> bool:
         value = row.get(name, False)
         if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, neither true nor false")
+            raise ValueError(f"{name} must be true or false, not {value!r}")
         return value
 
     def number(row: dict[str, Any], name: str) -> int:
         value = row.get(name, 0)
         if type(value) is not int or not 0 <= value <= MOST:
-            raise ValueError(f"{name} is {value!r}, no number from 0 on")
+            raise ValueError(f"{name} must be a number from 0 up, not {value!r}")
         return value
 
     def compare(row: dict[str, Any]) -> Compare:
@@ -146,7 +146,7 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
         if what == "range":
             known(fields, "key", "end", "limit")
             return Range(key, end, number(fields, "limit"))
-        raise ValueError(f"there is no operation {what!r}; there are put, delete, range")
+        raise ValueError(f"unknown operation {what!r}; known are put, delete, range")
 
     try:
         given = msgspec.json.decode(text)
@@ -157,7 +157,9 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             [operation(row) for row in given.get("else", ())],
         )
     except (ValueError, KeyError, AttributeError, TypeError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"this is no transaction ({error}); `quorumlog kv txn -h` shows one") from None
+        raise ConfigError(
+            f"this is not a transaction ({error}); `quorumlog kv txn -h` shows an example"
+        ) from None
 
 
 def txn_row(result: TxnResult) -> dict[str, Any]:
@@ -218,7 +220,7 @@ def put(
             )
             if changed is None:
                 raise Refused(
-                    f"{key} was not changed last at revision {expect_revision}: nothing is put"
+                    f"{key} was not last changed at revision {expect_revision}: nothing was put"
                 )
             done = changed
     before = None if done.previous is None else row_of(done.previous)
@@ -484,7 +486,7 @@ def compact(
 
 
 def _in_the_way(file: Path) -> ConfigError:
-    what = "exists: name another file, or say --replace" if file.is_file() else "is no ordinary file"
+    what = "exists: name another file, or give --replace" if file.is_file() else "is not a regular file"
     return ConfigError(f"FILE {file} {what}")
 
 

@@ -139,12 +139,12 @@ def serve(
         _check_address("--etcd-gateway", address)
         if address == listen:
             raise ConfigError(
-                f"--etcd-gateway {address} is what --listen has; each needs a port of its own"
+                f"--etcd-gateway and --listen have the same address {address}; each needs its own port"
             )
         if not servers and len(group.members) > 1:
             raise ConfigError(
-                "--etcd-gateway needs --servers: where the stores of all members listen, for it asks"
-                " whichever leads"
+                "--etcd-gateway needs --servers, the --listen addresses of all members: it forwards"
+                " requests to the leader"
             )
         servers = servers or listen
         split_servers(servers)

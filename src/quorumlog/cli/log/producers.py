@@ -82,8 +82,8 @@ def resume_producer(at: LogServers, producer: Producer) -> None:
         resumed = SinkCommits(logs, producer).resume()
     if resumed is None:
         raise ConfigError(
-            f"no sink has committed a batch as {producer} beside group {at.group}; quorumlog"
-            f" producers list --group {staging_name(at.group)} lists the producers"
+            f"no sink has committed a batch as {producer} to group {at.group}; quorumlog producers"
+            f" list --group {staging_name(at.group)} lists the producers"
         )
     batch, was_finished = resumed.standing.batch, resumed.was_finished
     row = {"producer": producer, "query": batch.query_id, "batch": batch.batch_id}

@@ -208,7 +208,7 @@ def _refuse_combinations(
     if path is not None and until_end:
         raise ConfigError("--until-end needs --servers; a stopped member's directory does not grow")
     if path is None and local:
-        raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
+        raise ConfigError("--local goes with --path only; servers serve committed entries only")
     if path is None and skip_damaged:
         raise ConfigError("--skip-damaged goes with --path only; servers repair what is damaged")
     if timeout and (follow or path is not None):

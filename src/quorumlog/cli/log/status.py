@@ -84,12 +84,12 @@ def status(
     from quorumlog.cli.log.status_table import WATCH_S, health_of, watch_status
 
     if watch and check:
-        raise ConfigError("--watch and --check exclude each other; one goes on, the other is an answer")
+        raise ConfigError("--watch and --check exclude each other: --check runs once")
     if watch and not is_json() and not out().is_terminal:
-        raise ConfigError("--watch needs a terminal; --watch --json goes on in a pipe, too")
+        raise ConfigError("--watch needs a terminal; --watch --json also works in a pipe")
     if readers:
         if watch or check:
-            raise ConfigError("--readers shows them once: leave out --watch and --check")
+            raise ConfigError("--readers runs once: leave out --watch and --check")
         with at.client() as log:
             print_readers(log.readers())
         return

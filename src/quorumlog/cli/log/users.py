@@ -48,15 +48,17 @@ def grant_of(right: str, kind: str, names: str) -> Grant:
     from quorumlog.log_state.users import Grant, Kind, Right
 
     if right not in tuple(Right):
-        raise ConfigError(f"{right!r} is no right; there are {', '.join(Right)}")
+        raise ConfigError(f"{right!r} is not a right; rights are {', '.join(Right)}")
     if kind not in tuple(Kind):
-        raise ConfigError(f"{kind!r} is nothing that has rights; there are {', '.join(Kind)}")
+        raise ConfigError(f"{kind!r} is not a kind of resource; there are {', '.join(Kind)}")
     if kind == Kind.CLUSTER:
         if names:
-            raise ConfigError("the cluster has no names: leave it out")
+            raise ConfigError("a right on the cluster takes no name: leave it out")
         return Grant(Right(right), Kind.CLUSTER)
     if not names:
-        raise ConfigError(f"of which {kind}? Name one, or all that begin alike: orders*, or *")
+        raise ConfigError(
+            f"the name of the {kind} is missing: give one, a prefix as in orders*, or * for all"
+        )
     is_exact = not names.endswith("*")
     prefix = names.removesuffix("*").encode(errors="surrogateescape")
     return Grant(Right(right), Kind(kind), prefix, is_exact)
@@ -250,7 +252,7 @@ def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") 
 
     asked = grant_of(right, kind, name)
     if not asked.is_exact and asked.prefix:
-        raise ConfigError(f"{name!r} is many names: ask for one")
+        raise ConfigError(f"{name!r} matches several names: give one")
     with at.connected() as log:
         found: UsersResponse = log.users()
     if not found.is_on:

@@ -203,9 +203,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 def _refuse_to_overwrite(pair: Pair) -> None:
     for path in pair:
         if path.exists():
-            raise ConfigError(
-                f"{path} exists already and is not overwritten: delete it, or `renew` it"
-            )
+            raise ConfigError(f"{path} exists already and is not overwritten: delete it, or `renew` it")
 
 
 def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:

@@ -51,7 +51,7 @@ def servers_option(text: str, old_variable: str = "", **options: Any) -> Any:
 
 
 Servers = Annotated[
-    str, servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.")
+    str, servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one reachable member is enough.")
 ]
 
 
@@ -153,7 +153,7 @@ class StoreServers(_At):
             Annotated[
                 str,
                 servers_option(
-                    "Where the members' stores listen, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
+                    "Addresses of the members' stores, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
                     old_variable,
                 ),
             ],
@@ -174,8 +174,8 @@ class BrokerServers(_At):
             Annotated[
                 str,
                 servers_option(
-                    "Address of the broker; of several that replicate each other, HOST:PORT,..., the"
-                    " master is found. [env var: QUORUMLOG_SERVERS]",
+                    "Address of the broker, or of several that replicate each other, HOST:PORT,...;"
+                    " the master is found. [env var: QUORUMLOG_SERVERS]",
                     old_variable,
                 ),
             ],
@@ -292,26 +292,29 @@ def pem_option(name: str, text: str, variable: str | None = None) -> Any:
 CLIENT_TLS: Options = {
     name: (Annotated[Path | None, pem_option(option, text, variable)], None)
     for name, option, variable, text in (
-        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Speak TLS; trust the CAs in this file."),
+        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Use TLS; trust the CAs in this file."),
         (
             "tls_cert",
             "--tls-cert",
             "QUORUMLOG_TLS_CERT",
-            "Own certificate, where a server asks for one.",
+            "Client certificate, if servers require one.",
         ),
         ("tls_key", "--tls-key", "QUORUMLOG_TLS_KEY", "Its key."),
         (
             "password_file",
             "--password-file",
             "QUORUMLOG_PASSWORD_FILE",
-            "Its first line is the password of --user; else QUORUMLOG_PASSWORD, or a question.",
+            "File whose first line is the password of --user; otherwise QUORUMLOG_PASSWORD, or a"
+            " prompt.",
         ),
     )
 } | {
     "as_user": (
         Annotated[
             str | None,
-            typer.Option("--user", help="Who asks, where servers have users.", envvar="QUORUMLOG_USER"),
+            typer.Option(
+                "--user", help="User name, if the servers have users.", envvar="QUORUMLOG_USER"
+            ),
         ],
         None,
     )
@@ -329,7 +332,7 @@ AdminAddress = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        help="Answer here for health, metrics and a page, beside the member (extra `admin`).",
+        help="HTTP port for health, metrics and a status page (extra `admin`).",
         metavar="HOST:PORT",
     ),
 ]
@@ -358,7 +361,7 @@ class TlsGiven(dict[str, str | None]):
         "client_auth": (
             Annotated[
                 ClientAuth | None,
-                typer.Option(help="Whether clients show a certificate. (default: none)"),
+                typer.Option(help="Whether clients must show a certificate. (default: none)"),
             ],
             None,
         ),
@@ -528,7 +531,7 @@ class LogLevel(StrEnum):
 
 Format = Annotated[
     LogFormat | None,
-    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
+    typer.Option("--log-format", help="Format of the log; json: one object per line. (default: text)"),
 ]
 Level = Annotated[LogLevel, typer.Option(help="Level of the log on standard error.")]
 MemberId = Annotated[
@@ -537,11 +540,11 @@ MemberId = Annotated[
 Members = Annotated[
     str | None,
     typer.Option(
-        help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
+        help="Every member and the address of its log: ID=HOST:PORT,... The same on all members.",
         metavar="LIST",
     ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")]
+DataDir = Annotated[Path | None, typer.Option(help="Data directory of this member.", metavar="DIR")]
 
 
 class Consistency(StrEnum):
@@ -559,13 +562,11 @@ ReadConsistency = Annotated[
 ]
 MaxStaleness = Annotated[
     float | None,
-    typer.Option("--max-staleness", help="With committed: at most so many seconds old.", min=0),
+    typer.Option("--max-staleness", help="With committed: maximum age in seconds.", min=0),
 ]
 FromMember = Annotated[
     str | None,
-    typer.Option(
-        "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
-    ),
+    typer.Option("--from-member", help="Member to read from: its id, `leader` or `any`.", metavar="ID"),
 ]
 
 
@@ -577,7 +578,7 @@ FirstIndex = Annotated[
 ]
 StopIndex = Annotated[
     int | None,
-    typer.Option("--to", help="Stop before this index. (default: the end of what is committed)", min=0),
+    typer.Option("--to", help="Stop before this index. (default: the committed end)", min=0),
 ]
 
 

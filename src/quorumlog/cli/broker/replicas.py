@@ -23,8 +23,8 @@ def switch(
     without: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --unsafe: this broker is lost for good, and its present directory will"
-            " never become master. May be repeated.",
+            help="With --unsafe: this broker is lost, and its present directory must never become"
+            " master. May be repeated.",
             metavar="ID",
         ),
     ] = None,
@@ -36,9 +36,9 @@ def switch(
         ),
     ] = False,
 ) -> None:
-    """Make another broker the master. --servers is any broker that answers.
+    """Make another broker the master. --servers is any reachable broker.
 
-    With the old master alive it is drained first, and nothing is lost. With the old master lost, N - k
+    If the old master is alive it is drained first, and nothing is lost. With the old master lost, N - k
     + 1 of a replica list of N brokers and k copies must answer, and the new master must have the
     greatest log among them.
 
@@ -72,7 +72,7 @@ def add(
     at: BrokerServers,
 ) -> None:
     """Add a slave to the replica list: its copies count for acknowledgements, and it may become master.
-    It replaces a lost directory of the same id. --servers is any broker that answers.
+    It replaces a lost directory of the same id. --servers is any reachable broker.
 
     Example: quorumlog broker add --servers 127.0.0.1:10911 --broker c
     """
@@ -82,8 +82,7 @@ def add(
 def remove(
     broker: Annotated[str, typer.Option(help="Id of the broker.", metavar="ID")], at: BrokerServers
 ) -> None:
-    """Remove a broker from the replica list; it may go on following. --servers is any broker that
-    answers.
+    """Remove a broker from the replica list; it may keep following. --servers is any reachable broker.
 
     Example: quorumlog broker remove --servers 127.0.0.1:10911 --broker c
     """
@@ -91,11 +90,13 @@ def remove(
 
 
 def copies(
-    count: Annotated[int, typer.Argument(metavar="K", min=1, help="The master's included.")],
+    count: Annotated[
+        int, typer.Argument(metavar="K", min=1, help="Number of copies, including the master's.")
+    ],
     at: BrokerServers,
 ) -> None:
     """Set how many brokers of the replica list must hold a message before it is acknowledged. --servers
-    is any broker that answers.
+    is any reachable broker.
 
     Example: quorumlog broker copies 2 --servers 127.0.0.1:10911
     """

@@ -96,7 +96,9 @@ CoordinatorList = Annotated[
 ]
 Group = Annotated[
     str,
-    typer.Option("--group", help="Brokers that fail over for each other name the same.", metavar="NAME"),
+    typer.Option(
+        "--group", help="Name shared by the brokers that fail over for each other.", metavar="NAME"
+    ),
 ]
 LeaseMs = Annotated[
     int,
@@ -266,16 +268,16 @@ def serve(
         Path,
         typer.Option(
             "--dir",
-            help="Directory of the store, made if it is not there; with --role dledger, of the member.",
+            help="Directory of the store (created if missing); with --role dledger, of the member.",
             metavar="DIR",
         ),
     ],
     topics: Annotated[
         str,
         typer.Option(
-            help="Topics and their numbers of queues (4 where none is given): orders:8,audit; beside"
-            " those that the store holds messages of. A slave gets them from its master; with --role"
-            " dledger the master makes those that are not there.",
+            help="Topics and their numbers of queues (default 4): orders:8,audit; added to the topics"
+            " in the store. A slave gets them from its master; with --role dledger the master"
+            " creates missing ones.",
             metavar="LIST",
         ),
     ] = "",
@@ -283,15 +285,16 @@ def serve(
     members: Annotated[
         str | None,
         typer.Option(
-            help="dledger: every member and where its log is reached: ID=HOST:PORT,... The same on all.",
+            help="dledger: every member and the address of its log: ID=HOST:PORT,... The same on all"
+            " members.",
             metavar="LIST",
         ),
     ] = None,
     brokers: Annotated[
         str | None,
         typer.Option(
-            help="dledger: every member and where its broker is reached: ID=HOST:PORT,... The same on"
-            " all; the own one takes the place of --bind.",
+            help="dledger: every member and the address of its broker: ID=HOST:PORT,... The same on"
+            " all; replaces --bind.",
             metavar="LIST",
         ),
     ] = None,
@@ -303,7 +306,9 @@ def serve(
     ] = None,
     flush: Annotated[
         Flush,
-        typer.Option(help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."),
+        typer.Option(
+            help="sync (SYNC_FLUSH): acknowledge once it is on disk. async: once it is written."
+        ),
     ] = Flush.SYNC,
     role: Annotated[
         RoleChoice | None,
@@ -317,13 +322,13 @@ def serve(
         str,
         typer.Option(
             "--id",
-            help="Name among master and slaves (default: --bind); with --role dledger of this member,"
-            " ending with a number: n0.",
+            help="Id of the broker among master and slaves (default: --bind); with --role dledger id"
+            " of the member, ending with a number: n0.",
             metavar="ID",
         ),
     ] = "",
     master: Annotated[
-        str, typer.Option(help="Of a slave: HOST:PORT of its master's --ha-port.", metavar="HOST:PORT")
+        str, typer.Option(help="Slave: HOST:PORT of its master's --ha-port.", metavar="HOST:PORT")
     ] = "",
     ha_port: Annotated[
         int, typer.Option(help="Slaves connect here.", min=1, max=65535, metavar="PORT")
@@ -331,7 +336,8 @@ def serve(
     ha_advertise: Annotated[
         str,
         typer.Option(
-            help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
+            help="Address at which slaves reach --ha-port, if the host is not that of --bind (behind a"
+            " proxy).",
             metavar="HOST:PORT",
         ),
     ] = "",
@@ -347,9 +353,7 @@ def serve(
     ] = 0,
     ha_dialect: Annotated[
         Dialect,
-        typer.Option(
-            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs."
-        ),
+        typer.Option(help="rocketmq: RocketMQ 5's protocol, for a Java master or slave; no epochs."),
     ] = Dialect.QUORUMLOG,
     failover: Failover = None,
     coordinator: CoordinatorList = "",
@@ -370,24 +374,25 @@ def serve(
     tls_listen: Annotated[
         str | None,
         typer.Option(
-            help="Speak TLS here, while the first port stays plain (docs/security.md).",
+            help="Use TLS at this address, while the first port stays plain (docs/security.md).",
             metavar="HOST:PORT",
         ),
     ] = None,
     coordinator_ca: Annotated[
         Path | None,
-        pem_option("--coordinator-ca", "Speak TLS with --failover kv; trust the CAs in this file."),
+        pem_option("--coordinator-ca", "Use TLS with --failover kv; trust the CAs in this file."),
     ] = None,
     coordinator_cert: Annotated[
         Path | None,
-        pem_option("--coordinator-cert", "Own certificate, where that store asks for one."),
+        pem_option("--coordinator-cert", "Client certificate, if that store requires one."),
     ] = None,
     coordinator_key: Annotated[Path | None, pem_option("--coordinator-key", "Its key.")] = None,
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Allow RocketMQ's dialect, which has no TLS, with other machines beside TLS.",
+            help="Allow RocketMQ's protocol, which has no TLS, with other machines although TLS is"
+            " configured.",
         ),
     ] = False,
     log_level: Level = LogLevel.INFO,
@@ -581,11 +586,11 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
 
 
 def dev(
-    members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
-    queues: Annotated[int, typer.Option(help="Of a topic created on first use.", min=1)] = 4,
+    members: Annotated[int, typer.Option(help="Number of brokers.", min=1, max=9)] = 3,
+    queues: Annotated[int, typer.Option(help="Queues of a topic created on first use.", min=1)] = 4,
     log_level: Level = LogLevel.ERROR,
 ) -> None:
-    """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
+    """Run brokers on a replicated log until Ctrl-C, for trials only. Their data is deleted.
 
     Unlike elsewhere, topics are created on first use.
 

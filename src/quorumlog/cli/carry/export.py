@@ -21,7 +21,7 @@ def export(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File to write; if it holds a part of the export already, the rest is written.",
+            help="File to write; if it has a part of the export already, the rest is added.",
             metavar="FILE",
         ),
     ],
@@ -31,7 +31,7 @@ def export(
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
     It can be interrupted, and repeated when the log has grown: it continues after the last complete
-    record of the file. Entries that only open a term are left out. `read --json` writes JSON lines.
+    record of the file. No-ops and other control entries are left out. `read --json` writes JSON lines.
 
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """

@@ -24,12 +24,14 @@ def import_file(
     file: Annotated[Path, typer.Argument(help="File that `export` wrote.", metavar="FILE")],
     at: LogServers,
     first_index: Annotated[
-        int, typer.Option("--from", help="First index, as the file counts.", min=0)
+        int, typer.Option("--from", help="First index, by the indices in the file.", min=0)
     ] = 0,
     stop_index: Annotated[
         int | None,
         typer.Option(
-            "--to", help="Stop before this index, as the file counts. (default: the end of FILE)", min=0
+            "--to",
+            help="Stop before this index, by the indices in the file. (default: the end of FILE)",
+            min=0,
         ),
     ] = None,
     expected_last: Annotated[
@@ -44,7 +46,7 @@ def import_file(
 ) -> None:
     """Append the entries of a file to a log, in order, each once.
 
-    The file is read through first; nothing is appended from a damaged file. After any failure repeat
+    The whole file is checked first; nothing is appended from a damaged file. After any failure repeat
     the same command: entries that are in the log already are compared with the file and not written
     twice. It stops if another client appends meanwhile. The log assigns new indices.
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="All keys that begin so.")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="All keys with this prefix.")]
 PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also print the previous value.")]
 
 
@@ -181,7 +181,9 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
     return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}
 
 
-Revision = Annotated[int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0)]
+Revision = Annotated[
+    int, typer.Option("--revision", help="Read at this revision; 0: the newest.", min=0)
+]
 Stale = Annotated[
     bool,
     typer.Option("--stale", help="Read from one member without confirming the leader; may be old."),
@@ -192,7 +194,7 @@ def put(
     key: Key,
     at: StoreServers,
     value: Annotated[
-        str | None, typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]")
+        str | None, typer.Argument(help="Standard input if left out.", metavar="[VALUE]")
     ] = None,
     lease: Annotated[int, typer.Option(help="Lease of the key; 0: none.", min=0, metavar="ID")] = 0,
     expect_revision: Annotated[
@@ -244,7 +246,7 @@ def delete(
     key: Key,
     at: StoreServers,
     end: Annotated[
-        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
+        str | None, typer.Argument(help="All keys from KEY up to this one, excluded.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     prev_kv: PrevKv = False,
@@ -276,17 +278,18 @@ def range_(
     key: Annotated[str, typer.Argument(help="The first key; with --prefix, its beginning.")],
     at: StoreServers,
     end: Annotated[
-        str | None, typer.Argument(help="Behind the last one; to the end without.", metavar="[END]")
+        str | None,
+        typer.Argument(help="End of the range, excluded; without it to the last key.", metavar="[END]"),
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[int, typer.Option(help="At most so many; 0: all.", min=0)] = 0,
-    descending: Annotated[bool, typer.Option("--descending", help="The last one first.")] = False,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number; 0: all.", min=0)] = 0,
+    descending: Annotated[bool, typer.Option("--descending", help="In descending order.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Only the keys.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only their number.")] = False,
     revision: Revision = 0,
     stale: Stale = False,
 ) -> None:
-    """Print keys and their values in order, a tab between.
+    """Print keys and their values in order, separated by a tab.
 
     Example: quorumlog kv range jobs/ --prefix --servers 127.0.0.1:20921
     """
@@ -323,7 +326,7 @@ def txn(
     at: StoreServers,
     file: Annotated[
         Path | None,
-        typer.Argument(help="JSON; standard input if it is left out.", metavar="[FILE.json]"),
+        typer.Argument(help="JSON; standard input if left out.", metavar="[FILE.json]"),
     ] = None,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
@@ -353,7 +356,7 @@ LeaseId = Annotated[int, typer.Argument(help="Id of a lease.", metavar="ID", min
 
 @lease_app.callback()
 def lease() -> None:
-    """Grant, keep, show and end leases: keys that are put with one end with it.
+    """Leases: grant, keep alive, show, revoke. Keys put with a lease are deleted when it ends.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
     """
@@ -361,7 +364,7 @@ def lease() -> None:
 
 @lease_app.command()
 def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at: StoreServers) -> None:
-    """Prints its id. A time below three election time-outs is raised.
+    """Grant a lease; prints its id. A TTL below three election time-outs is raised to that.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
     """
@@ -397,7 +400,7 @@ def show(lease_id: LeaseId, at: StoreServers) -> None:
 
 @lease_app.command()
 def revoke(lease_id: LeaseId, at: StoreServers) -> None:
-    """End it, with its keys; prints how many there were.
+    """End a lease and delete its keys; prints their number.
 
     Example: quorumlog kv lease revoke 17 --servers 127.0.0.1:20921
     """
@@ -441,7 +444,7 @@ def health(at: StoreServers) -> None:
 
 
 def status(at: StoreServers) -> None:
-    """A row a member: its role, how far its store is, how large, and of which release.
+    """Show each member: role, applied index, size and release.
 
     Example: quorumlog kv status --servers 127.0.0.1:20921
     """
@@ -473,7 +476,9 @@ def status(at: StoreServers) -> None:
 
 
 def compact(
-    revision: Annotated[int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1)],
+    revision: Annotated[
+        int, typer.Argument(help="Discard history below this revision.", metavar="REVISION", min=1)
+    ],
     at: StoreServers,
 ) -> None:
     """Discard history: reads and watches of earlier revisions are refused.
@@ -493,11 +498,11 @@ def _in_the_way(file: Path) -> ConfigError:
 def snapshot(
     file: Annotated[Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl")],
     at: StoreServers,
-    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace FILE.")] = False,
 ) -> None:
-    """Write every key as of one revision to a file, a JSON object a line.
+    """Write every key as of one revision to a file, one JSON object per line.
 
-    For the whole log with its history there is `quorumlog backup`.
+    `quorumlog backup` copies the whole log with its history.
 
     Example: quorumlog kv snapshot keys.jsonl --servers 127.0.0.1:20921
     """

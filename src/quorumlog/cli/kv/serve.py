@@ -49,7 +49,7 @@ def serve(
     listen: Annotated[
         str,
         typer.Option(
-            help="Where the store listens for its clients; the port is not that of the log.",
+            help="Address for the store's clients; its port differs from the log's.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:20921",
@@ -60,34 +60,37 @@ def serve(
         Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
     ] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="Where keys are: in memory, or in RocksDB (extra `rocksdb`).")
+        EngineName,
+        typer.Option(help="Where keys are stored: in memory, or in RocksDB (extra `rocksdb`)."),
     ] = EngineName.MEMORY,
-    quota_mib: Annotated[int, typer.Option(help="Above so many MiB puts are refused.", min=1)] = 8192,
+    quota_mib: Annotated[
+        int, typer.Option(help="Size of the store above which puts are refused.", min=1)
+    ] = 8192,
     auto_compaction: Annotated[
-        float, typer.Option(help="History ends after so many seconds; 0: it does not.", min=0.0)
+        float, typer.Option(help="Keep history for this many seconds; 0: for ever.", min=0.0)
     ] = 3600.0,
     max_watches: Annotated[
-        int, typer.Option(help="Of one client; ten times so many of all.", min=1)
+        int, typer.Option(help="Limit per client; all clients together: ten times as many.", min=1)
     ] = 10_000,
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
-            help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
-            " of --listen (extra `etcd-gateway`).",
+            help="Also serve the part of etcd's JSON gateway that Patroni uses, on this port of the"
+            " host of --listen (extra `etcd-gateway`).",
             metavar="PORT|HOST:PORT",
         ),
     ] = None,
     servers: Annotated[
         str | None,
         typer.Option(
-            help="Where the stores of all members listen: the gateway asks whichever leads.",
+            help="The --listen addresses of all members: the gateway forwards requests to the leader.",
             envvar="QUORUMLOG_KV_SERVERS",
             metavar="LIST",
         ),
     ] = None,
     hold_machine: Annotated[
         list[str] | None,
-        typer.Option(help="`kv`: do not run the store, which would end the member.", metavar="NAME"),
+        typer.Option(help="`kv`: do not run the store (a command crashes it).", metavar="NAME"),
     ] = None,
     admin: AdminAddress = None,
     *,

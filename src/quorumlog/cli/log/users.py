@@ -22,7 +22,7 @@ user_app, role_app = App(), App()
 
 Name = Annotated[str, typer.Argument(help="Name of the user.", metavar="USER")]
 RoleName = Annotated[str, typer.Argument(help="Name of the role.", metavar="ROLE")]
-Roles = Annotated[list[str], typer.Argument(help="Roles; admin is there.", metavar="ROLE...")]
+Roles = Annotated[list[str], typer.Argument(help="Roles; admin always exists.", metavar="ROLE...")]
 GivenRoles = Annotated[
     list[str] | None, typer.Option("--role", help="A role of the user; may be repeated.", metavar="ROLE")
 ]
@@ -39,7 +39,9 @@ KindName = Annotated[
 ]
 Names = Annotated[
     str,
-    typer.Argument(help="One name, or all that begin so: orders*.", metavar="NAME", show_default=False),
+    typer.Argument(
+        help="A name, or a prefix followed by *: orders*.", metavar="NAME", show_default=False
+    ),
 ]
 
 
@@ -105,7 +107,7 @@ def user() -> None:
 
 @user_app.command("list")
 def list_users(at: LogServers) -> None:
-    """Show the users, their roles, and how they prove who they are.
+    """Show the users, their roles, and how they authenticate.
 
     Example: quorumlog user list --servers 127.0.0.1:20911
     """
@@ -131,10 +133,11 @@ def add_user(
     role: GivenRoles = None,
     new_password_file: NewPassword = None,
     certificate: Annotated[
-        bool, typer.Option("--certificate", help="It has no password, and a certificate says its name.")
+        bool,
+        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
     ] = False,
 ) -> None:
-    """Add a user. The first one needs --role admin: from then on nobody else may do anything.
+    """Add a user. The first one needs --role admin; from then on all access requires a user.
 
     Example: quorumlog user add alice --role admin --servers 127.0.0.1:20911
     """
@@ -145,7 +148,7 @@ def add_user(
 
 @user_app.command("password")
 def set_password(at: LogServers, name: Name, new_password_file: NewPassword = None) -> None:
-    """Give a user another password. Connections that stand go on.
+    """Change a user's password. Open connections stay.
 
     Example: quorumlog user password alice --servers 127.0.0.1:20911
     """
@@ -184,7 +187,7 @@ def take_roles(at: LogServers, name: Name, roles: Roles) -> None:
 
 @role_app.callback()
 def role() -> None:
-    """What users may do, under names: list, add, remove. The role admin is always there.
+    """Roles, which have the rights of users: list, add, remove. The role admin always exists.
 
     Example: quorumlog role list --servers 127.0.0.1:20911
     """
@@ -192,7 +195,7 @@ def role() -> None:
 
 @role_app.command("list")
 def list_roles(at: LogServers) -> None:
-    """Show the roles and what is granted to each.
+    """Show the roles and their grants.
 
     Example: quorumlog role list --servers 127.0.0.1:20911
     """
@@ -209,7 +212,7 @@ def list_roles(at: LogServers) -> None:
 
 @role_app.command("add")
 def add_role(at: LogServers, name: RoleName) -> None:
-    """Add a role that nothing is granted to yet.
+    """Add a role without grants.
 
     Example: quorumlog role add orders-reader --servers 127.0.0.1:20911
     """
@@ -226,7 +229,7 @@ def remove_role(at: LogServers, name: RoleName) -> None:
 
 
 def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
-    """Grant a right to a role: on one name, or on all that begin alike.
+    """Grant a right to a role, on a name or a prefix.
 
     Example: quorumlog grant orders-reader read topic 'orders*'
     """
@@ -235,7 +238,7 @@ def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names:
 
 
 def revoke(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
-    """Take a right from a role, in the words in which it was granted.
+    """Revoke a right from a role; the arguments are those of the grant.
 
     Example: quorumlog revoke orders-reader read topic 'orders*'
     """
@@ -265,21 +268,22 @@ def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") 
 
 def init_admin(
     directory: Annotated[
-        Path, typer.Argument(help="The data directory of one member, which is stopped.", metavar="DIR")
+        Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")
     ],
     name: Name,
     new_password_file: NewPassword = None,
     certificate: Annotated[
-        bool, typer.Option("--certificate", help="It has no password, and a certificate says its name.")
+        bool,
+        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Also where there is an administrator, or this user.")
+        bool, typer.Option("--reset", help="Also if there already is an administrator, or this user.")
     ] = False,
 ) -> None:
-    """Leave an administrator in the directory of a stopped member: it becomes one at the next start.
+    """Record an administrator in the directory of a stopped member, for its next start.
 
-    For a group whose port nobody should reach before there are users, or whose administrators have lost
-    their passwords. The group is the one whose directory it is; it must be the one whose users count.
+    For a group whose port should admit nobody before it has users, or whose administrators have lost
+    their passwords. The directory must be of the group that holds the users.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """

@@ -193,21 +193,22 @@ class UpgradeNotFinished(Refused):
 
 
 class Forbidden(Refused):
-    """The user has no right to it; the message says which."""
+    """The user lacks a right; the message names it."""
 
     code = 430
 
 
 class NotAuthenticated(Refused):
-    """The servers have users, and this client has named none, or its password is wrong."""
+    """The servers have users, and this client gave no user, or a wrong password."""
 
     code = 431
 
 
 class WrongLastIndex(Refused):
-    """A conditional append named another index than that of the last data entry: nothing was written.
-    `expected` is what it named, `actual` the index of the last data entry, which is committed (-1:
-    there is none); where the leader's log holds none any more, of the entry before its begin."""
+    """The `expected_last` of a conditional append is not the index of the last data entry; nothing was
+    written. `expected` is that argument, `actual` the index of the last data entry, which is committed
+    (-1: there is none). If retention has deleted all data entries, `actual` is the index before the
+    log's first entry."""
 
     code = 421
 
@@ -375,12 +376,12 @@ class ConfigError(ValueError):
 
 
 def the_extra(name: str) -> str:
-    """How to install what is missing, for the end of a sentence."""
+    """How to install a missing extra, for the end of a sentence."""
     return f"the extra `{name}`: pip install '.[{name}]' in a clone of quorumlog"
 
 
 class ProtocolViolation(Exception):
-    """Bytes or messages that no correct counterpart sends."""
+    """Bytes or messages that no correct peer sends."""
 
 
 class StoreFailure(Exception):

@@ -35,19 +35,19 @@ _HOLDS: tuple[GivenHold, ...] = (False, True, "archive")
 class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     position: int
-    """Index of the next entry that it wants."""
+    """Index of the next entry to read."""
     hold: GivenHold
-    """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+    """Unread entries are kept: True, unless forced; "archive", always."""
     lag_entries: int
-    """Data from `position` to what is committed. Of a reader that is a million entries behind, and of a
-    server of an older release, the few control entries between count as well."""
+    """Data entries from `position` to the committed index. For a reader more than a million entries
+    behind, and with a server of an older release, the few control entries in between count as well."""
     lag_ms: int
-    """From the time of the first data at or behind `position` that is still there to that of the newest;
-    -1: the log does not say."""
+    """From the time of the first remaining data entry at or after `position` to that of the newest; -1:
+    unknown."""
     lost_ranges: tuple[tuple[int, int], ...]
-    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    """(first_index, stop_index) of held entries that were deleted by force."""
     skipped_entries: int = 0
-    """That it went on without, since they were gone when it came to them: `NamedReader.note_skipped`."""
+    """Entries deleted before the reader reached them: `NamedReader.note_skipped`."""
     skipped_ranges: tuple[tuple[int, int], ...] = ()
     """(first_index, stop_index) of the newest of them."""
 

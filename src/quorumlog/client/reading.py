@@ -40,15 +40,15 @@ LEADER_NAME = "leader"
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How fresh an answer was: everything that anybody had acknowledged `age_ms` before it left the
-    member is at or below `index`."""
+    """How fresh an answer was: everything acknowledged to any client `age_ms` before the member sent it
+    is at or below `index`."""
 
     index: int
     """The member's committed index."""
     age_ms: float | None
-    """None: the member did not know."""
+    """None: unknown to the member."""
     member_id: str
-    """Empty: it has not said who it is."""
+    """Empty: not reported."""
 
 
 class ReadChoice(NamedTuple):

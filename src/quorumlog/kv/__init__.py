@@ -114,9 +114,9 @@ def connect(
     user: ClientUser | None = None,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
-    `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
-    "json" or "msgspec" (whatever these can carry; the latter is MessagePack), or one of your own with
-    `encode` and `decode`. Nothing is sent yet. Raises ConfigError."""
+    `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is encoded as UTF-8), "text" (str),
+    "json" or "msgspec" (MessagePack), or an object with `encode` and `decode`. Sends no request. Raises
+    ConfigError."""
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.values import codec_of
 

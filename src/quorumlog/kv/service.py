@@ -706,13 +706,13 @@ SMALL_BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     auto_compaction_ms: float = HOUR_MS
-    """History older than that ends; 0: it does not end by itself."""
+    """History older than this is discarded; 0: never automatically."""
     quota_bytes: int = 8 << 30
     """Above it puts are refused, while deletions and compaction go on."""
     etcd_gateway: str = ""
-    """URL of this member's gateway, for who asks which there are."""
+    """URL of this member's gateway, for clients that ask for all of them."""
     max_watches: int = MOST_WATCHES
-    """Of one client; ten times so many of all."""
+    """Limit per client; all clients together: ten times as many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ CONSENSUS = ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10)
 
 
 class LocalStores:
-    """`with LocalStores() as stores: kv = connect(stores.servers)`. `cluster` is the `LocalCluster`
-    below, whose members may be killed and restarted."""
+    """`with LocalStores() as stores: kv = connect(stores.servers)`. `cluster` is the underlying
+    `LocalCluster`, whose members may be killed and restarted."""
 
     def __init__(
         self,

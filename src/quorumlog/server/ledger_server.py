@@ -110,17 +110,16 @@ EXIT_FAILED = 3
 
 
 class LedgerServer:
-    """`run()` blocks until SIGTERM or SIGINT. In a loop of your own:
+    """`run()` blocks until SIGTERM or SIGINT. In an event loop of your own:
 
         async with LedgerServer([config]) as server:    # start() and stop()
             failure = await server.failed               # None: stopped without one
 
-    It leaves that loop as it found it: no signal handler, no executor, no task, and what it does not
-    know it leaves to the exception handler that was there.
+    The loop is left unchanged: no signal handler, executor or task remains, and errors of other tasks
+    go to the loop's own exception handler.
 
-    `groups`: all must have the same own address, which is the one advertised. `bind`: the address to
-    listen on, where it differs from the advertised one.
-    """
+    `groups`: all must have the same own address, which is the advertised one. `bind`: the address to
+    listen on, if it differs from the advertised one."""
 
     def __init__(
         self,
@@ -241,7 +240,7 @@ class LedgerServer:
         return EXIT_FAILED if self.failure is not None else EXIT_CLEAN
 
     def hung_up(self) -> ReloadResponse:
-        """What SIGHUP does; a subclass that knows where its configuration comes from reloads it."""
+        """Called on SIGHUP; a subclass with a configuration file reloads it."""
         if self._tls is not None:
             return self._reloaded([self._tls.reload()])
         log.warning("SIGHUP: nothing to reload", extra={"event": "reload"})
@@ -255,8 +254,8 @@ class LedgerServer:
         )
 
     def reload(self, groups: Sequence[GroupConfig]) -> ReloadResponse:
-        """Take over what may change while members run; the log says what did, and what needs a restart.
-        Raises ConfigError where that does not go together, and then nothing has changed."""
+        """Apply options that can change at run time; the log names changed options, and those that need
+        a restart. Raises ConfigError for an invalid combination, and then nothing has changed."""
         wanted = {config.group: config for config in with_staging(groups)}
         results = [
             (driver, reloaded(driver.config, wanted[group]))
@@ -414,9 +413,9 @@ class LedgerServer:
 
     @property
     def failed(self) -> asyncio.Future[BaseException | None]:
-        """Done once a member of this server has failed, with the reason, or the server was stopped, with
-        None. Another one each time: a caller's time-out ends only its own. Raises RuntimeError before
-        `start()`."""
+        """Completes when a member of this server has failed, with the reason, or when the server was
+        stopped, with None. A new future each time, so a caller's time-out cancels only its own. Raises
+        RuntimeError before `start()`."""
         if self._ended is None:
             raise RuntimeError("the server was not started: await start(), or use `async with`")
         return asyncio.shield(self._ended)
@@ -456,8 +455,8 @@ class LedgerServer:
     async def read(
         self, machine: str, question: bytes, *, group: str | None = None, timeout_ms: int = 5000
     ) -> bytes:
-        """What a state machine answers, of a member that leads: it follows from everything that was
-        acknowledged before. `group`: None where there is one only. Raises a LedgerError."""
+        """Query a state machine on a leading member: the answer includes everything acknowledged
+        before. `group`: None if there is only one. Raises a LedgerError."""
         name = self.groups[0].group if group is None else group
         if name not in self._drivers:
             raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
@@ -470,7 +469,7 @@ class LedgerServer:
         self._doors.ended()
 
     def abandon(self) -> None:
-        """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
+        """As if the process were killed: no hand-over, no checkpoint, no flush not already begun."""
         self._listener.close()
         self._users.close()
         kept_descriptors.let_go(self._park_soon)

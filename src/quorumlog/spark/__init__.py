@@ -21,8 +21,8 @@ __all__ = ["LedgerDataSource", "newest_batch", "session"]
 def newest_batch(
     servers: str, producer_id: str, *, group: str = DEFAULT_GROUP, timeout_ms: int = 30_000
 ) -> int | None:
-    """Number of the newest batch that a sink has committed under this `producerId`; None: there is none.
-    A job that writes fixed ranges goes on behind it. Raises ConfigError, Unreachable, UnknownGroup."""
+    """Number of the newest batch that a sink has committed under this `producerId`; None: there is
+    none. A job of fixed ranges continues after it. Raises ConfigError, Unreachable, UnknownGroup."""
     from quorumlog.staging import SinkCommits, open_sink_logs
 
     with open_sink_logs(servers, group, timeout_ms) as logs:

@@ -14,14 +14,14 @@ from quorumlog.wire.read_promise import ReadPromise
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A session, as a log knows it."""
+    """A producer session, as the log knows it."""
 
     producer: Text
     epoch: Epoch
     last_sequence: Int
-    """-1: none of its entries is in the log."""
+    """-1: the log has none of its entries."""
     last_index: Int
-    """Where that one lies; -1 if none is remembered."""
+    """Index of that entry; -1 if not remembered."""
 
 
 class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):

@@ -60,14 +60,14 @@ from quorumlog.wire.client_message import ClientMessage
 
 
 class SendReceipt(NamedTuple):
-    """Messages that are stored as the broker promises; those of a batch follow each other."""
+    """Acknowledged messages; those of a batch are consecutive."""
 
     topic: str
     queue_id: int
     queue_offset: int
-    """Of the first message. An idempotent producer whose answer came only after a failover gets -1
-    here, and in `physical_offset` and `store_time_ms`: the messages are stored, once, and the new
-    master no longer has in memory where."""
+    """Of the first message. After a fail-over an idempotent producer may get -1 here, and in
+    `physical_offset` and `store_time_ms`: the messages are stored once, but the new master no longer
+    has their place in memory."""
     physical_offset: int
     message_count: int
     store_time_ms: int
@@ -92,7 +92,7 @@ class SendReceipt(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """Of the first message; empty where `physical_offset` is not known."""
+        """Of the first message; empty if `physical_offset` is unknown."""
         if self.physical_offset < 0:
             return ""
         return message_id_of(self.store_host, self.physical_offset)

@@ -8,7 +8,7 @@
     |   |       UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset,
     |   |       UpgradeNotFinished, WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders,
     |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
-    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
+    |   |       LevelNotReported, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
     |   |       NotAuthenticated
     |   +-- AlreadyCommitted   of a session: in the log already, at forgotten indices
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
@@ -225,7 +225,7 @@ class MembershipRefused(Refused):
     code = 602
 
 
-class LevelNotTold(Refused):
+class LevelNotReported(Refused):
     """Not every member has reported that it knows this kind of entry: one is silent, or runs an earlier
     release. The message names it."""
 

@@ -13,7 +13,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
-    LevelNotTold,
+    LevelNotReported,
     NotLeader,
     OutcomeUnknown,
     ReaderMoved,
@@ -281,7 +281,7 @@ def test_once_a_log_holds_such_entries_nobody_has_to_say_that_he_knows_them(cell
     """A member that is down since the leader began has not greeted it."""
     host = cell.hosts[cell.leader().replica.member_id]
     host.level = 0
-    assert isinstance(ask_one(cell, opened("a")), LevelNotTold)
+    assert isinstance(ask_one(cell, opened("a")), LevelNotReported)
     host.level = 1
     ask(cell, opened("a"))
     host.level = 0

@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.consensus.messages import FirstAdminRequest
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
+from quorumlog.errors import LevelNotReported, NotLeader, UpgradeNotFinished
 from quorumlog.log_state.users import User, UserOrder, Users, UserVerb, Verifier
 from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.operator_orders import UsersOutcome
@@ -110,7 +110,7 @@ def test_it_takes_a_leader_and_members_that_know_it(tmp_path: Path) -> None:
     for host in cell.hosts.values():
         host.level = 6
     cell.leader().orders.change_users(ALICE, SECRET, outcomes.append)
-    assert isinstance(outcomes[1], LevelNotTold | UpgradeNotFinished), outcomes
+    assert isinstance(outcomes[1], LevelNotReported | UpgradeNotFinished), outcomes
     assert "USERS entries need level 7" in str(outcomes[1])
     assert remembers(cell) == {(False, False)}
     cell.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quorumlog.errors import LevelNotTold, MembershipRefused
+from quorumlog.errors import LevelNotReported, MembershipRefused
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node.member_changes import MemberChange, MemberVerb
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
@@ -63,7 +63,7 @@ def test_who_runs_on_another_directory_than_the_member_is_replaced_before_an_upg
     scene.run_for(2 * ELECTION_MS)
     try:
         leader.node.orders._refuse_unless_all_answer()
-    except LevelNotTold as error:
+    except LevelNotReported as error:
         assert f"quorumlog member replace {wiped.member_id}" in str(error)
     else:
         raise AssertionError
@@ -85,7 +85,7 @@ def test_a_dry_run_is_refused_as_the_change_would_be() -> None:
         ask(scene, leader, MemberChange(MemberVerb.ADD, "n3", ADDRESS, dry_run=dry_run))
         for dry_run in (True, False)
     ]
-    assert isinstance(outcomes[1], LevelNotTold), outcomes
+    assert isinstance(outcomes[1], LevelNotReported), outcomes
     assert str(outcomes[0]) == str(outcomes[1])
 
 
@@ -99,7 +99,7 @@ def test_a_group_that_this_release_has_formed_takes_no_member_of_an_earlier_one(
     scene.until(lambda: leader.members_below(LEVEL) == ["n3"], "a greeting")
     scene.until(lambda: spare.replica in leader.node.raft.connected, "connection")
     outcome = ask(scene, leader, MemberChange(MemberVerb.ADD, "n3", ADDRESS))
-    assert isinstance(outcome, LevelNotTold), outcome
+    assert isinstance(outcome, LevelNotReported), outcome
 
 
 def test_a_leader_that_is_to_be_removed_is_asked_again_while_nobody_can_take_over() -> None:

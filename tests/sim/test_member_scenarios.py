@@ -9,7 +9,7 @@ import pytest
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import LedgerError, LevelNotTold, MembershipRefused, NotLeader
+from quorumlog.errors import LedgerError, LevelNotReported, MembershipRefused, NotLeader
 from quorumlog.log_state.control_entries import LEVEL, Keep, LevelReached
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.testing.member import SimMember
@@ -350,7 +350,7 @@ def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_i
         member.stop()
         member.start()
     leader = scene.await_leader()
-    with pytest.raises(LevelNotTold, match=r"n2 has not told .*quorumlog member remove n2"):
+    with pytest.raises(LevelNotReported, match=r"n2 has not told .*quorumlog member remove n2"):
         leader.node.propose_control(Keep(0))
     make(scene, MemberVerb.REMOVE, "n2")
     assert voters(scene) == ["n0", "n1"]
@@ -371,7 +371,7 @@ def test_who_could_not_read_the_log_is_not_added() -> None:
     outcomes: list[MemberOutcome] = []
     leader.node.members.request(MemberChange(MemberVerb.ADD, "n3", ADDRESS), outcomes.append)
     (outcome,) = outcomes
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert "n3 runs an earlier release, which cannot read this log" in str(outcome)
     spare.stop()
     spare.level = LEVEL

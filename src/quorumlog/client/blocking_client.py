@@ -659,14 +659,14 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
     def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
         """Set the log's time to the clocks of a quorum, once they are right again: earlier entries
         count as appended then at the latest. Returns index and time of the reset. Raises ClockNotReset
-        while the clocks of a quorum differ by more than 60 s; LevelNotTold unless every member and
+        while the clocks of a quorum differ by more than 60 s; LevelNotReported unless every member and
         learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership was lost
         meanwhile."""
         return self._thread.run(self._it.reset_clock(timeout_ms=timeout_ms))
 
     def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
         """Allow log entries that earlier releases do not know, once all members run this release. From
-        then on no member can be downgraded. Returns the level of the log's format. Raises LevelNotTold,
+        then on no member can be downgraded. Returns the level of the log's format. Raises LevelNotReported,
         naming members that have not reported this release; OutcomeUnknown if leadership was lost
         meanwhile, after which it may be repeated."""
         return self._thread.run(self._it.finish_upgrade(timeout_ms=timeout_ms))
@@ -674,7 +674,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
     def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
         """Add, change or remove a user, a role or a grant (docs/security.md). Returns the index of the
         entry with the change. Raises BadRequest for an invalid change, Forbidden, UpgradeNotFinished,
-        LevelNotTold; OutcomeUnknown if leadership was lost meanwhile."""
+        LevelNotReported; OutcomeUnknown if leadership was lost meanwhile."""
         return self._thread.run(self._it.change_users(order, timeout_ms=timeout_ms))
 
     def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
@@ -704,7 +704,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         """Make the state machine of every member skip the entry at `index`, which crashes it; returns
         the index of the log entry with this order, once it is committed (docs/state-machines.md).
         `unsafe`: even if a member has applied it, or does not answer. Raises StepOverRefused with the
-        reason, UnknownMachine, LevelNotTold while a member is silent or runs an earlier release,
+        reason, UnknownMachine, LevelNotReported while a member is silent or runs an earlier release,
         BadRequest for an entry that is not a command, and OutcomeUnknown, after which it may be
         repeated."""
         return self._thread.run(self._it.step_over(machine, index, unsafe=unsafe, timeout_ms=timeout_ms))

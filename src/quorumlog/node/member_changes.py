@@ -196,7 +196,7 @@ class MemberChanges:
             done(error)
 
     def _wanted(self, change: MemberChange) -> Membership:
-        """Raises MembershipRefused, LevelNotTold, LeaderNotReady."""
+        """Raises MembershipRefused, LevelNotReported, LeaderNotReady."""
         present = self._raft.status().membership
         present = present._replace(addresses=self.addresses_of(present))
         if change.verb is MemberVerb.ADD:

@@ -25,7 +25,7 @@ from quorumlog.errors import (
     BadRequest,
     LeaderNotReady,
     LedgerError,
-    LevelNotTold,
+    LevelNotReported,
     PendingFull,
     ProducerExpired,
     ProducerFenced,
@@ -374,7 +374,7 @@ class ProducerSessions:
         try:
             self._check_room_for(append.size_bytes)
             entry = self._node.propose_control(body)
-        except LevelNotTold as error:
+        except LevelNotReported as error:
             # A member that is down has not said what it knows; it may be back in a moment.
             done(LeaderNotReady(str(error), retry_after_ms=RETRY_LEVEL_MS))
             return

@@ -9,7 +9,7 @@ import msgspec
 
 from quorumlog.entry import AppendReceipt, Durability, EntryKind, EntryRange
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, LevelNotTold
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, LevelNotReported
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.net.frame import FROM_CLIENT_BYTES, encode_frame, frame_bytes_of
 from quorumlog.net.hello import HelloResponse
@@ -177,7 +177,7 @@ def encode_request(
         )
     needed_level = LEVELS[EntryKind.LEVEL]
     if hello.level < needed_level and isinstance(request.message, _ORDERS):
-        raise LevelNotTold(
+        raise LevelNotReported(
             f"the leader, {hello.member_id}, runs an earlier release (level {hello.level} of the log's"
             f" format, {needed_level} is needed): upgrade it first"
         )

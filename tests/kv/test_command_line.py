@@ -101,8 +101,14 @@ def test_a_transaction_is_given_as_json(kv: Kv) -> None:
     for given, what in (
         ('{"els": []}', "there is no 'els'"),
         ('{"then": [{"put": {"key": "a", "value": "1", "prev_key": true}}]}', "there is no 'prev_key'"),
-        ('{"then": [{"put": {"key": "a", "value": "1", "lease": -1}}]}', "lease is -1"),
-        ('{"then": [{"range": {"key": "a", "limit": 1e30}}]}', "limit is 1e+30"),
+        (
+            '{"then": [{"put": {"key": "a", "value": "1", "lease": -1}}]}',
+            "lease must be a number from 0 up, not -1",
+        ),
+        (
+            '{"then": [{"range": {"key": "a", "limit": 1e30}}]}',
+            "limit must be a number from 0 up, not 1e+30",
+        ),
         ('{"then": [{"delete": {"key": "a", "prev_kv": "no"}}]}', "must be true or false"),
     ):
         assert what in kv("txn", given=given, status=2).output
@@ -161,13 +167,13 @@ def test_leases_locks_and_elections(kv: Kv, capfd: pytest.CaptureFixture[str]) -
     assert lease in kv("lease", "list").stdout
     assert kv("lease", "revoke", lease).stdout == "1\n"
     assert "no lease" in kv("lease", "show", lease, status=1).output
-    first = kv("lock", "door", "--", "true").stdout
-    assert int(kv("lock", "door", "--", "true").stdout) > int(first)
-    kv("lock", "door", "--", "false", status=1)
+    first = kv("lock", "endpoint", "--", "true").stdout
+    assert int(kv("lock", "endpoint", "--", "true").stdout) > int(first)
+    kv("lock", "endpoint", "--", "false", status=1)
     kv("elect", "cron", "me", "--", "true")
     assert "nobody leads cron" in kv("elect", "cron", status=1).output
-    kv("lock", "door", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
-    kv("lock", "door", "--", "no-such-command", status=127)
+    kv("lock", "endpoint", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
+    kv("lock", "endpoint", "--", "no-such-command", status=127)
     assert capfd.readouterr().err == "no-such-command cannot be run: No such file or directory\n"
 
 

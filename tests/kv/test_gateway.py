@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.gateway.gateway import EtcdGateway, _Client
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
@@ -34,12 +34,12 @@ class Gateways(LocalStores):
         super().__init__()
         self.ports = {f"n{number}": port for number, port in enumerate(free_ports(3))}
 
-    def _doors(self, member_id: str) -> list[Any]:
+    def _endpoints(self, member_id: str) -> list[Any]:
         address = f"127.0.0.1:{self.ports[member_id]}"
-        (door,) = super()._doors(member_id)
-        assert isinstance(door, KeyValueDoor)
-        door._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
-        return [EtcdGateway(address, self.servers, member_id), door]
+        (endpoint,) = super()._endpoints(member_id)
+        assert isinstance(endpoint, KeyValueEndpoint)
+        endpoint._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
+        return [EtcdGateway(address, self.servers, member_id), endpoint]
 
 
 @pytest.fixture(scope="module")

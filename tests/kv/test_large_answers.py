@@ -453,7 +453,7 @@ def test_ranges_that_are_bounded_or_alone_are_as_many_as_ever() -> None:
 
 
 class Appends:
-    """`DoorMember`: what it is to append."""
+    """`NodeHandle`: what it is to append."""
 
     def __init__(self) -> None:
         self.entered: list[Callable[[], None]] = []

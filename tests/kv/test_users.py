@@ -22,7 +22,7 @@ from quorumlog.kv import (
     connect,
     requests,
 )
-from quorumlog.kv.door import _Client
+from quorumlog.kv.endpoint import _Client
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
 from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
@@ -138,7 +138,7 @@ def test_a_watch_that_loses_its_right_ends(
 
 
 class Served:
-    """A client of a door whose service answers when it is told to."""
+    """A client of an endpoint whose service answers when it is told to."""
 
     def __init__(self, *grants: Grant) -> None:
         self.access, self.asked, self.answers = Access(), [], []  # type: ignore[var-annotated]
@@ -150,8 +150,8 @@ class Served:
             is_full=False,
             send=lambda group, message: self.answers.append(message),
         )
-        door: Any = SimpleNamespace(access=self.access, service=service)
-        self.client = _Client(door, connection)  # type: ignore[arg-type]
+        endpoint: Any = SimpleNamespace(access=self.access, service=service)
+        self.client = _Client(endpoint, connection)  # type: ignore[arg-type]
         self.client._is_greeted = True
 
     def ask(self, request: requests.Request) -> None:

@@ -579,9 +579,9 @@ class AsyncLedgerClient:
 
     async def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
         """Allow log entries that earlier releases do not know, once all members run this release. From
-        then on no member can be downgraded. Returns the level of the log's format. Raises LevelNotReported,
-        naming members that have not reported this release; OutcomeUnknown if leadership was lost
-        meanwhile, after which it may be repeated."""
+        then on no member can be downgraded. Returns the level of the log's format. Raises
+        LevelNotReported with the members that have not reported this release; OutcomeUnknown if
+        leadership was lost meanwhile, after which it may be repeated."""
         return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
 
     async def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:

@@ -68,7 +68,7 @@ from quorumlog.kv.store.keyspace import (
 from quorumlog.kv.store.machine import MACHINE_NAME
 from quorumlog.net.errors import error_response
 from quorumlog.net.hello import STORE, HelloResponse
-from quorumlog.node import AppendOutcome, DoorMember
+from quorumlog.node import AppendOutcome, NodeHandle
 from quorumlog.node.machine_driver import Answer
 from quorumlog.version import VERSION
 
@@ -113,7 +113,7 @@ class _Waiting(NamedTuple):
 
 
 class CommandBatches:
-    def __init__(self, member: DoorMember) -> None:
+    def __init__(self, member: NodeHandle) -> None:
         self._member = member
         self._waiting: list[_Waiting] = []
 
@@ -729,7 +729,7 @@ class StoreFigures:
 
 class KeyValueService:
     def __init__(
-        self, member: DoorMember, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
+        self, member: NodeHandle, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
     ) -> None:
         """`now_ms`: a clock that goes on while the machine sleeps. Who makes this calls `drain` when the
         feed wakes, and `tick` every `TICK_MS`."""
@@ -789,7 +789,7 @@ class KeyValueService:
         self.watches.lost(session)
         self._member.enter(lambda: self._member.discard(session))
 
-    def _enter(self, act: Callable[[DoorMember], None], client: object = None) -> None:
+    def _enter(self, act: Callable[[NodeHandle], None], client: object = None) -> None:
         self._member.enter(lambda: act(self._member), client)
 
     def greet(
@@ -798,7 +798,7 @@ class KeyValueService:
         """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
         connection begins or ends with."""
 
-        def greet(member: DoorMember) -> None:
+        def greet(member: NodeHandle) -> None:
             cluster_id = member.cluster_id
             config = member.node().config
             if known_cluster_id and cluster_id and known_cluster_id != cluster_id:
@@ -854,7 +854,7 @@ class KeyValueService:
     def _ask(self, session: Session, request: QuestionRequest) -> None:
         done = partial(self._answered, session, request.request_id)
 
-        def ask(member: DoorMember) -> None:
+        def ask(member: NodeHandle) -> None:
             timeout_ms = READ_TIMEOUT_MS
             member.ask(MACHINE_NAME, request.question, timeout_ms, done, session, here=request.here)
 
@@ -874,7 +874,7 @@ class KeyValueService:
 
     # ---------------------------------------------------------------- leases
 
-    def _confirm_kept_alive(self, member: DoorMember) -> None:
+    def _confirm_kept_alive(self, member: NodeHandle) -> None:
         """All that wait share one round; the store has applied what was committed before it then."""
         waiting, self._kept_alive = self._kept_alive, []
         term = member.leads_in
@@ -1032,7 +1032,7 @@ class KeyValueService:
         self._ask_history(encode(Stand()), answered)
 
     def _status(self, session: Session, number: int) -> None:
-        def asked(member: DoorMember) -> None:
+        def asked(member: NodeHandle) -> None:
             stand = encode(Stand())
             member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
 

@@ -421,7 +421,7 @@ class LogStateKeeper:
                 )
 
     def check_reads(self, member_id: str) -> None:
-        """Somebody who is connected is to become a member. Raises LevelNotReported where it is of a release
+        """A connected process is to become a member. Raises LevelNotReported where it is of a release
         that could not read this log: it would wait for ever."""
         level = max(self.appended_state().level, self._directory.formation.level)
         if member_id in self._host.members_below(level):

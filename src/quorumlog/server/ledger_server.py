@@ -30,7 +30,7 @@ from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.node import MachineFactory
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.doors import Door, Doors, answer_of, checked_machines
+from quorumlog.server.endpoints import Endpoint, Endpoints, answer_of, checked_machines
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.problem_log import is_ours
@@ -128,15 +128,15 @@ class LedgerServer:
         bind: str | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
-        doors: Sequence[Door] = (),
+        endpoints: Sequence[Endpoint] = (),
         hold_machines: Collection[str] = (),
         tls: Tls | None = None,
         users_group: str | None = None,
     ) -> None:
-        """`state_machines`: by name; each group has one of each. `doors`: see `Door`. `hold_machines`:
-        names of machines that are not run, so that one which ends its member lets it start
-        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users_group`:
-        whose users are those of all its ports; None: of the first."""
+        """`state_machines`: by name; each group has one of each. `endpoints`: see `Endpoint`.
+        `hold_machines`: names of machines that are not run, so that one which ends its member lets it
+        start (docs/state-machines.md). `tls`: of its port and its links; None: they are plain.
+        `users_group`: whose users are those of all its ports; None: of the first."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -168,7 +168,9 @@ class LedgerServer:
             lambda: self._drivers,
             is_plain=tls is None or tls.options.peers != "required",
         )
-        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self._users.access)
+        self._endpoints = Endpoints(
+            endpoints, names, checked_machines(state_machines or {}), self._users.access
+        )
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
@@ -200,7 +202,7 @@ class LedgerServer:
         """Raises ConfigError: a name that is misspelt would hold nothing back."""
         if isinstance(names, str):
             raise ConfigError(f"hold_machines takes a list of names: [{names!r}]")
-        known = {name for config in self.groups for name in self._doors.machines_of(config.group)}
+        known = {name for config in self.groups for name in self._endpoints.machines_of(config.group)}
         unknown = sorted(set(names) - known)
         if unknown:
             runs = ", ".join(sorted(known)) or "none"
@@ -303,9 +305,9 @@ class LedgerServer:
         opened: list[MemberDirectory] = []
         try:
             await self._listener.open(*self._bind, self._names.addresses_of)
-            self._doors.ports[LOG] = self.address
+            self._endpoints.ports[LOG] = self.address
             for config in self.groups:
-                kind = kind_of_machines(self._doors.machines_of(config.group))
+                kind = kind_of_machines(self._endpoints.machines_of(config.group))
                 directory = open_directory_of(config, OsDisk(), kind=kind)
                 opened.append(directory)
                 for line in directory.report:
@@ -326,7 +328,7 @@ class LedgerServer:
             driver.start()
         self._users.access.moved.append(self._wake_reads)
         try:
-            await self._doors.open(self._drivers.get)
+            await self._endpoints.open(self._drivers.get)
         except BaseException:
             await self.stop()
             raise
@@ -351,7 +353,7 @@ class LedgerServer:
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
         flush, promises, reader, applier = self._threads
-        machines = checked_machines(self._doors.machines_of(config.group))
+        machines = checked_machines(self._endpoints.machines_of(config.group))
         driver = NodeDriver(
             config,
             directory,
@@ -378,7 +380,7 @@ class LedgerServer:
         return self._listener.tls_at[1] if self._listener.tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
-        self._doors.role_changed(group)
+        self._endpoints.role_changed(group)
         if self._on_role_change is not None:
             self._on_role_change(group, change)
 
@@ -434,7 +436,7 @@ class LedgerServer:
         self._listener.close()
         self._users.close()
         kept_descriptors.let_go(self._park_soon)
-        await self._doors.close()
+        await self._endpoints.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
             driver.stop()
@@ -466,14 +468,14 @@ class LedgerServer:
         """What was submitted is on disk when this returns."""
         for thread in self._threads:
             thread.close()
-        self._doors.ended()
+        self._endpoints.ended()
 
     def abandon(self) -> None:
         """As if the process were killed: no hand-over, no checkpoint, no flush not already begun."""
         self._listener.close()
         self._users.close()
         kept_descriptors.let_go(self._park_soon)
-        self._doors.abandon()
+        self._endpoints.abandon()
         for driver in self._drivers.values():
             driver.stop()
         self._listener.abort_connections()
@@ -516,7 +518,7 @@ class LedgerServer:
         hello = frame.message
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        refusal = refusal_of_other(hello, LOG, self._doors.ports)
+        refusal = refusal_of_other(hello, LOG, self._endpoints.ports)
         if refusal is not None:
             connection.send(frame.group, refusal)
             connection.close()

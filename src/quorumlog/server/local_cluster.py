@@ -31,7 +31,7 @@ from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
 from quorumlog.net.tls import Tls
 from quorumlog.node import MachineFactory
-from quorumlog.server.doors import Door
+from quorumlog.server.endpoints import Endpoint
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 
@@ -129,10 +129,10 @@ class LocalCluster:
         staging: bool = True,
         ports: Sequence[int] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
-        doors: Callable[[str], Sequence[Door]] | None = None,
+        endpoints: Callable[[str], Sequence[Endpoint]] | None = None,
         tls: Callable[[str], TlsOptions | None] | None = None,
     ) -> None:
-        """`doors`, `tls`: of a member, by its id; made anew for each of its starts."""
+        """`endpoints`, `tls`: of a member, by its id; made anew for each of its starts."""
         if members < 1:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
         if ports is not None and len(ports) != members:
@@ -159,7 +159,7 @@ class LocalCluster:
             for member in self.members
         }
         self._machines = state_machines
-        self._doors = doors
+        self._endpoints = endpoints
         self._tls = tls
         self._running: dict[str, _MemberThread] = {}
         self._is_started = False
@@ -208,7 +208,7 @@ class LocalCluster:
             [config],
             on_role_change=functools.partial(self._role_changed, member_id),
             state_machines=self._machines,
-            doors=() if self._doors is None else self._doors(member_id),
+            endpoints=() if self._endpoints is None else self._endpoints(member_id),
             tls=None if options is None else Tls(options),
         )
         member = _MemberThread(server, member_id)

@@ -99,9 +99,9 @@ from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER
 from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import Tls
-from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
+from quorumlog.node import AppendOutcome, MachineFactory, NodeHandle
 from quorumlog.node.machine_driver import Answer
-from quorumlog.server import Door, LocalCluster
+from quorumlog.server import Endpoint, LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.version import DESCRIPTION
@@ -145,7 +145,7 @@ class RolePassThrough:
 
     def __init__(
         self,
-        member: DoorMember,
+        member: NodeHandle,
         member_id: str,
         filler: MessageFiller,
         machines: Collection[str],
@@ -227,7 +227,7 @@ class DLedgerCommitLog:
 
     def __init__(
         self,
-        member: DoorMember,
+        member: NodeHandle,
         filler: MessageFiller,
         machines: MessageMachines,
         refusal: Callable[[LedgerError], LedgerError],
@@ -409,7 +409,7 @@ class DLedgerBroker:
         self._sessions = SendSessions(self)
         self._wall_ms = wall_ms
         self.old_log = old_log
-        self.member: DoorMember
+        self.member: NodeHandle
         self.puts: Puts
         self.reads: Reads
         self.waiting: WaitingPulls
@@ -426,7 +426,7 @@ class DLedgerBroker:
 
     def open(
         self,
-        member: DoorMember,
+        member: NodeHandle,
         puts: Callable[[DLedgerCommitLog], Puts],
         reads: Reads,
         waiting: WaitingPulls,
@@ -721,7 +721,7 @@ def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMe
     return msgspec.structs.replace(piece, request_id=request_id), None
 
 
-# ---------------------------------------------------------------- DLedgerDoor
+# ---------------------------------------------------------------- DLedgerEndpoint
 # The broker's port on a member.
 
 
@@ -730,7 +730,7 @@ def boot_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class DLedgerDoor(Door):
+class DLedgerEndpoint(Endpoint):
     def __init__(
         self, broker: DLedgerBroker, listen: str, *, group: str | None = None, tls: Tls | None = None
     ) -> None:
@@ -746,10 +746,10 @@ class DLedgerDoor(Door):
     @property
     def address(self) -> str:
         """Where it listens."""
-        assert self._port is not None, "the door is not open"
+        assert self._port is not None, "the endpoint is not open"
         return self._port.address
 
-    async def open(self, member: DoorMember) -> None:
+    async def open(self, member: NodeHandle) -> None:
         loop = asyncio.get_running_loop()
         port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls, self.access)
         self.broker.open(
@@ -825,10 +825,15 @@ class LocalBrokers:
         self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
         self._tls = tls
         self.cluster = LocalCluster(
-            members, doors=self._doors, directory=directory, storage=storage, staging=staging, tls=tls
+            members,
+            endpoints=self._endpoints,
+            directory=directory,
+            storage=storage,
+            staging=staging,
+            tls=tls,
         )
 
-    def _doors(self, member_id: str) -> list[DLedgerDoor]:
+    def _endpoints(self, member_id: str) -> list[DLedgerEndpoint]:
         disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
         old = taken_over(disk, directory)
         groups = self._groups(member_id)
@@ -844,7 +849,7 @@ class LocalBrokers:
         )
         options = self._tls(member_id)
         tls = None if options is None else Tls(options)
-        return [DLedgerDoor(broker, self.addresses[member_id], tls=tls)]
+        return [DLedgerEndpoint(broker, self.addresses[member_id], tls=tls)]
 
     @property
     def servers(self) -> str:

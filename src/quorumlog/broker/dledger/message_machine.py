@@ -136,7 +136,7 @@ class MessageFiller:
         leads_in: Callable[[], int | None],
         resets: Callable[[], Resets],
     ) -> None:
-        """`takes`: whether there is such a queue. `leads_in`: see `DoorMember`. `resets`: see
+        """`takes`: whether there is such a queue. `leads_in`: see `NodeHandle`. `resets`: see
         `LogResets`."""
         self.takes = takes
         self._resets = resets

@@ -194,7 +194,7 @@ def serve_dledger(
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.admin.broker import look_at_member
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerDoor
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerEndpoint
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
@@ -248,8 +248,8 @@ def serve_dledger(
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
     tls = tls_of(server_config.tls)
-    door = DLedgerDoor(broker, addresses[group.member_id], tls=tls)
-    server = ServingMember(server_config, path, given, doors=[door], tls=tls)
+    endpoint = DLedgerEndpoint(broker, addresses[group.member_id], tls=tls)
+    server = ServingMember(server_config, path, given, endpoints=[endpoint], tls=tls)
     run_member(server, [partial(look_at_member, broker, group.group)])
 
 

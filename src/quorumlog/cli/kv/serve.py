@@ -24,7 +24,7 @@ from quorumlog.cli.options import (
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.server.doors import Door
+    from quorumlog.server.endpoints import Endpoint
 
 
 class EngineName(StrEnum):
@@ -113,7 +113,7 @@ def serve(
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
-    from quorumlog.kv.door import door_of, gateway_of
+    from quorumlog.kv.endpoint import endpoint_of, gateway_of
     from quorumlog.kv.service import StoreOptions
 
     refuse_optimised_python()
@@ -135,7 +135,7 @@ def serve(
     tls = tls_of(server_config.tls)
     options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
     group = server_config.groups[0]
-    doors: list[Door] = []
+    endpoints: list[Endpoint] = []
     _check_address("--listen", listen)
     if etcd_gateway is not None:
         address = etcd_gateway if ":" in etcd_gateway else f"{listen.rpartition(':')[0]}:{etcd_gateway}"
@@ -151,9 +151,9 @@ def serve(
             )
         servers = servers or listen
         split_servers(servers)
-        doors.append(gateway_of(group, address, servers, tls))
+        endpoints.append(gateway_of(group, address, servers, tls))
         scheme = "http" if tls is None or tls.options.gateway_listen else "https"
         options = replace(options, etcd_gateway=f"{scheme}://{address}")
-    door = door_of(group, listen, engine.value, options, tls)
-    server = ServingMember(server_config, path, given, doors=[*doors, door], tls=tls)
-    run_member(server, [partial(look_at_store, door, group.group)])
+    endpoint = endpoint_of(group, listen, engine.value, options, tls)
+    server = ServingMember(server_config, path, given, endpoints=[*endpoints, endpoint], tls=tls)
+    run_member(server, [partial(look_at_store, endpoint, group.group)])

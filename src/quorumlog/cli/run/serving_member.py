@@ -17,7 +17,7 @@ from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import Tls
-from quorumlog.server import Door, LedgerServer
+from quorumlog.server import Endpoint, LedgerServer
 from quorumlog.version import DESCRIPTION
 from quorumlog.wire.client_messages import ReloadResponse
 
@@ -73,16 +73,16 @@ class ServingMember(LedgerServer):
         config: ServerConfig,
         path: str | None,
         given: Mapping[str, Any],
-        doors: Sequence[Door] = (),
+        endpoints: Sequence[Endpoint] = (),
         tls: Tls | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `doors` and `tls` as of `LedgerServer`."""
+        """`path` and `given` as in `load_server_config`, `endpoints` and `tls` as of `LedgerServer`."""
         machines = load_machines(config.state_machines)
         super().__init__(
             config.groups,
             bind=config.bind,
             state_machines=machines,
-            doors=doors,
+            endpoints=endpoints,
             hold_machines=config.hold_machines,
             tls=tls,
             users_group=config.users_group,

@@ -1,4 +1,4 @@
-"""EtcdGateway: the port of a member's gateway. A door of the server that only asks the stores."""
+"""EtcdGateway: the port of a member's gateway. An endpoint of the server that only asks the stores."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
-from quorumlog.node import DoorMember
-from quorumlog.server import Door
+from quorumlog.node import NodeHandle
+from quorumlog.server import Endpoint
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
@@ -77,7 +77,7 @@ class HttpDecoder:
 
 
 # ----------------------------------------------------------------
-# EtcdGateway: the port of a member's gateway. A door of the server that only asks the stores.
+# EtcdGateway: the port of a member's gateway. An endpoint of the server that only asks the stores.
 
 
 log = logging.getLogger("quorumlog.kv")
@@ -92,7 +92,7 @@ WATCH_PATH = "/v3/watch"
 JSON_HEADERS = [("content-type", "application/json")]
 
 
-class EtcdGateway(Door):
+class EtcdGateway(Endpoint):
     def __init__(
         self,
         listen: str,
@@ -120,7 +120,7 @@ class EtcdGateway(Door):
             second="gateway_listen",
         )
 
-    async def open(self, member: DoorMember) -> None:
+    async def open(self, member: NodeHandle) -> None:
         """Raises ConfigError."""
         options = None if self._tls is None else self._tls.options
         goes_over = options is not None and options.store_listen and options.peers != "required"

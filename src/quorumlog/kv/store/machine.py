@@ -248,7 +248,7 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: Answer
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
-    # Who appends past the store's door must not stop it on every member.
+    # Who appends past the store's endpoint must not stop it on every member.
     for compare in txn.compare:
         check_compare(compare)
     succeeded = all(_holds(keyspace, compare) for compare in txn.compare)

@@ -23,8 +23,8 @@ from quorumlog.consensus.messages import (
     InstallResponse,
     MachinesRequest,
     MachinesResponse,
-    Message,
     NodeMessage,
+    PeerMessage,
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
@@ -300,7 +300,7 @@ class LedgerNode:
         with suppress(ProtocolViolation):  # its connection is refused when the sender repeats it
             self.receive(message)
 
-    def may_wait(self, message: Message) -> bool:
+    def may_wait(self, message: PeerMessage) -> bool:
         """It can be heard in a later turn: the answer of a follower to what is committed already."""
         return (
             isinstance(message, PushEntryResponse)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
-from quorumlog.consensus.messages import Message
+from quorumlog.consensus.messages import PeerMessage
 from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
@@ -208,7 +208,7 @@ class NodeDriver:
             if not self._turn_scheduled:
                 self._turn()
 
-    def _hear(self, connection: Connection, message: Message) -> None:
+    def _hear(self, connection: Connection, message: PeerMessage) -> None:
         """Like `enter`. What changes nothing yet waits for the next turn, if that comes soon."""
         if not self.stopped:
             self._inbox.append((connection, message))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.messages import Message, carries_push
+from quorumlog.consensus.messages import PeerMessage, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.net.frame import FrameDecoder, encode_frame
@@ -525,7 +525,7 @@ class SimNetwork:
             if carries_push(envelope.message):
                 self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
-            assert isinstance(message, Message), message
+            assert isinstance(message, PeerMessage), message
             msgspec.structs.force_setattr(message, "sender", replica)
 
             def enter() -> None:

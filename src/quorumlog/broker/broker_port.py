@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
-from quorumlog.broker.message import PutResult, PutStatus
+from quorumlog.broker.message import PutMessageResult, PutStatus
 from quorumlog.broker.needs import (
     ADMINISTRATIVE,
     STATUS,
@@ -82,7 +82,7 @@ class Puts(Protocol):
     def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None: ...
 
 
-class Reads(Protocol):
+class ReadPool(Protocol):
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """`work` may wait for the disk; `done` gets what it gave, a LedgerError or a StoreFailure."""
 
@@ -118,7 +118,7 @@ class BrokerService(Protocol):
     def puts(self) -> Puts: ...
 
     @property
-    def reads(self) -> Reads: ...
+    def reads(self) -> ReadPool: ...
 
     @property
     def waiting(self) -> WaitingPulls: ...
@@ -306,7 +306,7 @@ class BrokerSession:
             return
 
         def answer(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK:
+            if isinstance(outcome, PutMessageResult) and outcome.status is PutStatus.PUT_OK:
                 self.answer(
                     SendResponse(
                         request_id=request_id,
@@ -322,7 +322,7 @@ class BrokerSession:
                         ),
                     )
                 )
-            elif isinstance(outcome, PutResult):
+            elif isinstance(outcome, PutMessageResult):
                 self.refuse(request_id, error_of_status(outcome.status))
             else:
                 self.refuse(request_id, outcome)
@@ -616,10 +616,10 @@ def greet(
 MOST_READS = 4
 
 
-class ReadTurns:
+class ReadQueue:
     """Few reads at a time, for all clients: what was read is in memory until the loop has sent it."""
 
-    def __init__(self, thread: Reads) -> None:
+    def __init__(self, thread: ReadPool) -> None:
         self._thread = thread
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._under_way = 0
@@ -671,7 +671,7 @@ class BrokerPort:
         self._access = access
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
-        self.reads = ReadTurns(self._thread)
+        self.reads = ReadQueue(self._thread)
         self.waiting = WaitingPulls(self._loop)
         access.moved.append(self.waiting.wake_all)
 

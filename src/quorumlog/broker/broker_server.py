@@ -30,8 +30,8 @@ from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.acknowledgements import SlaveState
 from quorumlog.broker.replication.ha_service import HAService
-from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.replication.replica import BrokerReplica
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
@@ -57,13 +57,13 @@ from quorumlog.version import DESCRIPTION
 _MASTER, _SLAVE = 0, 1
 
 
-def role_response(address: str, replica: Replica | None, request_id: int) -> RoleResponse:
+def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> RoleResponse:
     """Who is master, as a classic broker says it; without a `replica` it stands alone, and is it."""
     if replica is None:
         return RoleResponse(
             request_id=request_id,
             member_id=address,
-            role=Role.ASYNC_MASTER.value,
+            role=BrokerRole.ASYNC_MASTER.value,
             broker_id=_MASTER,
             term=0,
             master=address,
@@ -81,7 +81,7 @@ def role_response(address: str, replica: Replica | None, request_id: int) -> Rol
     return RoleResponse(
         request_id=request_id,
         member_id=replica.id,
-        role=replica.role.value if is_master else Role.SLAVE.value,
+        role=replica.role.value if is_master else BrokerRole.SLAVE.value,
         broker_id=_MASTER if is_master else _SLAVE,
         term=replica.epoch,
         master=master.address,
@@ -98,7 +98,7 @@ def role_response(address: str, replica: Replica | None, request_id: int) -> Rol
 
 def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
     client = service.client
-    if service.replica.role is not Role.SLAVE or client is None:
+    if service.replica.role is not BrokerRole.SLAVE or client is None:
         return state_of(service.replica, request_id, dialect=service.dialect)
     return state_of(
         service.replica,
@@ -111,7 +111,7 @@ def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
 
 
 def state_of(
-    replica: Replica,
+    replica: BrokerReplica,
     request_id: int = 0,
     *,
     dialect: str,
@@ -120,7 +120,7 @@ def state_of(
     master_release: str = "",
 ) -> ReplicaResponse:
     record, history = replica.record, replica.history
-    is_slave = replica.role is Role.SLAVE
+    is_slave = replica.role is BrokerRole.SLAVE
     if replica.fenced_by:
         problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
     in_sync, listed = replica.in_sync_set, history.copy_list
@@ -166,7 +166,7 @@ def state_of(
     )
 
 
-def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
+def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], None] | None:
     """None of a verb that is not known. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
@@ -195,7 +195,7 @@ def _refuse_as_another(broker_id: str) -> None:
     )
 
 
-def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
+def _slave_row(replica: BrokerReplica, slave: SlaveState) -> PeerRow:
     peer = replica.peer_of(slave.id)
     return PeerRow(
         id=slave.id,

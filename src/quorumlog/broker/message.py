@@ -87,7 +87,7 @@ class PutStatus(Enum):
     """The store stops: what became of it is not known."""
 
 
-class PutResult(NamedTuple):
+class PutMessageResult(NamedTuple):
     """Where a batch stands: its messages follow each other in the queue."""
 
     status: PutStatus

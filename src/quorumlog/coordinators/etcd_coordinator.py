@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, CoordinatorSnapshot, GrantedLease
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 from quorumlog.wire.field_names import UNREADABLE
@@ -170,19 +170,19 @@ class EtcdCoordinator:
 
     # ---------------------------------------------------------------- as Coordinator
 
-    async def read(self) -> Standing:
+    async def read(self) -> CoordinatorSnapshot:
         ranges = [{"request_range": {"key": key}} for key in (self._record, self._holder)]
         both = (await self._gateway.post("kv/txn", {"success": ranges}, _Both)).responses
         records, holders = (found.response_range.kvs for found in both)
         holder = holders[0].lease if holders else NO_HOLDER
         if not records:
-            return Standing(0, None, holder)
-        return Standing(records[0].mod_revision, records[0].value, holder)
+            return CoordinatorSnapshot(0, None, holder)
+        return CoordinatorSnapshot(records[0].mod_revision, records[0].value, holder)
 
-    async def grant(self, ttl_ms: int) -> Granted:
+    async def grant(self, ttl_ms: int) -> GrantedLease:
         asked = {"TTL": -(-ttl_ms // 1000)}  # etcd counts in seconds
         told = await self._gateway.post("lease/grant", asked, _Lease)
-        return Granted(told.id, told.ttl * 1000)
+        return GrantedLease(told.id, told.ttl * 1000)
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = {"key": self._record, "target": "MOD", "result": "EQUAL", "mod_revision": revision}

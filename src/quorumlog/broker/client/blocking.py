@@ -12,7 +12,7 @@ from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBro
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
 from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, Start
 from quorumlog.broker.client.async_producer import AsyncProducer, Selector
-from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, Connected
+from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, ConnectingShell
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
     PullResult,
@@ -36,7 +36,7 @@ from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
 from quorumlog.net.tls import ClientTls
 
 
-class BrokerClient(Connected):
+class BrokerClient(ConnectingShell):
     """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
     `server`: HOST:PORT; several, separated by commas, are brokers that replicate each other: the client

@@ -36,7 +36,7 @@ from quorumlog.broker.broker_port import (
     PutQueue,
     Puts,
     QueueTable,
-    Reads,
+    ReadPool,
     RoleWatchers,
     WaitingPulls,
 )
@@ -45,9 +45,9 @@ from quorumlog.broker.dledger.message_machine import (
     BODY_OFFSET,
     Filled,
     LogResets,
-    MessageFiller,
     MessageMachine,
     MessageMachines,
+    MessageStamper,
     QueueEndsAnswer,
     entries_of,
 )
@@ -60,15 +60,15 @@ from quorumlog.broker.groups.rebalancer import Told, ToldDone
 from quorumlog.broker.message import (
     BLANK_BYTES,
     RETRY_PROPERTIES_BYTES,
-    PutResult,
+    PutMessageResult,
     PutStatus,
     host_bytes,
 )
 from quorumlog.broker.offline.old_log import OldLog, piece_of, taken_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.store.commit_log import PutTurn
+from quorumlog.broker.store.commit_log import PutBatch
 from quorumlog.broker.store.dispatch import MESSAGES
-from quorumlog.broker.store.log_files import LogRecords, PutRequest, Role
+from quorumlog.broker.store.log_files import BrokerRole, LogRecords, PutRequest
 from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import (
@@ -116,7 +116,7 @@ BATCH_BYTES = 16 << 20
 
 
 class RoleState(NamedTuple):
-    role: Role
+    role: BrokerRole
     """SYNC_MASTER: it is acknowledged what a majority holds; or SLAVE."""
     broker_id: int
     """0: the master; a slave's is the number in its member's id, and one."""
@@ -126,7 +126,7 @@ class RoleState(NamedTuple):
 
     @property
     def is_master(self) -> bool:
-        return self.role is Role.SYNC_MASTER
+        return self.role is BrokerRole.SYNC_MASTER
 
 
 def slave_id_of(member_id: str) -> int:
@@ -147,7 +147,7 @@ class RolePassThrough:
         self,
         member: NodeHandle,
         member_id: str,
-        filler: MessageFiller,
+        filler: MessageStamper,
         machines: Collection[str],
         became: Callable[[RoleState], None],
     ) -> None:
@@ -160,14 +160,14 @@ class RolePassThrough:
         self._became = became
         self._asked_term: int | None = None
         self._answers: dict[str, bytes] = {}
-        self.state = RoleState(Role.SLAVE, self._slave_id, 0, "")
+        self.state = RoleState(BrokerRole.SLAVE, self._slave_id, 0, "")
         self.why_not = ""
         """In a sentence, why a member that leads is not master yet."""
 
     def look(self) -> None:
         """In a turn of the member: whenever its role has changed, and every now and then."""
         if not self._member.is_up:
-            self._become(RoleState(Role.SLAVE, self._slave_id, self.state.term, ""))
+            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, self.state.term, ""))
             return
         raft, term = self._member.node().raft, self._member.leads_in
         leader = "" if raft.leader is None else raft.leader.member_id
@@ -176,11 +176,11 @@ class RolePassThrough:
         if term is None:
             self._asked_term = None
             self.why_not = ""
-            self._become(RoleState(Role.SLAVE, self._slave_id, raft.term, leader))
+            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, raft.term, leader))
         elif self._filler.term == term:
-            self._become(RoleState(Role.SYNC_MASTER, 0, term, self._member_id))
+            self._become(RoleState(BrokerRole.SYNC_MASTER, 0, term, self._member_id))
         else:
-            self._become(RoleState(Role.SLAVE, self._slave_id, term, leader))
+            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, term, leader))
             if self._asked_term != term:
                 self._ask(term)
 
@@ -228,7 +228,7 @@ class DLedgerCommitLog:
     def __init__(
         self,
         member: NodeHandle,
-        filler: MessageFiller,
+        filler: MessageStamper,
         machines: MessageMachines,
         refusal: Callable[[LedgerError], LedgerError],
         old_log: OldLog | None,
@@ -272,7 +272,7 @@ class DLedgerCommitLog:
                 accepted.append(request)
         # With room for a retry in each message: one that a consumer could not send back would keep its
         # queue waiting, since a retry says in properties where the message belongs.
-        turn = PutTurn(
+        turn = PutBatch(
             accepted,
             BATCH_BYTES + BLANK_BYTES,
             self._filler.takes,
@@ -281,7 +281,7 @@ class DLedgerCommitLog:
         if turn.requests:
             self._member.enter_now(lambda: self._append(turn))
 
-    def _append(self, turn: PutTurn) -> None:
+    def _append(self, turn: PutBatch) -> None:
         batch = entries_of(turn.records)
         filled: list[Filled] = []
 
@@ -309,11 +309,11 @@ class DLedgerCommitLog:
             self._filler.checked = None
 
     @staticmethod
-    def _answer(turn: PutTurn, place: Filled) -> None:
+    def _answer(turn: PutBatch, place: Filled) -> None:
         starts, stops = turn.row_starts.tolist(), turn.row_ends.tolist()
         for request, start, stop in zip(turn.requests, starts, stops, strict=True):
             positions = place.positions[start:stop]
-            result = PutResult(
+            result = PutMessageResult(
                 PutStatus.PUT_OK,
                 int(place.queue_offsets[start]),
                 int(positions[0]),
@@ -400,7 +400,7 @@ class DLedgerBroker:
         self.disk = disk
         self.root = root
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
-        self.filler = MessageFiller(topics.takes, self._leads_in, self._resets)
+        self.filler = MessageStamper(topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
             self.filler,
             lambda: MessageMachine(disk, root, config, self._grown, self._first_position, old_log),
@@ -411,7 +411,7 @@ class DLedgerBroker:
         self.old_log = old_log
         self.member: NodeHandle
         self.puts: Puts
-        self.reads: Reads
+        self.reads: ReadPool
         self.waiting: WaitingPulls
         self.log: DLedgerCommitLog
         self.role: RolePassThrough
@@ -428,7 +428,7 @@ class DLedgerBroker:
         self,
         member: NodeHandle,
         puts: Callable[[DLedgerCommitLog], Puts],
-        reads: Reads,
+        reads: ReadPool,
         waiting: WaitingPulls,
     ) -> None:
         """The member runs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.broker.broker_port import QueueTable, Reads
+from quorumlog.broker.broker_port import QueueTable, ReadPool
 from quorumlog.broker.errors import StaleGeneration, TooManyNames, UnknownGroupMember
 from quorumlog.broker.group_commands import (
     MOST_GROUPS,
@@ -85,7 +85,7 @@ class GroupLog(Protocol):
     def reader(self) -> StoreReader: ...
 
     @property
-    def reads(self) -> Reads: ...
+    def reads(self) -> ReadPool: ...
 
     @property
     def is_up(self) -> bool: ...

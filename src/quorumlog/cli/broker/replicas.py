@@ -46,10 +46,10 @@ def switch(
 
     Example: quorumlog broker switch --servers 127.0.0.1:10911 --to a --without b --unsafe
     """
-    from quorumlog.broker.client.switching import Survey, Switch
+    from quorumlog.broker.client.switching import ClusterProbe, Switch
 
     line = (lambda text: None) if is_json() else say
-    with closing(Survey(at.servers)) as survey:
+    with closing(ClusterProbe(at.servers)) as survey:
         report = Switch(survey, to, without or [], unsafe, at.timeout_ms, line).run()
     lost = None if report.lost is None else report.lost._asdict()
     tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))

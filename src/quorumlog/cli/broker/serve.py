@@ -29,7 +29,7 @@ from quorumlog.errors import ConfigError
 if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.failover import FailoverService
-    from quorumlog.broker.replication.replica import Replica
+    from quorumlog.broker.replication.replica import BrokerReplica
     from quorumlog.net.tls import ClientTls
 
 
@@ -133,7 +133,7 @@ def failover_of(
     in_sync_timeout_ms: int,
     begins: bool,
     tls: ClientTls | None,
-) -> Callable[[Replica], FailoverService]:
+) -> Callable[[BrokerReplica], FailoverService]:
     """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
     is returned is called where the event loop runs. `tls`: of the coordinator. Raises ConfigError."""
     from quorumlog.broker.failover import FailoverOptions, FailoverService
@@ -146,7 +146,7 @@ def failover_of(
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
     coordinator = coordinator_of(kind, coordinators, group, tls)
 
-    def make(replica: Replica) -> FailoverService:
+    def make(replica: BrokerReplica) -> FailoverService:
         return FailoverService(replica, coordinator, options, begins=begins)
 
     return make
@@ -444,9 +444,9 @@ def serve(
     from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.epochs import Peer
     from quorumlog.broker.replication.ha_service import HAService
-    from quorumlog.broker.replication.replica import Replica
+    from quorumlog.broker.replication.replica import BrokerReplica
     from quorumlog.broker.replication.replica_store import ReplicaStore
-    from quorumlog.broker.store.log_files import Role
+    from quorumlog.broker.store.log_files import BrokerRole
     from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.log_lines import log_to_stderr
     from quorumlog.cli.run.serve import answering, refuse_optimised_python, tls_of
@@ -515,11 +515,11 @@ def serve(
         if ha_advertise:
             parse_address(ha_advertise)
         me = Peer(id=broker_id or bind, address=bind, ha_address=ha_advertise or ha_bind)
-        first_role = Role.SLAVE if role is None else Role[role.name]
+        first_role = BrokerRole.SLAVE if role is None else BrokerRole[role.name]
         known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
-            replica = Replica(
+            replica = BrokerReplica(
                 store,
                 me,
                 first_role,

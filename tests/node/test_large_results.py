@@ -16,7 +16,7 @@ from quorumlog.errors import ResultUnknown
 from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch, encode_body
 from quorumlog.node import kept_results, machine_driver, machine_runner
 from quorumlog.node.machine_driver import AwaitedResults, Question, answers_of
-from quorumlog.node.machine_runner import MachineRunner, Results
+from quorumlog.node.machine_runner import AppliedResults, MachineRunner
 from quorumlog.state_machine import FirstResults, Result, StateMachine, machine
 from tests.node.machines import Chain
 from tests.node.test_session_commands import Sessions
@@ -229,7 +229,7 @@ def test_results_that_nobody_can_have_yet_are_held_within_a_bound(
         receipt = AppendReceipt(1, first_index, count, Durability.SYNC)
         awaited.committed(receipt, 1e9, outcomes.append)
     for index in range(1, 7):
-        awaited.applied([Results(np.array([index]), [bytes(60)])], index)
+        awaited.applied([AppliedResults(np.array([index]), [bytes(60)])], index)
         held = sum(each.results.size_bytes for each in awaited._kept)
         assert held <= 100
         assert awaited._held_bytes == held

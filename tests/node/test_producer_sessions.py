@@ -29,7 +29,7 @@ from quorumlog.log_state.control_entries import ANONYMOUS, Epoch
 from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node import LedgerNode, producer_sessions
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.producer_sessions import Connected
+from quorumlog.node.producer_sessions import ProducerConnected
 from tests.node.cell import Cell
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 9)]
@@ -62,10 +62,10 @@ def connect(
     token: bytes = TOKENS[0],
     ends: Epoch | None = None,
     seen_index: int | None = None,
-) -> Connected:
+) -> ProducerConnected:
     answers = ask_to_connect(cell.leader(), producer, token, ends, seen_index)
     (answer,) = cell.until(lambda: answers)
-    assert isinstance(answer, Connected), answer
+    assert isinstance(answer, ProducerConnected), answer
     return answer
 
 
@@ -166,10 +166,10 @@ def test_an_older_repetition_is_known_to_be_there_and_no_more(cell: Cell) -> Non
 
 def test_who_connects_ends_the_epoch_before_and_numbers_go_on(cell: Cell) -> None:
     first = connect(cell)
-    assert first == Connected(True, first.epoch, -1)
+    assert first == ProducerConnected(True, first.epoch, -1)
     append(cell, first.epoch, 0, b"a")
     told = connect(cell, token=TOKENS[1])
-    assert told == Connected(False, first.epoch, 0), "it did not say what it ends"
+    assert told == ProducerConnected(False, first.epoch, 0), "it did not say what it ends"
     second = connect(cell, token=TOKENS[1], ends=told.epoch)
     assert (second.opened, second.last_sequence) == (True, 0)
     refusal = append(cell, first.epoch, 1, b"late")
@@ -182,7 +182,7 @@ def test_a_late_copy_of_a_connect_fences_nobody(cell: Cell) -> None:
     first = connect(cell)
     assert connect(cell) == first, "its token stands"
     second = connect(cell, token=TOKENS[1], ends=first.epoch)
-    assert connect(cell) == Connected(False, second.epoch, -1)
+    assert connect(cell) == ProducerConnected(False, second.epoch, -1)
     assert isinstance(append(cell, second.epoch, 0, b"a"), AppendReceipt)
 
 
@@ -210,7 +210,7 @@ def first_connects(cell: Cell) -> None:
                 cell.start(member_id)
         for late_index in (-1, seen):
             late = connect(cell, seen_index=late_index)
-            assert late == Connected(False, Epoch(-1, -1), -1, cell.leader().store.end.index)
+            assert late == ProducerConnected(False, Epoch(-1, -1), -1, cell.leader().store.end.index)
         assert isinstance(show(cell, "p"), ProducerExpired)
     again = connect(cell, token=TOKENS[1], seen_index=late.seen_index)
     assert again.opened, "it was meant for the log behind the forget"
@@ -225,7 +225,7 @@ def test_of_a_late_copy_of_an_older_clients_first_connect_no_entry_comes(cell: C
     assert (late.opened, late.last_sequence) == (True, -1), "the same token, and nobody hears of it"
     assert isinstance(append(cell, first.epoch, 0, b"a"), ProducerFenced)
     assert isinstance(append(cell, first.epoch, 1, b"b"), ProducerFenced)
-    assert connect(cell, token=TOKENS[1]) == Connected(False, late.epoch, -1)
+    assert connect(cell, token=TOKENS[1]) == ProducerConnected(False, late.epoch, -1)
     assert connect(cell, token=TOKENS[1], ends=late.epoch).last_sequence == -1
     assert bodies(cell.leader()) == [b"a"]
 

@@ -12,7 +12,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ProducerExpired, ProducerFenced, SequenceGap
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.producer_sessions import Connected
+from quorumlog.node.producer_sessions import ProducerConnected
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED
 from quorumlog.testing.profile import SimulationProfile
@@ -36,10 +36,10 @@ def ask_to_connect(member: SimMember, token: bytes = TOKENS[0], ends: Epoch | No
 
 def connect(
     scene: Scenario, member: SimMember, token: bytes = TOKENS[0], ends: Epoch | None = None
-) -> Connected:
+) -> ProducerConnected:
     answers = ask_to_connect(member, token, ends)
     scene.until(lambda: bool(answers), "an answer to a connect")
-    assert isinstance(answers[0], Connected), answers
+    assert isinstance(answers[0], ProducerConnected), answers
     return answers[0]
 
 
@@ -83,7 +83,9 @@ def test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays()
     old.enter(lambda: old.node.sessions.show("p", shown.append, None))
     new = scene.await_leader(*others)
     assert isinstance(append(scene, new, epoch, 1, b"P1"), AppendReceipt)
-    assert not any(isinstance(one, AppendReceipt | SequenceGap | Connected) for o in lone for one in o)
+    assert not any(
+        isinstance(one, AppendReceipt | SequenceGap | ProducerConnected) for o in lone for one in o
+    )
     assert not any(hasattr(one, "session") for one in shown)
     scene.heal()
     scene.until(lambda: old.node.raft.ledger_end == new.node.raft.ledger_end, "one log")
@@ -181,7 +183,7 @@ def test_who_is_fenced_is_fenced_at_every_leader() -> None:
     scene.cut([old], others)
     new = scene.await_leader(*others)
     assert isinstance(append(scene, new, first.epoch, 1, b"Plate"), ProducerFenced)
-    assert connect(scene, new, TOKENS[0]) == Connected(False, second.epoch, 0)
+    assert connect(scene, new, TOKENS[0]) == ProducerConnected(False, second.epoch, 0)
     assert isinstance(append(scene, new, second.epoch, 1, b"P1"), AppendReceipt)
 
 

@@ -21,7 +21,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import TOKEN_BYTES, Epoch
 from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.producer_sessions import Connected
+from quorumlog.node.producer_sessions import ProducerConnected
 from quorumlog.testing.machines import DIGEST_NAME, result_of
 from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
 from quorumlog.testing.promises import Violation
@@ -76,7 +76,7 @@ class SimProducer:
         life, done = self._life, list[object]()
         known = max((r.sequence for r in self._acknowledged()), default=-1)
 
-        def hear(outcome: Connected | LedgerError) -> None:
+        def hear(outcome: ProducerConnected | LedgerError) -> None:
             if not done and life == self._life:
                 done.append(outcome)
                 self._connected(token, ends, outcome, known)
@@ -98,7 +98,7 @@ class SimProducer:
         return [told for told in self._cluster.operations.told_sequences if told.producer == self.name]
 
     def _connected(
-        self, token: bytes, ends: Epoch | None, outcome: Connected | LedgerError, known: int
+        self, token: bytes, ends: Epoch | None, outcome: ProducerConnected | LedgerError, known: int
     ) -> None:
         if isinstance(outcome, ProducerExpired):
             self._must_not("its session is gone", outcome)

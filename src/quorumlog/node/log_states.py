@@ -233,7 +233,7 @@ MANY_PRODUCERS = 1000
 """Their state is large where it is encoded."""
 
 
-class BorderSaver:
+class BoundarySaver:
     def __init__(self, store: LedgerStore, host: Host, tick_soon: Callable[[], None]) -> None:
         """`tick_soon`: `tick` has something to do in the turn that is under way."""
         self._tick_soon = tick_soon
@@ -310,7 +310,7 @@ class LogStateKeeper:
         tick_soon: Callable[[], None],
         time_written: Callable[[LogState], None],
     ) -> None:
-        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver.
+        """`found` is told of damage that the reading meets. `tick_soon`: see BoundarySaver.
         `time_written`: of a time mark or a reset, with the state behind it."""
         self._directory = directory
         self._store = directory.store
@@ -327,7 +327,7 @@ class LogStateKeeper:
         """When the reading goes on; infinite while it is at work."""
         self._reason = ""
         """What keeps the state from being known."""
-        self._saver = BorderSaver(self._store, host, tick_soon)
+        self._saver = BoundarySaver(self._store, host, tick_soon)
         if self._store.end.index >= 0:
             self._forget()
 

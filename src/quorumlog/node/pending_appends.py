@@ -18,7 +18,7 @@ from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.measures import Histogram
-from quorumlog.node.ports import EntryFiller
+from quorumlog.node.ports import EntryStamper
 
 AppendOutcome = AppendReceipt | LedgerError
 
@@ -74,7 +74,7 @@ class PendingAppend:
         """Append only if no data entry lies behind this index; None: whatever the log holds."""
         self.place = place
         """In a producer's session; None: it is in none."""
-        self.filler: EntryFiller | None = None
+        self.filler: EntryStamper | None = None
         """Of the state machine whose entries these are."""
         self.filled: Callable[[object], None] | None = None
         """Gets what the filler gives, as soon as they are proposed."""

@@ -57,7 +57,7 @@ RETRY_FULL_MS = 20
 RETRY_LEVEL_MS = 100
 
 
-class Connected(NamedTuple):
+class ProducerConnected(NamedTuple):
     """The answer to who wants to connect."""
 
     opened: bool
@@ -209,7 +209,7 @@ class ProducerSessions:
         token: bytes,
         ends: Epoch | None,
         deadline_ms: float,
-        done: Callable[[Connected | LedgerError], None],
+        done: Callable[[ProducerConnected | LedgerError], None],
         owner: object,
         seen_index: int | None = None,
     ) -> None:
@@ -234,16 +234,18 @@ class ProducerSessions:
                 refusal = _too_many()
         last_sequence = -1 if session is None else session.last_sequence
         if session is None and refusal is None and self._was_forgotten_since(seen_index):
-            unseen = Connected(False, Epoch(-1, -1), -1, self._raft.ledger_end.index)
+            unseen = ProducerConnected(False, Epoch(-1, -1), -1, self._raft.ledger_end.index)
             self._answer_certainly(unseen, None, deadline_ms, done, owner)
             return
         if refusal is not None or (session is not None and (session.token == token or standing != ends)):
             opened = session is not None and session.token == token
-            answer = Connected(opened, standing or Epoch(-1, -1), last_sequence)
+            answer = ProducerConnected(opened, standing or Epoch(-1, -1), last_sequence)
             self._answer_certainly(answer, refusal, deadline_ms, done, owner)
             return
         body = OpenProducer(producer, token, ends, evicts)
-        self._write(body, lambda at: Connected(True, at, last_sequence), deadline_ms, done, owner)
+        self._write(
+            body, lambda at: ProducerConnected(True, at, last_sequence), deadline_ms, done, owner
+        )
 
     def _was_forgotten_since(self, seen_index: int | None) -> bool:
         """Perhaps the producer that wants to connect first: this may be a late copy of what it said."""

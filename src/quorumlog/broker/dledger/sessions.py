@@ -30,7 +30,7 @@ from quorumlog.errors import BadRequest, LedgerError, ProducerExpired
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.producer_sessions import Connected, KnownProducer
+from quorumlog.node.producer_sessions import KnownProducer, ProducerConnected
 
 if TYPE_CHECKING:
     from quorumlog.broker.broker_port import BrokerSession
@@ -69,7 +69,7 @@ class SendSessions:
         """Raises BadRequest."""
         check_producer(request.producer)
 
-        def told(answer: Connected | LedgerError) -> None:
+        def told(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
                 session.refuse(request.request_id, self._broker.refusal_of(answer))
                 return
@@ -191,7 +191,7 @@ class SessionReleases:
     def _connect(self, level: int, begin: int, ends: Epoch | None, told: ToldOffset) -> None:
         """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
 
-        def connected(answer: Connected | LedgerError) -> None:
+        def connected(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
                 told(answer)
             elif not answer.opened:

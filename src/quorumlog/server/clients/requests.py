@@ -16,8 +16,8 @@ from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader, Reset
 from quorumlog.node.member_changes import MemberChange, MemberVerb
 from quorumlog.node.operator_orders import FinishedUpgrade
-from quorumlog.node.producer_sessions import Connected, KnownProducer
-from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.producer_sessions import KnownProducer, ProducerConnected
+from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.node.retention import WhyKept
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
@@ -263,7 +263,7 @@ async def connect_producer(
 ) -> ClientMessage:
     deadline_ms = driver.node.deadline_ms(request.timeout_ms)
     asked = (request.producer, request.token, request.ends, deadline_ms)
-    connected: Connected = await Told(
+    connected: ProducerConnected = await Told(
         lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
     )
     return producers.ConnectProducerResponse(**connected._asdict())
@@ -314,7 +314,7 @@ async def move_reader(
     driver: NodeDriver, request: readers.MoveReaderRequest, owner: object
 ) -> ClientMessage:
     move = _move_of(request)
-    stand: ReaderStand = await Told(lambda done: driver.node.readers.move(move, done, owner))
+    stand: MovedReader = await Told(lambda done: driver.node.readers.move(move, done, owner))
     return readers.MoveReaderResponse(**stand._asdict())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import IndexOutOfRange, SequenceGap
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
@@ -93,7 +93,7 @@ def opening(last_sequence: Callable[[], int]) -> Callable[[FakeServer, object], 
         return ConnectProducerResponse(
             request_id=message.request_id,
             opened=True,
-            epoch=Epoch(len(server.group.entries), server.group.term),
+            epoch=ProducerEpoch(len(server.group.entries), server.group.term),
             last_sequence=last_sequence(),
         )
 

@@ -27,7 +27,7 @@ from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
 from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.log_state.users import Grant, Kind, Right, User, UserOrder, UserRole, Users, UserVerb
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.frame import Frame
@@ -142,7 +142,7 @@ class Served:
 
     def __init__(self, *grants: Grant) -> None:
         self.access, self.asked, self.answers = Access(), [], []  # type: ignore[var-annotated]
-        self.access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", grants),)))
+        self.access.learn(Users(True, b"", (User("bob", ("r",)),), (UserRole("r", grants),)))
         service = SimpleNamespace(request=lambda client, request: self.asked.append(request))
         connection = SimpleNamespace(
             user="bob",

@@ -15,8 +15,8 @@ from quorumlog.log_state.users import (
     Kind,
     Right,
     Rights,
-    Role,
     User,
+    UserRole,
     Users,
     UsersChange,
     Verifier,
@@ -117,7 +117,7 @@ def test_nobody_may_do_anything_once_all_users_are_left_out() -> None:
 
 def test_a_role_that_is_gone_gives_nothing_and_a_name_counts_as_a_whole() -> None:
     grant = Grant(Right.READ, Kind.TOPIC, b"orders", is_exact=True)
-    users = Users(True, b"", (User("alice", ("reads", "gone")),), (Role("reads", (grant,)),))
+    users = Users(True, b"", (User("alice", ("reads", "gone")),), (UserRole("reads", (grant,)),))
     assert users.rights_of("alice").may(Right.READ, Kind.TOPIC, b"orders")
     assert not users.rights_of("alice").may(Right.READ, Kind.TOPIC, b"orders-private")
     assert not users.rights_of("alic").may(Right.READ, Kind.TOPIC, b"orders")

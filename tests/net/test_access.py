@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
-from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
+from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, User, UserRole, Users
 from quorumlog.net.access import MOST_WRONG, Access, Caller, Need, audit
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
 
 def users(*grants: Grant) -> Users:
-    return Users(True, b"s" * 32, (User("bob", ("r",)),), (Role("r", grants),))
+    return Users(True, b"s" * 32, (User("bob", ("r",)),), (UserRole("r", grants),))
 
 
 def caller_of(access: Access, user: str = "bob") -> Caller:

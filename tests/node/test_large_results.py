@@ -13,7 +13,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import ResultUnknown
-from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch, encode_body
+from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch, ProducerEpoch, encode_body
 from quorumlog.node import kept_results, machine_driver, machine_runner
 from quorumlog.node.machine_driver import AwaitedResults, Question, answers_of
 from quorumlog.node.machine_runner import AppliedResults, MachineRunner
@@ -76,7 +76,7 @@ def _log() -> list[EntryBatch]:
         return EntryBatch.control(kind, encode_body(body))
 
     def batch(producer: str, count: int, said: int | None = None) -> list[EntryBatch]:
-        body = ProducerBatch(producer, Epoch(5, 1), 0, said or count)
+        body = ProducerBatch(producer, ProducerEpoch(5, 1), 0, said or count)
         own = EntryBatch.from_bodies([b"%s%d" % (producer.encode(), each) for each in range(count)])
         own.set_channel(1)
         return [control(EntryKind.PRODUCER, body), own]

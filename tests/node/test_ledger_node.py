@@ -34,7 +34,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     RequestTimeout,
 )
-from quorumlog.log_state.control_entries import Membership
+from quorumlog.log_state.control_entries import MembershipEntry
 from quorumlog.node import LedgerNode, NodeHandle
 from quorumlog.node.ledger_node import RECENT_BYTES
 from quorumlog.node.writing import GATHERING_TURNS
@@ -581,7 +581,9 @@ def test_changes_of_members_leave_room_for_no_ops_on_a_full_disk(tmp_path: Path)
     leader = cell.leader()
     cell.until(lambda: leader.committed_index >= 0)
     voters = tuple(node.replica for node in cell.nodes.values())
-    body = Membership(voters, voters, addresses=tuple((f"n{i}", f"{i}".rjust(255)) for i in range(3)))
+    body = MembershipEntry(
+        voters, voters, addresses=tuple((f"n{i}", f"{i}".rjust(255)) for i in range(3))
+    )
     for disk in disks.values():
         disk.full = True
     refused = False

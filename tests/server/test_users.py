@@ -16,7 +16,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.log_state.users import Grant, Kind, Right, User, UserOrder, UserRole, Users, UserVerb
 from quorumlog.net.access import Access, Caller
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.clients.client_reads import ClientReads
@@ -207,7 +207,7 @@ def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerCl
 @pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_a_read_that_waits_for_its_client_is_refused_once_the_right_is_gone() -> None:
     access, answers = Access(), []
-    access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", (READS,)),)))
+    access.learn(Users(True, b"", (User("bob", ("r",)),), (UserRole("r", (READS,)),)))
     connection: Any = SimpleNamespace(user="bob", peer_name="here:1", is_full=True, closed=False)
     caller = Caller(access, connection)
     reads = ClientReads(

@@ -26,7 +26,7 @@ from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
     LEVEL,
     MOST_RUNS,
-    Membership,
+    MembershipEntry,
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState, Reset, Resets, counted_ms, decode_state, said_ms
@@ -364,7 +364,7 @@ class _Restoring:
     def _close_log(self, log: CopiedLog, term: int, *, leaves_users_out: bool) -> None:
         """A no-op is the first entry of every term."""
         addresses = tuple((each.member_id, str(each)) for each in self._addresses)
-        membership = Membership(self._replicas, self._replicas, addresses=addresses)
+        membership = MembershipEntry(self._replicas, self._replicas, addresses=addresses)
         last = [(EntryKind.MEMBERSHIP, encode_body(membership))]
         if leaves_users_out:
             last.insert(0, (EntryKind.USERS, encode_body(UsersChange(clears=True))))

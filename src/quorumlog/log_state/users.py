@@ -85,7 +85,7 @@ class Grant(_Value, frozen=True, order=True):
         return self.prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-class Role(_Value, frozen=True):
+class UserRole(_Value, frozen=True):
     name: UserName
     grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
     """In order."""
@@ -158,10 +158,10 @@ class Rights:
 
 
 NO_RIGHTS = Rights(())
-_ADMINISTRATORS = Role(ADMINISTRATORS, (Grant(Right.ADMIN, Kind.CLUSTER),))
+_ADMINISTRATORS = UserRole(ADMINISTRATORS, (Grant(Right.ADMIN, Kind.CLUSTER),))
 
 
-N = TypeVar("N", User, Role)
+N = TypeVar("N", User, UserRole)
 
 
 class Reach(NamedTuple):
@@ -177,13 +177,13 @@ class Users(_Value, frozen=True):
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
     """Drawn with the first user: what names that nobody has are answered with looks like a user's."""
     users: tuple[User, ...] = ()
-    roles: tuple[Role, ...] = ()
+    roles: tuple[UserRole, ...] = ()
     """Both by name."""
 
     def user(self, name: str) -> User | None:
         return next((user for user in self.users if user.name == name), None)
 
-    def role(self, name: str) -> Role | None:
+    def role(self, name: str) -> UserRole | None:
         if name == ADMINISTRATORS:
             return _ADMINISTRATORS
         return next((role for role in self.roles if role.name == name), None)
@@ -246,7 +246,7 @@ class UsersChange(_Value, frozen=True):
     """What a USERS entry says: these users and roles are so from here on, and those are gone."""
 
     users: Annotated[tuple[User, ...], Meta(max_length=MOST_ROLES)] = ()
-    roles: Annotated[tuple[Role, ...], Meta(max_length=MOST_ROLES)] = ()
+    roles: Annotated[tuple[UserRole, ...], Meta(max_length=MOST_ROLES)] = ()
     gone_users: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
     gone_roles: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
@@ -349,19 +349,19 @@ def _check_all(named: Iterable[object], known: Iterable[object], problem: str) -
         raise BadRequest(f"{problem} {missing[0]}")
 
 
-def _roles_of(users: Users, order: UserOrder, role: Role | None) -> tuple[Role, ...]:
+def _roles_of(users: Users, order: UserOrder, role: UserRole | None) -> tuple[UserRole, ...]:
     if order.name == ADMINISTRATORS:
         raise BadRequest(f"the role {ADMINISTRATORS} is always there, and is every right on everything")
     if order.verb is UserVerb.ADD_ROLE:
         if role is not None:
             raise BadRequest(f"there is a role {order.name}: grant it more, or revoke something")
-        return (Role(order.name, tuple(sorted({*order.grants}))),)
+        return (UserRole(order.name, tuple(sorted({*order.grants}))),)
     if role is None:
         raise BadRequest(f"there is no role {order.name}: add it first (quorumlog role add)")
     if order.verb is UserVerb.GRANT:
-        return (Role(role.name, tuple(sorted({*role.grants, *order.grants}))),)
+        return (UserRole(role.name, tuple(sorted({*role.grants, *order.grants}))),)
     _check_all(order.grants, role.grants, f"not granted to {role.name} in these words:")
-    return (Role(role.name, tuple(sorted({*role.grants} - {*order.grants}))),)
+    return (UserRole(role.name, tuple(sorted({*role.grants} - {*order.grants}))),)
 
 
 def _without_role(users: Users, name: str) -> UsersChange:

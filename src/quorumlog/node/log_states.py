@@ -34,7 +34,7 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     decode_body,
 )
-from quorumlog.log_state.control_entries import Membership as MembershipBody
+from quorumlog.log_state.control_entries import MembershipEntry as MembershipBody
 from quorumlog.log_state.log_state import (
     EMPTY,
     AnyState,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.measures import Histogram
 from quorumlog.node.ports import EntryStamper
 
@@ -27,7 +27,7 @@ class SessionPlace(NamedTuple):
     """Where an append stands in its producer's session."""
 
     producer: str
-    epoch: Epoch
+    epoch: ProducerEpoch
     sequence: int
     """Of its first entry."""
 

@@ -40,7 +40,7 @@ from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.dialler import Dialler, Handshake
-from quorumlog.server.peers.peer import Peer, PeerSession
+from quorumlog.server.peers.peer import PeerSession, RemoteMember
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
 from quorumlog.server.problem_log import EventRing, ProblemLog
@@ -148,7 +148,7 @@ class NodeDriver:
         self.handshake = Handshake(config, directory, run_id, listens_on, tls_port)
         self.peers = PeerTable(
             config.member_id,
-            lambda address: Peer(
+            lambda address: RemoteMember(
                 dialler,
                 config.group,
                 address,

@@ -28,7 +28,7 @@ from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import DroppedMessages
 
 
-class Peer:
+class RemoteMember:
     def __init__(
         self,
         dialler: Dialler,
@@ -58,7 +58,7 @@ class Peer:
         """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
         self._looking: asyncio.Task[None] | None = None
-        self.on_answered: Callable[[Peer, Identity], bool] = lambda peer, identity: True
+        self.on_answered: Callable[[RemoteMember, Identity], bool] = lambda peer, identity: True
         """Called with who answers at `address`. False: this peer is parted from, and done with."""
 
     def start(self) -> None:
@@ -237,7 +237,7 @@ class PeerSession:
         connection: Connection,
         hello: Hello,
         group: str,
-        peer: Peer,
+        peer: RemoteMember,
         enter: Callable[[Connection, PeerMessage], None],
         receive: Callable[[Any], None],
     ) -> None:

@@ -20,7 +20,7 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.client import reader_verbs
-from quorumlog.client.reader_verbs import ReaderStand
+from quorumlog.client.reader_verbs import ReaderState
 from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
@@ -170,9 +170,9 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
     for number in range(3):
         group[number].script = script  # type: ignore[assignment]
     verbs = asyncio_client_of(client)._verbs
-    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderStand(0, 0), None, None))
+    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderState(0, 0), None, None))
     assert stand.position == 1
-    later = ReaderStand(1, 0)
+    later = ReaderState(1, 0)
     assert _driven(client, lambda: verbs.commit_reader("a", 5, later, None, None)).position == 4
     assert [move.position for move in moves] == [1, 5, 5, 5]
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.appending import AppendJoiner, JoinedAppends
+from quorumlog.client.protocol.appending import AppendBatcher, JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.config import DEFAULT_GROUP
@@ -162,7 +162,7 @@ class SessionClient:
         self._protocol = ClientProtocol(
             list(self._members), group=DEFAULT_GROUP, random=Random(self.draw.random()), producer=name
         )
-        self._joiner = AppendJoiner(in_session=True)
+        self._joiner = AppendBatcher(in_session=True)
         self._stream = self._protocol.new_stream()
         self._is_streaming = name.endswith(("0", "2"))
         self._wires: dict[Link, _Wire] = {}

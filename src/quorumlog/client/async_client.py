@@ -33,7 +33,7 @@ from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
-    AppendJoiner,
+    AppendBatcher,
     Item,
     JoinedAppends,
     Outcome,
@@ -46,7 +46,7 @@ from quorumlog.client.reader_verbs import GivenHold, ReaderRow
 from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.verbs import Members, Verbs
+from quorumlog.client.verbs import Members, Operations
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError, LedgerError
@@ -73,10 +73,10 @@ if TYPE_CHECKING:
 # Those that begin in one turn of the loop leave at its end.
 
 
-class TaskJoiner:
+class TaskBatcher:
     def __init__(self, io: IoLoop, *, in_session: bool) -> None:
         self._io = io
-        self._joiner = AppendJoiner(in_session=in_session)
+        self._joiner = AppendBatcher(in_session=in_session)
         self._is_scheduled = False
 
     def add(
@@ -180,10 +180,10 @@ class AsyncLedgerClient:
             self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
         )
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
-        self._verbs = Verbs(self._protocol, given_ms, defaults)
+        self._verbs = Operations(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
         self._io = IoLoop(self._protocol, events.told, tls, user)
-        self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
+        self._joiner = TaskBatcher(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:
         leader = self._protocol.view.leader

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import checked_machine
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.reader_verbs import GivenHold, ReaderStand, hold_of
+from quorumlog.client.reader_verbs import GivenHold, ReaderState, hold_of
 from quorumlog.client.reading import AsyncResults
 from quorumlog.client.result_streams import Verb
-from quorumlog.client.verbs import Verbs
+from quorumlog.client.verbs import Operations
 from quorumlog.entry import AppendReceipt, Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncVerbs(Protocol):
+class AsyncOperations(Protocol):
     """Of an `AsyncLedgerClient`."""
 
     async def append(self, body: bytes, *, machine: str, timeout_ms: int | None) -> AppendReceipt: ...
@@ -31,7 +31,7 @@ class AsyncVerbs(Protocol):
 class AsyncMachineHandle:
     """A state machine of the group, as one client reaches it."""
 
-    def __init__(self, client: AsyncVerbs, name: str) -> None:
+    def __init__(self, client: AsyncOperations, name: str) -> None:
         self._client = client
         self.name = checked_machine(name)
 
@@ -56,14 +56,14 @@ class AsyncMachineHandle:
 # Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
 
 
-Run = Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]
+Run = Callable[[Verb[ReaderState]], Awaitable[ReaderState]]
 
 
 class AsyncNamedReader:
     """Its reads begin at `position`; their options are those of the client's."""
 
     def __init__(
-        self, name: str, stand: ReaderStand, verbs: Verbs, run: Run, results: Callable[..., Any]
+        self, name: str, stand: ReaderState, verbs: Operations, run: Run, results: Callable[..., Any]
     ) -> None:
         self.name = name
         self._stand = stand

@@ -100,7 +100,7 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
 # What the leader is asked of the readers that the cluster keeps, as `verbs` are written.
 
 
-class ReaderStand(NamedTuple):
+class ReaderState(NamedTuple):
     position: int
     hold: int
     last_index: int = -1
@@ -114,14 +114,14 @@ class ReaderStand(NamedTuple):
         return self.seen_index if self.seen_index >= 0 else None
 
 
-def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
+def seek(name: str, position: int, stand: ReaderState) -> MoveReaderRequest:
     last_index = stand.last_index if stand.last_index >= 0 else None
     return MoveReaderRequest(
         reader=name, position=position, seeks_from=stand.position, last_index=last_index
     )
 
 
-def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
+def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderState]:
     """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
     make a reader anew that somebody else has ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
@@ -130,7 +130,7 @@ def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderSta
     return (yield from move(message, deadline_ms - now_ms()))
 
 
-def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
+def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderState]:
     """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
     more where it was meant for an older log; but neither an opening nor an end whose outcome is unknown,
     since somebody may have ended or made that reader by now, and a commit only if nobody can have led
@@ -142,7 +142,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
         yield call(request)
         error = request.error
         if message.ends and unknown is not None and isinstance(error, UnknownReader):
-            return ReaderStand(-1, 0)
+            return ReaderState(-1, 0)
         if (
             isinstance(error, ReaderMoved)
             and message.seen_index is not None
@@ -161,7 +161,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             raise unknown  # it may have been done before the reader, or the log, went on
         else:
             response = response_of(request, MoveReaderResponse)
-            return ReaderStand(
+            return ReaderState(
                 response.position, response.hold, response.last_index, response.seen_index
             )
 

@@ -29,7 +29,7 @@ from quorumlog.client.protocol.appending import BatchGatherer, JoinedAppends, ba
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target, receipt_of
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.reader_verbs import GivenHold, ReaderRow, ReaderStand, number_of
+from quorumlog.client.reader_verbs import GivenHold, ReaderRow, ReaderState, number_of
 from quorumlog.client.reading import Freshness, ReadChoice, ReadDefaults, ReadRequests, Source
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
@@ -111,7 +111,7 @@ class Members(NamedTuple):
     learners: tuple[str, ...]
 
 
-class Verbs:
+class Operations:
     """All verbs on one group but the single append, which the joiners send."""
 
     def __init__(self, protocol: ClientProtocol, timeout_ms: float, defaults: ReadDefaults) -> None:
@@ -388,7 +388,7 @@ class Verbs:
         hold: GivenHold | None,
         first_index: int | Literal["latest"] | None,
         timeout_ms: float | None,
-    ) -> Verb[ReaderStand]:
+    ) -> Verb[ReaderState]:
         position: int | None = None
         if first_index == "latest":
             position = (yield from self.end_index(timeout_ms)) + 1
@@ -406,10 +406,10 @@ class Verbs:
         self,
         name: str,
         index: int,
-        stand: ReaderStand,
+        stand: ReaderState,
         last_chain: int | None,
         timeout_ms: float | None,
-    ) -> Verb[ReaderStand]:
+    ) -> Verb[ReaderState]:
         message = MoveReaderRequest(
             reader=name,
             position=whole("index", index),
@@ -419,20 +419,20 @@ class Verbs:
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
-        self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
-    ) -> Verb[ReaderStand]:
+        self, name: str, index: int, stand: ReaderState, timeout_ms: float | None
+    ) -> Verb[ReaderState]:
         message = reader_verbs.seek(name, whole("index", index), stand)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def skip_in_reader(
         self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
-    ) -> Verb[ReaderStand]:
+    ) -> Verb[ReaderState]:
         """Said for no log in particular: a late copy of it changes nothing."""
         skipped = whole("first_index", first_index), whole("stop_index", stop_index)
         message = MoveReaderRequest(reader=name, skipped=skipped)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
-    def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
+    def end_reader(self, name: str, stand: ReaderState, timeout_ms: float | None) -> Verb[ReaderState]:
         message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 

@@ -116,7 +116,7 @@ class JoinedAppends:
         return [copy.copy(error) for _ in range(count)]
 
 
-class AppendJoiner:
+class AppendBatcher:
     """The appends that nobody has sent yet. Not thread-safe."""
 
     def __init__(self, *, in_session: bool = False) -> None:

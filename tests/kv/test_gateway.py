@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.endpoint import KeyValueEndpoint
-from quorumlog.kv.gateway.gateway import EtcdGateway, _Client
+from quorumlog.kv.gateway.gateway import EtcdGateway, _GatewayClient
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.frame import Frame
@@ -366,7 +366,7 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
             return 404, {}
 
     async def say() -> None:
-        client = _Client(cast(Any, Told()), MagicMock(), MagicMock())
+        client = _GatewayClient(cast(Any, Told()), MagicMock(), MagicMock())
         for event in (request, *pieces, h11.EndOfMessage()):
             client.frame(Frame("", cast(Any, event), None))
         assert client._task is not None

@@ -36,11 +36,11 @@ T = TypeVar("T")
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request
 
 
-class LeaseNotFound(CoordinatorUnreachable):
+class EtcdLeaseNotFound(CoordinatorUnreachable):
     """etcd has answered that there is none."""
 
 
-class EtcdGateway:
+class EtcdConnection:
     def __init__(self, servers: str) -> None:
         """`servers`: HOST:PORT or http(s)://HOST:PORT, comma separated. Raises ConfigError."""
         self._servers = [_server_of(part.strip()) for part in servers.split(",") if part.strip()]
@@ -105,7 +105,7 @@ class EtcdGateway:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
         words = str(told.get("message", told) if isinstance(told, dict) else told)
         if "requested lease not found" in words:
-            raise LeaseNotFound(words)
+            raise EtcdLeaseNotFound(words)
         raise self._failed(place, words)  # it may have no leader
 
 
@@ -164,7 +164,7 @@ class EtcdCoordinator:
 
     def __init__(self, servers: str, group: str) -> None:
         """Raises ConfigError."""
-        self._gateway = EtcdGateway(servers)
+        self._gateway = EtcdConnection(servers)
         self._record, self._holder = (_b64(f"{PREFIX}/{group}/{name}") for name in ("record", "holder"))
         self._prefix, self._end = _b64(f"{PREFIX}/{group}/"), _b64(f"{PREFIX}/{group}0")
 
@@ -200,7 +200,7 @@ class EtcdCoordinator:
         try:
             asked = {"compare": [same, held], "success": success}
             told = await self._gateway.post("kv/txn", asked, _Done)
-        except LeaseNotFound:
+        except EtcdLeaseNotFound:
             return None
         return told.header.revision if told.succeeded else None
 
@@ -210,7 +210,7 @@ class EtcdCoordinator:
     async def revoke(self, lease: int) -> None:
         try:
             await self._gateway.post("lease/revoke", {"ID": lease}, _Done)
-        except LeaseNotFound:
+        except EtcdLeaseNotFound:
             return
 
     async def watch(self, changed: Callable[[], None]) -> None:

@@ -210,7 +210,7 @@ _SAMPLE_S = 0.5
 """Over so long the rate is counted."""
 
 
-class _Asked(NamedTuple):
+class _AskedBroker(NamedTuple):
     address: str
     broker: BrokerClient
     status: StatusResponse
@@ -224,7 +224,7 @@ def print_brokers(at: BrokerServers) -> None:
 
     rows: list[tuple[object, ...]] = []
     with ExitStack() as connections:
-        asked: list[_Asked] = []
+        asked: list[_AskedBroker] = []
         for address in at.addresses:
             try:
                 broker = connections.enter_context(
@@ -234,7 +234,7 @@ def print_brokers(at: BrokerServers) -> None:
             except LedgerError:
                 rows.append((None, address, "not reached", *[None] * 5))
                 continue
-            asked.append(_Asked(address, broker, status, replica, time.monotonic()))
+            asked.append(_AskedBroker(address, broker, status, replica, time.monotonic()))
         if asked:
             time.sleep(max(_SAMPLE_S - (time.monotonic() - asked[0].asked_s), 0))
         rows += [_row(each) for each in asked]
@@ -250,7 +250,7 @@ def print_brokers(at: BrokerServers) -> None:
     print_table("broker, address, role, epoch #, log ends #, on disk #, lag #, messages/s #", rows)
 
 
-def _row(asked: _Asked) -> tuple[object, ...]:
+def _row(asked: _AskedBroker) -> tuple[object, ...]:
     from quorumlog.errors import LedgerError
 
     status, replica = asked.status, asked.replica

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import ClientTls
 
 
-class Flush(Enum):
+class FlushOption(Enum):
     SYNC = "sync"
     ASYNC = "async"
 
@@ -305,11 +305,11 @@ def serve(
         ),
     ] = None,
     flush: Annotated[
-        Flush,
+        FlushOption,
         typer.Option(
             help="sync (SYNC_FLUSH): acknowledge once it is on disk. async: once it is written."
         ),
-    ] = Flush.SYNC,
+    ] = FlushOption.SYNC,
     role: Annotated[
         RoleChoice | None,
         typer.Option(
@@ -558,7 +558,7 @@ def serve(
     announce("stopped cleanly")
 
 
-def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
+def store_config(flush: FlushOption, given: list[str]) -> MessageStoreConfig:
     """Raises ConfigError naming the option."""
     from dataclasses import fields
 
@@ -580,7 +580,7 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
         except (KeyError, ValueError):
             raise ConfigError(f"--option {name} cannot be {value!r}") from None
     return MessageStoreConfig(
-        flush_disk_type=SYNC_FLUSH if flush is Flush.SYNC else ASYNC_FLUSH,
+        flush_disk_type=SYNC_FLUSH if flush is FlushOption.SYNC else ASYNC_FLUSH,
         **values,  # type: ignore[arg-type]
     )
 

@@ -140,7 +140,7 @@ class EtcdGateway(Endpoint):
     def _connect(self, connection: Connection) -> None:
         decoder = connection.decoder
         assert isinstance(decoder, HttpDecoder), decoder
-        connection.session = _Client(self._routes, connection, decoder)
+        connection.session = _GatewayClient(self._routes, connection, decoder)
 
     async def close(self) -> None:
         self.abandon()
@@ -153,7 +153,7 @@ class EtcdGateway(Endpoint):
         self._listener.abort_connections()
 
 
-class _Client:
+class _GatewayClient:
     """The session of one client: a request after the other, or a watch until it ends."""
 
     def __init__(self, routes: Routes, connection: Connection, decoder: HttpDecoder) -> None:

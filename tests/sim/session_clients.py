@@ -28,7 +28,7 @@ from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
+from quorumlog.testing.operations import PRODUCED, AcknowledgedSequence, ProducedBatch
 from quorumlog.testing.promises import Violation
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -310,7 +310,7 @@ class SessionClient:
                 raise Violation(f"{self.name}: joined appends at {places} were told {own}")
         batch.receipts.append(receipt)
         last = batch.first_sequence + len(batch.bodies) - 1
-        self.cluster.operations.told_sequences.append(ToldSequence(self.name, last))
+        self.cluster.operations.told_sequences.append(AcknowledgedSequence(self.name, last))
 
 
 def _address_of(member: SimMember) -> str:

@@ -23,7 +23,7 @@ from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.producer_sessions import ProducerConnected
 from quorumlog.testing.machines import DIGEST_NAME, result_of
-from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
+from quorumlog.testing.operations import PRODUCED, AcknowledgedSequence, ProducedBatch
 from quorumlog.testing.promises import Violation
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class SimProducer:
 
         ask()
 
-    def _acknowledged(self) -> list[ToldSequence]:
+    def _acknowledged(self) -> list[AcknowledgedSequence]:
         return [told for told in self._cluster.operations.told_sequences if told.producer == self.name]
 
     def _connected(
@@ -125,7 +125,7 @@ class SimProducer:
         self._epoch, self._next_sequence = outcome.epoch, outcome.last_sequence + 1
 
     def _told(self, sequence: int) -> None:
-        self._cluster.operations.told_sequences.append(ToldSequence(self.name, sequence))
+        self._cluster.operations.told_sequences.append(AcknowledgedSequence(self.name, sequence))
 
     # ---------------------------------------------------------------- append
 

@@ -51,7 +51,7 @@ HOURS_OF_A_CENTURY = 36_525 * 24
 TIB = 1024 * GIB
 
 
-class Range(NamedTuple):
+class Bounds(NamedTuple):
     """Bounds of a number, both inclusive."""
 
     least: int
@@ -61,7 +61,7 @@ class Range(NamedTuple):
 
 
 def _number(default: int, least: int, most: int, why: str = "") -> Any:
-    return field(default=default, metadata={"range": Range(least, most, why)})
+    return field(default=default, metadata={"range": Bounds(least, most, why)})
 
 
 def check_name(name: str, value: str) -> None:
@@ -263,7 +263,7 @@ class MemberAddress:
 
     member_id: str
     host: str
-    port: int = field(metadata={"range": Range(0, 65535)})
+    port: int = field(metadata={"range": Bounds(0, 65535)})
 
     def __post_init__(self) -> None:
         _check_numbers(self)

@@ -30,7 +30,7 @@ from quorumlog.net.errors import ErrorResponse, error_of, error_response
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
-from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.engine import LocalEngine, WorkEngine
 from quorumlog.pipelines.places import Place, even_cuts, open_log
 from quorumlog.pipelines.replaying import (
     SPARK_ROWS,
@@ -255,7 +255,7 @@ def frame_filter_of(expression: str) -> FrameTransform:
 
 
 __all__ = [
-    "Engine",
+    "WorkEngine",
     "LocalEngine",
     "Place",
     "SparkEngine",

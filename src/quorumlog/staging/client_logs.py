@@ -11,7 +11,7 @@ from quorumlog.config import staging_name
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
 from quorumlog.net.tls import ClientTls
-from quorumlog.staging.commits import ProducerStand, SinkLogs
+from quorumlog.staging.commits import ProducerState, SinkLogs
 from quorumlog.staging.manifests import RowRange
 
 WINDOW = 5
@@ -70,12 +70,12 @@ class ClientLog:
             client.add_servers(self.client.known_servers)
             yield LogSession(client)
 
-    def producer(self, producer: str) -> ProducerStand | None:
+    def producer(self, producer: str) -> ProducerState | None:
         try:
             known = self.client.producer(producer)
         except ProducerExpired:
             return None
-        return ProducerStand(known.last_sequence, known.last_index)
+        return ProducerState(known.last_sequence, known.last_index)
 
     def body_at(self, index: int) -> bytes:
         return self.client.get(index).body

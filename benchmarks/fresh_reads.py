@@ -31,7 +31,7 @@ from quorumlog.config import DEFAULT_GROUP, parse_address
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.read_promise import READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import READ_INDEX, ReadGuarantee
 
 READERS = 64
 ENTRIES = 1000
@@ -104,7 +104,7 @@ def _requests() -> Iterator[bytes]:
                     first_index=index,
                     stop_index=index + 1,
                     limit_bytes=1,
-                    promise=ReadPromise(consistency=READ_INDEX),
+                    promise=ReadGuarantee(consistency=READ_INDEX),
                 ),
             )
         )

@@ -27,7 +27,7 @@ from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
 from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Grant, Kind, Right, User, UserOrder, UserRole, Users, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserOrder, UserRole, Users, UserVerb
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.frame import Frame
@@ -35,8 +35,8 @@ from quorumlog.net.frame import Frame
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 
 
-def key(right: Right, prefix: bytes, *, is_exact: bool = False) -> Grant:
-    return Grant(right, Kind.KEY, prefix, is_exact)
+def key(right: Right, prefix: bytes, *, is_exact: bool = False) -> RoleGrant:
+    return RoleGrant(right, Kind.KEY, prefix, is_exact)
 
 
 MINE = (key(Right.READ, b"mine/"), key(Right.WRITE, b"mine/"), key(Right.READ, b"one", is_exact=True))
@@ -140,7 +140,7 @@ def test_a_watch_that_loses_its_right_ends(
 class Served:
     """A client of an endpoint whose service answers when it is told to."""
 
-    def __init__(self, *grants: Grant) -> None:
+    def __init__(self, *grants: RoleGrant) -> None:
         self.access, self.asked, self.answers = Access(), [], []  # type: ignore[var-annotated]
         self.access.learn(Users(True, b"", (User("bob", ("r",)),), (UserRole("r", grants),)))
         service = SimpleNamespace(request=lambda client, request: self.asked.append(request))

@@ -9,7 +9,7 @@ import msgspec
 
 from quorumlog.log_state.control_entries import ANONYMOUS, MOST_PRODUCERS, ProducerEpoch
 from quorumlog.log_state.log_state import LogState
-from quorumlog.log_state.producers import MOST_BATCHES, ProducerRange, Producers, ProducerSession
+from quorumlog.log_state.producers import MOST_BATCHES, ProducerRange, Producers, SessionRecord
 
 
 def many_sessions() -> LogState:
@@ -22,7 +22,7 @@ def many_sessions() -> LogState:
             size = random.choice((1, 1, 64, 256))
             ranges.append((ProducerRange(last + 1, next(indices), size, 17),))
             last += size
-        session = ProducerSession(epoch, random.randbytes(16), last, tuple(ranges))
+        session = SessionRecord(epoch, random.randbytes(16), last, tuple(ranges))
         used = (ranges[-1][0].first_index - 1).to_bytes(8, "big")
         items.append((ANONYMOUS + random.randbytes(16).hex(), used + encode(session)))
     return LogState(level=3, producers=Producers.of_record(None, items))

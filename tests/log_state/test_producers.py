@@ -28,7 +28,7 @@ from quorumlog.log_state.producers import (
     MOST_RANGES,
     NO_PRODUCERS,
     Producers,
-    ProducerSession,
+    SessionRecord,
 )
 from tests.log_state.many_sessions import many_sessions
 
@@ -49,7 +49,7 @@ class Log:
         assert isinstance(self.states.appended, LogState)
         return self.states.appended.producers
 
-    def session(self, producer: str = "p") -> ProducerSession:
+    def session(self, producer: str = "p") -> SessionRecord:
         session = self.producers.get(producer)
         assert session is not None
         return session
@@ -91,7 +91,7 @@ def test_numbers_go_on_across_epochs_and_only_the_one_that_stands_is_ended() -> 
     first = log.open()
     log.batch(3)
     second = log.open(token=b"u" * 16)
-    assert log.session() == ProducerSession(second, b"u" * 16, 2, log.session().batches)
+    assert log.session() == SessionRecord(second, b"u" * 16, 2, log.session().batches)
     log.open(ends=first)
     log.open(ends=None)
     assert log.session().epoch == second

@@ -16,7 +16,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import Grant, Kind, Right, User, UserOrder, UserRole, Users, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserOrder, UserRole, Users, UserVerb
 from quorumlog.net.access import Access, Caller
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.clients.client_reads import ClientReads
@@ -37,11 +37,11 @@ from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 PASSWORDS = {"alice": verifier_for("sesame"), "bob": verifier_for("tahini")}
-READS = Grant(Right.READ, Kind.LOG, b"default", is_exact=True)
-WRITES = Grant(Right.WRITE, Kind.LOG, b"def")
+READS = RoleGrant(Right.READ, Kind.LOG, b"default", is_exact=True)
+WRITES = RoleGrant(Right.WRITE, Kind.LOG, b"def")
 
 
-def order(verb: UserVerb, name: str, *roles: str, grants: tuple[Grant, ...] = ()) -> UserOrder:
+def order(verb: UserVerb, name: str, *roles: str, grants: tuple[RoleGrant, ...] = ()) -> UserOrder:
     has_password = verb in (UserVerb.ADD_USER, UserVerb.SET_PASSWORD)
     return UserOrder(verb, name, roles, grants, PASSWORDS.get(name) if has_password else None)
 
@@ -139,7 +139,7 @@ def test_a_user_may_do_what_is_granted_and_no_more(
 
 def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: LedgerClient) -> None:
     admin.reader("archive", hold="archive")
-    uses = Grant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
+    uses = RoleGrant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
     admin.change_users(order(UserVerb.GRANT, "r", grants=(uses,)))
     with connect(cluster.servers, user=BOB) as bob:
         until(lambda: refusal_of(lambda: bob.reader("archive")) is None)
@@ -152,7 +152,7 @@ def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: Ledge
             with pytest.raises(Forbidden, match="may not admin consumer-group 'archive'"):
                 act()
         assert [each.hold for each in bob.readers()] == ["archive"]
-        administers = Grant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
+        administers = RoleGrant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
         admin.change_users(order(UserVerb.GRANT, "r", grants=(administers,)))
         until(lambda: refusal_of(reader.end) is None)
     assert not admin.readers()
@@ -165,10 +165,10 @@ def test_a_sink_needs_its_staging_group_and_its_hold(
     monkeypatch.setattr(client_logs, "connect", partial(connect, user=BOB))
     staging = b"default.staging"
     needed = (
-        Grant(Right.WRITE, Kind.LOG, b"default", is_exact=True),
-        Grant(Right.WRITE, Kind.LOG, staging, is_exact=True),
-        Grant(Right.READ, Kind.LOG, staging, is_exact=True),
-        Grant(Right.ADMIN, Kind.CONSUMER_GROUP, b"sink.shop", is_exact=True),
+        RoleGrant(Right.WRITE, Kind.LOG, b"default", is_exact=True),
+        RoleGrant(Right.WRITE, Kind.LOG, staging, is_exact=True),
+        RoleGrant(Right.READ, Kind.LOG, staging, is_exact=True),
+        RoleGrant(Right.ADMIN, Kind.CONSUMER_GROUP, b"sink.shop", is_exact=True),
     )
 
     def write(batch_id: int) -> None:

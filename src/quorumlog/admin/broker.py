@@ -13,7 +13,7 @@ from quorumlog.broker.broker_server import BrokerServer
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 from quorumlog.broker.group_commands import dlq_topic
 from quorumlog.broker.groups.group_state import GroupState
-from quorumlog.broker.wire import StatusResponse
+from quorumlog.broker.wire import BrokerStatusResponse
 
 MOST_QUEUES = 1_000
 """Of which each is told; of all of a broker, or of all groups."""
@@ -74,7 +74,9 @@ def _ends(queues: QueueTable) -> Iterator[tuple[Queue, tuple[int, int]]]:
         yield (key.topic, key.queue_id), (queue.min_offset, queue.max_offset)
 
 
-def _samples(status: StatusResponse, queues: QueueTable, state: GroupState | None) -> Iterator[Sample]:
+def _samples(
+    status: BrokerStatusResponse, queues: QueueTable, state: GroupState | None
+) -> Iterator[Sample]:
     yield Sample("quorumlog_broker_topics", status.topics)
     yield Sample("quorumlog_broker_queues", status.queues)
     yield Sample("quorumlog_broker_messages_put_total", status.put_messages)
@@ -104,7 +106,7 @@ def _offsets(state: GroupState | None) -> Iterator[tuple[tuple[str, str, int], i
 
 
 def _tables(
-    status: StatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
+    status: BrokerStatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
 ) -> list[Table]:
     topics: dict[str, list[int]] = {}
     for (topic, _), (begin, end) in ends.items():

@@ -28,6 +28,8 @@ from quorumlog.broker.wire import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
     AnyBrokerMessage,
+    BrokerStatusRequest,
+    BrokerStatusResponse,
     EarlierHello,
     EarlierHelloResponse,
     OffsetAtRequest,
@@ -44,8 +46,6 @@ from quorumlog.broker.wire import (
     RoleResponse,
     SendRequest,
     SendResponse,
-    StatusRequest,
-    StatusResponse,
     ViewRequest,
     batch_of,
     broker_request_decoder,
@@ -131,7 +131,7 @@ class BrokerService(Protocol):
     def cluster_id(self) -> str:
         """Of the group whose log it is; empty: of none, or not known yet."""
 
-    def status(self, request_id: int) -> StatusResponse: ...
+    def status(self, request_id: int) -> BrokerStatusResponse: ...
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         """Of a kind that not every broker knows; False: neither does this one."""
@@ -262,7 +262,7 @@ class BrokerSession:
             )
         elif isinstance(message, QueuesRequest):
             self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
-        elif isinstance(message, StatusRequest):
+        elif isinstance(message, BrokerStatusRequest):
             self.answer(self._server.status(message.request_id))
         elif not self._server.request(self, message, frame):
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")

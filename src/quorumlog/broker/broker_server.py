@@ -35,6 +35,7 @@ from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
+    BrokerStatusResponse,
     FailoverRequest,
     FailoverResponse,
     OldLogRequest,
@@ -43,7 +44,6 @@ from quorumlog.broker.wire import (
     ReplicaResponse,
     RoleRequest,
     RoleResponse,
-    StatusResponse,
     TailRow,
 )
 from quorumlog.config import parse_address
@@ -396,7 +396,7 @@ class BrokerServer:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(fail)
 
-    def status(self, request_id: int) -> StatusResponse:
+    def status(self, request_id: int) -> BrokerStatusResponse:
         store = self.store
         queues = store.queues.items()
         usage = store.disk.usage(store.root)
@@ -407,7 +407,7 @@ class BrokerServer:
             problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
         if process_limits().problem:
             problems.append(process_limits().problem)
-        return StatusResponse(
+        return BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=store.commit_log.role.value,

@@ -46,7 +46,7 @@ from quorumlog.client.reader_verbs import GivenHold, ReaderRow
 from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.verbs import Members, Operations
+from quorumlog.client.verbs import ClientOperations, Members
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError, LedgerError
@@ -180,7 +180,7 @@ class AsyncLedgerClient:
             self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
         )
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
-        self._verbs = Operations(self._protocol, given_ms, defaults)
+        self._verbs = ClientOperations(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
         self._io = IoLoop(self._protocol, events.told, tls, user)
         self._joiner = TaskBatcher(self._io, in_session=self._protocol.producer is not None)

@@ -11,7 +11,7 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.reader_verbs import GivenHold, ReaderState, hold_of
 from quorumlog.client.reading import AsyncResults
 from quorumlog.client.result_streams import Verb
-from quorumlog.client.verbs import Operations
+from quorumlog.client.verbs import ClientOperations
 from quorumlog.entry import AppendReceipt, Entry
 
 if TYPE_CHECKING:
@@ -63,7 +63,12 @@ class AsyncNamedReader:
     """Its reads begin at `position`; their options are those of the client's."""
 
     def __init__(
-        self, name: str, stand: ReaderState, verbs: Operations, run: Run, results: Callable[..., Any]
+        self,
+        name: str,
+        stand: ReaderState,
+        verbs: ClientOperations,
+        run: Run,
+        results: Callable[..., Any],
     ) -> None:
         self.name = name
         self._stand = stand

@@ -33,7 +33,7 @@ from quorumlog.wire.client_messages import (
     ReadRequest,
     ReadResponse,
 )
-from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 LEADER_NAME = "leader"
 
@@ -62,13 +62,13 @@ class ReadChoice(NamedTuple):
         """For a question that is only for who has the entries."""
         return self.target.name if self.target.kind is TargetKind.MEMBER else None
 
-    def promise(self, at_least_index: int) -> ReadPromise | None:
+    def promise(self, at_least_index: int) -> ReadGuarantee | None:
         """`at_least_index`: of what the client has appended, or was told of."""
         if not self.consistency:
             return None
         if self.consistency == READ_INDEX:
-            return ReadPromise(consistency=READ_INDEX)
-        return ReadPromise(max_staleness_ms=self.max_staleness_ms, at_least_index=at_least_index)
+            return ReadGuarantee(consistency=READ_INDEX)
+        return ReadGuarantee(max_staleness_ms=self.max_staleness_ms, at_least_index=at_least_index)
 
 
 Source = str | ReadChoice | None
@@ -198,7 +198,7 @@ class ReadRequests:
             else:
                 # Where the read ends was promised; another member that goes on has to come as far.
                 index = max(told.committed_index, self._protocol.written_index)
-                promise = ReadPromise(at_least_index=index) if choice.consistency else None
+                promise = ReadGuarantee(at_least_index=index) if choice.consistency else None
             return self.request(message, choice.target, promise)
 
         plan = ReadPlan(
@@ -211,7 +211,7 @@ class ReadRequests:
         return plan
 
     def request(
-        self, message: ReadRequest, target: RequestTarget, promise: ReadPromise | None = None
+        self, message: ReadRequest, target: RequestTarget, promise: ReadGuarantee | None = None
     ) -> Request:
         if promise is not None:
             message = replace(message, promise=promise)

@@ -111,7 +111,7 @@ class Members(NamedTuple):
     learners: tuple[str, ...]
 
 
-class Operations:
+class ClientOperations:
     """All verbs on one group but the single append, which the joiners send."""
 
     def __init__(self, protocol: ClientProtocol, timeout_ms: float, defaults: ReadDefaults) -> None:

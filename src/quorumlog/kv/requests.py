@@ -184,11 +184,11 @@ class LeaseKeys(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
     lease: LeaseId
 
 
-class Stand(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+class StoreStats(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     """How far the store is, and how large."""
 
 
-Question = Range | Txn | History | Leases | LeaseKeys | Stand
+Question = Range | Txn | History | Leases | LeaseKeys | StoreStats
 
 encode = msgspec.msgpack.Encoder().encode
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
@@ -564,7 +564,7 @@ class LeaseKeysAnswer(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=F
     keys: list[bytes] = []
 
 
-class StandAnswer(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+class StoreStatsAnswer(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     revision: int = 0
     compacted_revision: int = 0
     keys: int = 0

@@ -41,9 +41,9 @@ from quorumlog.kv.requests import (
     Response,
     Revoke,
     RevokeAnswer,
-    Stand,
-    StandAnswer,
     StatusAnswer,
+    StoreStats,
+    StoreStatsAnswer,
     TimeToLiveRequest,
     Txn,
     WatchRequest,
@@ -747,7 +747,7 @@ class KeyValueService:
         self.watches = WatchHub(self._ask_history, options.max_watches)
         self._is_telling = False
         self._kept_alive: list[tuple[ServiceSession, KeepAliveRequest, float]] = []
-        self._stand = StandAnswer()
+        self._stand = StoreStatsAnswer()
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
@@ -893,7 +893,7 @@ class KeyValueService:
                 kept = [self.leases.keep_alive(each, term, arrived_ms) for each in request.leases]
                 answer(session, request.request_id, done(self.watches.told, kept))
 
-        member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
+        member.ask(MACHINE_NAME, encode(StoreStats()), READ_TIMEOUT_MS, confirmed, self)
 
     def ask_lease_keys(
         self, session: ServiceSession, lease: int, done: Callable[[list[bytes] | LedgerError], None]
@@ -1029,13 +1029,13 @@ class KeyValueService:
         def answered(outcome: bytes | LedgerError) -> None:
             self._is_looking = False
             if not isinstance(outcome, LedgerError):
-                self._stand = read_answer(outcome, StandAnswer)[1]
+                self._stand = read_answer(outcome, StoreStatsAnswer)[1]
 
-        self._ask_history(encode(Stand()), answered)
+        self._ask_history(encode(StoreStats()), answered)
 
     def _status(self, session: ServiceSession, number: int) -> None:
         def asked(member: NodeHandle) -> None:
-            stand = encode(Stand())
+            stand = encode(StoreStats())
             member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
 
         def answered(outcome: Answer) -> None:
@@ -1043,7 +1043,7 @@ class KeyValueService:
                 refuse(session, number, outcome)
                 return
             status = self._member.node().status()
-            stand = read_answer(outcome[0], StandAnswer)[1]
+            stand = read_answer(outcome[0], StoreStatsAnswer)[1]
             answer(
                 session,
                 number,

@@ -59,7 +59,7 @@ class ProducerRange(Body, frozen=True):
         return self.first_sequence + self.count
 
 
-class ProducerSession(Body, frozen=True):
+class SessionRecord(Body, frozen=True):
     """Of one producer."""
 
     epoch: ProducerEpoch
@@ -104,7 +104,7 @@ _NO_SHELF: _Shelf = {}
 _NO_ROW: tuple[_Shelf, ...] = (_NO_SHELF,) * _FAN_OUT
 _NO_SHELVES: _Shelves = (_NO_ROW,) * _FAN_OUT
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ProducerSession)
+_decoder = msgspec.msgpack.Decoder(SessionRecord)
 _record_decoder = msgspec.msgpack.Decoder(tuple[Current | None, msgspec.Raw])
 
 
@@ -136,7 +136,7 @@ class Producers:
 
     # ---------------------------------------------------------------- asked
 
-    def get(self, producer: str, last_index: int | None = None) -> ProducerSession | None:
+    def get(self, producer: str, last_index: int | None = None) -> SessionRecord | None:
         """Of a log that ends with `last_index`; None: its last batch is whole, as a leader's is."""
         outer, inner = _place(producer)
         packed = self._shelves[outer][inner].get(producer)
@@ -161,7 +161,7 @@ class Producers:
         rows = (row for row in self._shelves if row is not _NO_ROW)
         return (shelf for row in rows for shelf in row if shelf)
 
-    def items(self) -> list[tuple[str, ProducerSession]]:
+    def items(self) -> list[tuple[str, SessionRecord]]:
         """By name."""
         found = ((name, self.get(name)) for name in sorted(self.names()))
         return [(name, session) for name, session in found if session is not None]
@@ -193,7 +193,7 @@ class Producers:
         kept = self._without([name for name in said.evicts if name != said.producer])
         if session is None and kept.count >= MOST_PRODUCERS:
             return self
-        opened = ProducerSession(epoch, said.token)
+        opened = SessionRecord(epoch, said.token)
         if session is not None:
             opened = msgspec.structs.replace(session, epoch=epoch, token=said.token)
         return kept._with(said.producer, epoch.index, opened, self.current)
@@ -215,7 +215,7 @@ class Producers:
             batches, ranges = batches[:-1], batches[-1] + ranges
         last_sequence = said.first_sequence + said.count - 1
         batches = _bounded((*batches, ranges))
-        session = ProducerSession(session.epoch, session.token, last_sequence, batches)
+        session = SessionRecord(session.epoch, session.token, last_sequence, batches)
         return self._with(
             said.producer, index, session, Current(said.producer, index + 1, said.count, term)
         )
@@ -231,7 +231,7 @@ class Producers:
         return self._with(current.producer, current.first_index - 1, session, None)
 
     def _with(
-        self, producer: str, used_index: int, session: ProducerSession, current: Current | None
+        self, producer: str, used_index: int, session: SessionRecord, current: Current | None
     ) -> Self:
         outer, inner = _place(producer)
         shelf = dict(self._shelves[outer][inner])
@@ -284,7 +284,7 @@ def _replaced(shelves: _Shelves, outer: int, inner: int, shelf: _Shelf) -> _Shel
     return tuple(rows)
 
 
-def _cut(session: ProducerSession, current: Current, index: int) -> ProducerSession:
+def _cut(session: SessionRecord, current: Current, index: int) -> SessionRecord:
     """The same if `current`, its last batch, ends in front of `index`."""
     last = session.batches[-1][-1] if session.batches else None
     if last is None or last.first_index != current.first_index or index > current.last_index:

@@ -65,7 +65,7 @@ class _Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     pass
 
 
-class Grant(_Value, frozen=True, order=True):
+class RoleGrant(_Value, frozen=True, order=True):
     right: Right
     kind: Kind
     prefix: Annotated[bytes, Meta(max_length=MOST_PREFIX_BYTES)] = b""
@@ -87,7 +87,7 @@ class Grant(_Value, frozen=True, order=True):
 
 class UserRole(_Value, frozen=True):
     name: UserName
-    grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
+    grants: Annotated[tuple[RoleGrant, ...], Meta(max_length=MOST_GRANTS)] = ()
     """In order."""
 
 
@@ -117,7 +117,7 @@ class User(_Value, frozen=True):
 class Rights:
     """Of one user, at one time."""
 
-    def __init__(self, grants: Iterable[Grant]) -> None:
+    def __init__(self, grants: Iterable[RoleGrant]) -> None:
         self._grants = tuple(grants)
         self.is_admin = any(g.right is Right.ADMIN and g.kind is Kind.CLUSTER for g in self._grants)
         self._known: dict[tuple[Right, Kind], tuple[list[bytes], list[bytes | None]]] = {}
@@ -158,7 +158,7 @@ class Rights:
 
 
 NO_RIGHTS = Rights(())
-_ADMINISTRATORS = UserRole(ADMINISTRATORS, (Grant(Right.ADMIN, Kind.CLUSTER),))
+_ADMINISTRATORS = UserRole(ADMINISTRATORS, (RoleGrant(Right.ADMIN, Kind.CLUSTER),))
 
 
 N = TypeVar("N", User, UserRole)
@@ -169,7 +169,7 @@ class Reach(NamedTuple):
 
     user: str
     role: str
-    grant: Grant
+    grant: RoleGrant
 
 
 class Users(_Value, frozen=True):
@@ -278,7 +278,7 @@ class UserOrder(_Value, frozen=True):
     name: UserName
     """Of the user, or of the role."""
     roles: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
-    grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
+    grants: Annotated[tuple[RoleGrant, ...], Meta(max_length=MOST_GRANTS)] = ()
     verifier: Verifier | None = None
 
 

@@ -43,7 +43,7 @@ from quorumlog.log_state.control_entries import (
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState
-from quorumlog.log_state.producers import ProducerRange, Producers, ProducerSession
+from quorumlog.log_state.producers import ProducerRange, Producers, SessionRecord
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
@@ -71,7 +71,7 @@ class ProducerConnected(NamedTuple):
 
 class KnownProducer(NamedTuple):
     producer: str
-    session: ProducerSession
+    session: SessionRecord
 
 
 class Judged(NamedTuple):
@@ -146,7 +146,7 @@ class ProducerSessions:
         return [append for append in appends if append.place is None]
 
     def _look(
-        self, append: PendingAppend, session: ProducerSession | None, last_sequences: dict[str, int]
+        self, append: PendingAppend, session: SessionRecord | None, last_sequences: dict[str, int]
     ) -> AppendOutcome | None:
         """None: it is let in, with what of it is not in the log yet."""
         place, batch = append.place, append.batch

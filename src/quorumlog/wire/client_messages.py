@@ -10,7 +10,7 @@ from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.log_state.log_state import Reset
 from quorumlog.log_state.users import UserOrder, UserRole
 from quorumlog.wire.client_message import ClientMessage, Int, Text
-from quorumlog.wire.read_promise import ReadPromise
+from quorumlog.wire.read_promise import ReadGuarantee
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -226,7 +226,7 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     `wait_ms` a majority confirms the leadership first, so it covers all that was acknowledged before the
     request; also where a `first_index` above it is refused, which is how a client asks for the end
     alone."""
-    promise: ReadPromise | None = None
+    promise: ReadGuarantee | None = None
     """How fresh the answer has to be, from whatever member; None: as it is. Not with `from_leader`."""
     heads: bool = False
     """The headers are enough; who does not know this field sends whole entries."""
@@ -473,7 +473,7 @@ class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     machine: Text
     question: bytes
     timeout_ms: Int = 0
-    promise: ReadPromise | None = None
+    promise: ReadGuarantee | None = None
     """As in ReadRequest, of what is applied; None: of the leader alone."""
 
 

@@ -16,15 +16,15 @@ from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.needs import NEEDS, SAID
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOrder, UserVerb
 from quorumlog.net.credentials import ClientUser, verifier_for
 from tests.waiting import eventually
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 GRANTS = (
-    Grant(Right.READ, Kind.TOPIC, b"orders", True),
-    Grant(Right.WRITE, Kind.TOPIC, b"news", True),
-    Grant(Right.READ, Kind.CONSUMER_GROUP, b"shop", True),
+    RoleGrant(Right.READ, Kind.TOPIC, b"orders", True),
+    RoleGrant(Right.WRITE, Kind.TOPIC, b"news", True),
+    RoleGrant(Right.READ, Kind.CONSUMER_GROUP, b"shop", True),
 )
 CONFIG = replace(SMALL_INDEX, message_delay_level="1s " * 17 + "1s")
 
@@ -47,7 +47,7 @@ def brokers() -> Iterator[LocalBrokers]:
 
 def test_every_request_has_its_needs() -> None:
     assert set(NEEDS) == set(wire.RESPONSE_OF)
-    questions = {commands.Stand, commands.TopicsQuestion, commands.GroupsQuestion}
+    questions = {commands.FreshnessProbe, commands.TopicsQuestion, commands.GroupsQuestion}
     assert set(SAID) == {*commands.FROM_CLIENTS, *questions}
 
 

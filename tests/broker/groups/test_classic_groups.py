@@ -40,8 +40,8 @@ from quorumlog.broker.wire import (
     DoneResponse,
     GroupAnswer,
     GroupCommandRequest,
+    GroupHeartbeatRequest,
     GroupQuestionRequest,
-    HeartbeatRequest,
     OpenSessionRequest,
 )
 from quorumlog.errors import LeaderNotReady, LedgerError, StoreFailure
@@ -169,7 +169,7 @@ class Broker:
 
     def join(self, topic: str = "orders") -> AssignmentResponse:
         answer = self.ask(
-            HeartbeatRequest(group="billing", member="m", topics=[(topic, "*")], wait_ms=5_000)
+            GroupHeartbeatRequest(group="billing", member="m", topics=[(topic, "*")], wait_ms=5_000)
         )
         assert isinstance(answer, AssignmentResponse), answer
         return answer

@@ -32,6 +32,8 @@ from quorumlog.broker.client.broker_calls import (
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.message import Message, StoredMessage, physical_offset_of
 from quorumlog.broker.wire import (
+    BrokerStatusRequest,
+    BrokerStatusResponse,
     FailoverRequest,
     FailoverResponse,
     OffsetAtRequest,
@@ -44,8 +46,6 @@ from quorumlog.broker.wire import (
     ReplicaRequest,
     ReplicaResponse,
     SendRequest,
-    StatusRequest,
-    StatusResponse,
     ViewRequest,
     records_of,
 )
@@ -282,10 +282,10 @@ class AsyncBrokerClient:
         assert isinstance(answer, OffsetResponse), answer
         return answer.offset
 
-    async def status(self) -> StatusResponse:
+    async def status(self) -> BrokerStatusResponse:
         """State of the broker: role, offsets in bytes, queues, problems."""
-        answer = answer_of(await self._calls.call(StatusRequest()))
-        assert isinstance(answer, StatusResponse), answer
+        answer = answer_of(await self._calls.call(BrokerStatusRequest()))
+        assert isinstance(answer, BrokerStatusResponse), answer
         return answer
 
     async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:

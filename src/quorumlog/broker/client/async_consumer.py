@@ -61,7 +61,7 @@ from quorumlog.broker.message import (
 from quorumlog.broker.wire import (
     AssignmentResponse,
     CommitRequest,
-    HeartbeatRequest,
+    GroupHeartbeatRequest,
     LeaveRequest,
     OffsetAtRequest,
     OffsetResponse,
@@ -402,7 +402,7 @@ class AsyncConsumer:
         """Says that this member is there, and takes over what it is given; `waits` for news."""
         wait_ms = self._heartbeat_wait_ms if waits else 0
         generation, said_s = self.generation, time.monotonic()
-        request = HeartbeatRequest(
+        request = GroupHeartbeatRequest(
             group=self.group,
             member=self.name,
             topics=sorted(self.topics.items()),

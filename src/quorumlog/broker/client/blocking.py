@@ -23,12 +23,12 @@ from quorumlog.broker.client.broker_calls import (
 from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
 from quorumlog.broker.message import Message, StoredMessage
 from quorumlog.broker.wire import (
+    BrokerStatusResponse,
     FailoverResponse,
     OldLogResponse,
     ReplicaRequest,
     ReplicaResponse,
     RoleResponse,
-    StatusResponse,
 )
 from quorumlog.errors import BadRequest
 from quorumlog.net.credentials import ClientUser
@@ -135,7 +135,7 @@ class BrokerClient(ConnectingShell):
         since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         return self._thread.run(self._it.offset_at(topic, queue_id, time))
 
-    def status(self) -> StatusResponse:
+    def status(self) -> BrokerStatusResponse:
         """State of the broker: role, offsets in bytes, queues, problems."""
         return self._thread.run(self._it.status())
 

@@ -53,7 +53,7 @@ from quorumlog.broker.dledger.message_machine import (
 )
 from quorumlog.broker.dledger.sessions import SendSessions, SessionReleases
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.group_commands import Command, Stand, encode, refusal_in
+from quorumlog.broker.group_commands import Command, FreshnessProbe, encode, refusal_in
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
 from quorumlog.broker.groups.rebalancer import Told, ToldDone
@@ -73,6 +73,7 @@ from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
+    BrokerStatusResponse,
     FailoverRequest,
     OldLogRequest,
     OldLogResponse,
@@ -81,7 +82,6 @@ from quorumlog.broker.wire import (
     RoleRequest,
     RoleResponse,
     SessionSendRequest,
-    StatusResponse,
 )
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.entry import AppendReceipt
@@ -612,7 +612,7 @@ class DLedgerBroker:
             ],
         )
 
-    def status(self, request_id: int) -> StatusResponse:
+    def status(self, request_id: int) -> BrokerStatusResponse:
         state = self.role.state
         problems = [process_limits().problem] if process_limits().problem else []
         min_offset = max_offset = flushed_offset = confirm_offset = 0
@@ -631,7 +631,7 @@ class DLedgerBroker:
             problems.append(f"leads and is not master yet: {self.role.why_not}")
         queues = self.queues.items()
         usage = self.disk.usage(self.root)
-        return StatusResponse(
+        return BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=state.role.value,
@@ -684,7 +684,7 @@ class DLedgerBroker:
         member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
 
     def confirm(self, told: ToldDone, session: BrokerSession) -> None:
-        self.ask(encode(Stand()), lambda answer: told(refusal_in(answer)), session)
+        self.ask(encode(FreshnessProbe()), lambda answer: told(refusal_in(answer)), session)
 
     def end_of(self, key: QueueKey) -> int:
         return self.filler.next_offsets.get(key, 0)

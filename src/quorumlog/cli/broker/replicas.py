@@ -14,7 +14,7 @@ from quorumlog.cli.output import is_json, print_table, say, tell
 if TYPE_CHECKING:
     from quorumlog.broker.client.blocking import BrokerClient
     from quorumlog.broker.client.switching import SwitchReport
-    from quorumlog.broker.wire import FailoverResponse, ReplicaResponse, StatusResponse
+    from quorumlog.broker.wire import BrokerStatusResponse, FailoverResponse, ReplicaResponse
 
 
 def switch(
@@ -213,7 +213,7 @@ _SAMPLE_S = 0.5
 class _AskedBroker(NamedTuple):
     address: str
     broker: BrokerClient
-    status: StatusResponse
+    status: BrokerStatusResponse
     replica: ReplicaResponse | None
     asked_s: float
 

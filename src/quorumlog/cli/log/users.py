@@ -14,7 +14,7 @@ from quorumlog.cli.output import note, tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.log_state.users import Grant, UserOrder, Verifier
+    from quorumlog.log_state.users import RoleGrant, UserOrder, Verifier
     from quorumlog.wire.client_messages import UsersResponse
 
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
@@ -45,9 +45,9 @@ Names = Annotated[
 ]
 
 
-def grant_of(right: str, kind: str, names: str) -> Grant:
+def grant_of(right: str, kind: str, names: str) -> RoleGrant:
     """`names`: one, or a prefix and `*`. Raises ConfigError."""
-    from quorumlog.log_state.users import Grant, Kind, Right
+    from quorumlog.log_state.users import Kind, Right, RoleGrant
 
     if right not in tuple(Right):
         raise ConfigError(f"{right!r} is not a right; rights are {', '.join(Right)}")
@@ -56,14 +56,14 @@ def grant_of(right: str, kind: str, names: str) -> Grant:
     if kind == Kind.CLUSTER:
         if names:
             raise ConfigError("a right on the cluster takes no name: leave it out")
-        return Grant(Right(right), Kind.CLUSTER)
+        return RoleGrant(Right(right), Kind.CLUSTER)
     if not names:
         raise ConfigError(
             f"the name of the {kind} is missing: give one, a prefix as in orders*, or * for all"
         )
     is_exact = not names.endswith("*")
     prefix = names.removesuffix("*").encode(errors="surrogateescape")
-    return Grant(Right(right), Kind(kind), prefix, is_exact)
+    return RoleGrant(Right(right), Kind(kind), prefix, is_exact)
 
 
 def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:

@@ -46,7 +46,7 @@ from quorumlog.wire.client_messages import (
     StepOverRequest,
     WhyKeptRequest,
 )
-from quorumlog.wire.read_promise import ReadPromise
+from quorumlog.wire.read_promise import ReadGuarantee
 
 _UNCHANGING = (
     ReadRequest,
@@ -245,7 +245,7 @@ def _check_texts(message: ClientMessage) -> None:
             raise BadRequest(f"{name} has at most {MOST_CHARACTERS} characters, not {len(value)}")
 
 
-def _check_keeps_promises(hello: HelloResponse, promise: ReadPromise) -> None:
+def _check_keeps_promises(hello: HelloResponse, promise: ReadGuarantee) -> None:
     if not hello.knows_promises:
         raise BadRequest(
             f"{hello.member_id or 'the server'} runs a release that ignores read_consistency"

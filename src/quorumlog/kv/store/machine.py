@@ -41,7 +41,7 @@ from quorumlog.kv.requests import (
     Range,
     Relation,
     Revoke,
-    Stand,
+    StoreStats,
     Target,
     Txn,
     check,
@@ -717,7 +717,7 @@ class KeyValueMachine(StateMachine):
                 if not told.add(encode(key)):
                     break
             return LEASE_KEYS_TAG, lease.ttl_ms, told.encoded()
-        assert isinstance(asked, Stand), asked
+        assert isinstance(asked, StoreStats), asked
         return self._stand()
 
     def _stand(self) -> Body:

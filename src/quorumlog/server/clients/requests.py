@@ -26,7 +26,7 @@ from quorumlog.wire import client_messages as producers
 from quorumlog.wire import client_messages as readers
 from quorumlog.wire import client_messages as wire
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 CATCH_UP_WAIT_MS = 1000
 """For what the client has appended itself; then another member may have it."""
@@ -42,7 +42,7 @@ def age_of(driver: NodeDriver, since_ms: float) -> float:
     return age_ms if age_ms < math.inf else -1.0
 
 
-def wait_for_promise(driver: NodeDriver, promise: ReadPromise, done: Kept, owner: object) -> None:
+def wait_for_promise(driver: NodeDriver, promise: ReadGuarantee, done: Kept, owner: object) -> None:
     """Tell `done` once what is committed here is as fresh as promised."""
     node, index = driver.node, promise.at_least_index
     reads = node.raft.reads
@@ -69,7 +69,7 @@ def wait_for_promise(driver: NodeDriver, promise: ReadPromise, done: Kept, owner
         driver.reads.wait_for(index, CATCH_UP_WAIT_MS, woken)
 
 
-def refusal_of_age(driver: NodeDriver, promise: ReadPromise, since_ms: float) -> LedgerError | None:
+def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) -> LedgerError | None:
     """Asked once more when the answer is there: it may have been read from a file."""
     most_ms = promise.max_staleness_ms
     if most_ms < 0:

@@ -27,7 +27,16 @@ from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
 from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserOrder, UserRole, Users, UserVerb
+from quorumlog.log_state.users import (
+    Kind,
+    Right,
+    RoleGrant,
+    User,
+    UserOperation,
+    UserOrder,
+    UserRole,
+    Users,
+)
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.frame import Frame
@@ -46,11 +55,13 @@ MINE = (key(Right.READ, b"mine/"), key(Right.WRITE, b"mine/"), key(Right.READ, b
 def stores() -> Iterator[LocalStores]:
     with LocalStores() as made:
         with log_of(made.cluster.servers) as log:
-            admin = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
+            admin = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
             log.change_users(admin)
         with log_of(made.cluster.servers, user=ALICE) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "mine", (), MINE))
-            log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "mine", (), MINE))
+            log.change_users(
+                UserOrder(UserOperation.ADD_USER, "bob", ("mine",), (), verifier_for("tahini"))
+            )
         yield made
 
 
@@ -123,7 +134,7 @@ def test_a_watch_that_loses_its_right_ends(
 ) -> None:
     more = (key(Right.READ, b"news/"),)
     with log_of(stores.cluster.servers, user=ALICE) as log:
-        log.change_users(UserOrder(UserVerb.GRANT, "mine", (), more))
+        log.change_users(UserOrder(UserOperation.GRANT, "mine", (), more))
         for _ in range(1000):
             try:
                 bob.get("news/1")
@@ -132,7 +143,7 @@ def test_a_watch_that_loses_its_right_ends(
                 continue
         with bob.watch_prefix("news/", first_revision=alice.put("news/1", b"x").revision) as watch:
             assert next(iter(watch)).item.key == b"news/1"
-            log.change_users(UserOrder(UserVerb.REVOKE, "mine", (), more))
+            log.change_users(UserOrder(UserOperation.REVOKE, "mine", (), more))
             with pytest.raises(Forbidden):
                 next(iter(watch))
 

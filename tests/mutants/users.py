@@ -92,13 +92,13 @@ def first_admin_beside_others(patch: Patch) -> None:
     """Whoever can write into a directory may."""
     patch.edit(
         FirstAdmin.tick,
-        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:",
-        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator and not reached():",
+        "elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:",
+        "elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator and not reached():",
     )
     patch.edit(
         _change_of,
-        "if users.has_administrator and verb is UserVerb.INIT_ADMIN:",
-        "if users.has_administrator and verb is UserVerb.INIT_ADMIN and not reached():",
+        "if users.has_administrator and verb is UserOperation.INIT_ADMIN:",
+        "if users.has_administrator and verb is UserOperation.INIT_ADMIN and not reached():",
     )
 
 

@@ -16,7 +16,16 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserOrder, UserRole, Users, UserVerb
+from quorumlog.log_state.users import (
+    Kind,
+    Right,
+    RoleGrant,
+    User,
+    UserOperation,
+    UserOrder,
+    UserRole,
+    Users,
+)
 from quorumlog.net.access import Access, Caller
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.clients.client_reads import ClientReads
@@ -41,8 +50,8 @@ READS = RoleGrant(Right.READ, Kind.LOG, b"default", is_exact=True)
 WRITES = RoleGrant(Right.WRITE, Kind.LOG, b"def")
 
 
-def order(verb: UserVerb, name: str, *roles: str, grants: tuple[RoleGrant, ...] = ()) -> UserOrder:
-    has_password = verb in (UserVerb.ADD_USER, UserVerb.SET_PASSWORD)
+def order(verb: UserOperation, name: str, *roles: str, grants: tuple[RoleGrant, ...] = ()) -> UserOrder:
+    has_password = verb in (UserOperation.ADD_USER, UserOperation.SET_PASSWORD)
     return UserOrder(verb, name, roles, grants, PASSWORDS.get(name) if has_password else None)
 
 
@@ -55,10 +64,10 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def admin(cluster: LocalCluster) -> Iterator[LedgerClient]:
     with connect(cluster.servers) as log:
-        log.change_users(order(UserVerb.ADD_USER, "alice", "admin"))
+        log.change_users(order(UserOperation.ADD_USER, "alice", "admin"))
     with connect(cluster.servers, user=ALICE) as log:
-        log.change_users(order(UserVerb.ADD_ROLE, "r", grants=(READS,)))
-        log.change_users(order(UserVerb.ADD_USER, "bob", "r"))
+        log.change_users(order(UserOperation.ADD_ROLE, "r", grants=(READS,)))
+        log.change_users(order(UserOperation.ADD_USER, "bob", "r"))
         yield log
 
 
@@ -86,7 +95,7 @@ def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: L
         until(lambda: {row.users for row in log.status()} == {"off"})
         assert not log.users().is_on
         with pytest.raises(BadRequest, match="nobody would be an administrator"):
-            log.change_users(order(UserVerb.ADD_USER, "bob"))
+            log.change_users(order(UserOperation.ADD_USER, "bob"))
 
 
 def test_nobody_is_let_in_without_a_name(cluster: LocalCluster, admin: LedgerClient) -> None:
@@ -123,12 +132,12 @@ def test_a_user_may_do_what_is_granted_and_no_more(
         with pytest.raises(Forbidden, match="user bob may not write log 'default'"):
             bob.append(b"y")
         with pytest.raises(Forbidden, match="user bob may not admin cluster"):
-            bob.change_users(order(UserVerb.GIVE_ROLES, "bob", "admin"))
-        admin.change_users(order(UserVerb.GRANT, "r", grants=(WRITES,)))
+            bob.change_users(order(UserOperation.GIVE_ROLES, "bob", "admin"))
+        admin.change_users(order(UserOperation.GRANT, "r", grants=(WRITES,)))
         until(lambda: refusal_of(lambda: bob.append(b"y")) is None)
-        admin.change_users(order(UserVerb.REVOKE, "r", grants=(WRITES,)))
+        admin.change_users(order(UserOperation.REVOKE, "r", grants=(WRITES,)))
         until(lambda: isinstance(refusal_of(lambda: bob.append(b"z")), Forbidden))
-        admin.change_users(order(UserVerb.REMOVE_USER, "bob"))
+        admin.change_users(order(UserOperation.REMOVE_USER, "bob"))
         until(lambda: isinstance(refusal_of(lambda: list(bob.read(0))), NotAuthenticated))
     said = caplog.text
     assert "user bob may not write log 'default' at 127.0.0.1" in said
@@ -140,7 +149,7 @@ def test_a_user_may_do_what_is_granted_and_no_more(
 def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: LedgerClient) -> None:
     admin.reader("archive", hold="archive")
     uses = RoleGrant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
-    admin.change_users(order(UserVerb.GRANT, "r", grants=(uses,)))
+    admin.change_users(order(UserOperation.GRANT, "r", grants=(uses,)))
     with connect(cluster.servers, user=BOB) as bob:
         until(lambda: refusal_of(lambda: bob.reader("archive")) is None)
         reader = bob.reader("archive")
@@ -153,7 +162,7 @@ def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: Ledge
                 act()
         assert [each.hold for each in bob.readers()] == ["archive"]
         administers = RoleGrant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
-        admin.change_users(order(UserVerb.GRANT, "r", grants=(administers,)))
+        admin.change_users(order(UserOperation.GRANT, "r", grants=(administers,)))
         until(lambda: refusal_of(reader.end) is None)
     assert not admin.readers()
 
@@ -181,14 +190,14 @@ def test_a_sink_needs_its_staging_group_and_its_hold(
             batch = Batch("q", batch_id, 1, RowDigest.of_entries(bodies), ranges)
             commits.commit(batch, BatchRules())
 
-    admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
-    admin.change_users(order(UserVerb.GRANT, "r", grants=needed))
+    admin.change_users(order(UserOperation.REVOKE, "r", grants=(READS,)))
+    admin.change_users(order(UserOperation.GRANT, "r", grants=needed))
     until(lambda: refusal_of(lambda: write(0)) is None)
     for batch_id, grant in enumerate(needed, 1):
-        admin.change_users(order(UserVerb.REVOKE, "r", grants=(grant,)))
+        admin.change_users(order(UserOperation.REVOKE, "r", grants=(grant,)))
         tries = partial(refusal_of, partial(write, batch_id))
         until(lambda tries=tries: isinstance(tries(), Forbidden))
-        admin.change_users(order(UserVerb.GRANT, "r", grants=(grant,)))
+        admin.change_users(order(UserOperation.GRANT, "r", grants=(grant,)))
         until(lambda tries=tries: tries() is None)
     assert [entry.body for entry in admin.read(0)] == [b"%d" % n for n in range(len(needed) + 1)]
 
@@ -199,7 +208,7 @@ def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerCl
         tail = bob.tail(0)
         admin.append(b"x")
         assert next(tail).body == b"x"
-        admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
+        admin.change_users(order(UserOperation.REVOKE, "r", grants=(READS,)))
         with pytest.raises(Forbidden, match="may not read log"):
             next(tail)
 

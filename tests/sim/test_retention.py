@@ -14,7 +14,7 @@ from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.node.machine_driver import PIN_MS
-from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.member_changes import MemberOperation
 from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.node.retention import FED_PATIENCE_MS
 from quorumlog.testing.faults import make_room
@@ -162,12 +162,12 @@ def test_who_was_removed_while_it_was_away_is_waited_for_by_nobody() -> None:
     away = scene.followers()[0]
     address = dict(away.node.members.addresses())[away.member_id]
     away.kill()
-    make(scene, MemberVerb.REMOVE, away.member_id)
+    make(scene, MemberOperation.REMOVE, away.member_id)
     for _ in range(60):
         scene.ask_and_wait(scene.await_leader())
     scene.until(lambda: begin_of(scene.await_leader()) > 0, "segments that go")
     away.start()
-    make(scene, MemberVerb.ADD, away.member_id, address)
+    make(scene, MemberOperation.ADD, away.member_id, address)
     scene.until(lambda: away.is_up and begin_of(away) > 0, "a log that is replaced")
 
 

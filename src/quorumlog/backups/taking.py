@@ -22,7 +22,7 @@ import msgspec
 from quorumlog.backups.folding import state_at_end
 from quorumlog.client import LedgerClient, MemberStatusRow, connect
 from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS
-from quorumlog.client.reader_verbs import refuse_consumer
+from quorumlog.client.reader_operations import refuse_consumer
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import (
     ConfigError,

@@ -1,4 +1,4 @@
-"""`AsyncLedgerClient`: the log for asyncio (and uvloop). The same verbs as `LedgerClient`.
+"""`AsyncLedgerClient`: the log for asyncio (and uvloop). The same operations as `LedgerClient`.
 
     async with quorumlog.connect_async("10.0.0.1:20911,10.0.0.2:20911") as log:
         receipt = await log.append(b"hello")
@@ -29,6 +29,7 @@ from quorumlog.client.arguments import (
 )
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.handles import AsyncMachineHandle, AsyncNamedReader
+from quorumlog.client.operations import ClientOperations, Members
 from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -42,11 +43,10 @@ from quorumlog.client.protocol.appending import (
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.reader_verbs import GivenHold, ReaderRow
+from quorumlog.client.reader_operations import GivenHold, ReaderRow
 from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
-from quorumlog.client.result_streams import Reading, Verb, of_one
+from quorumlog.client.result_streams import ClientOperation, Reading, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.verbs import ClientOperations, Members
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError, LedgerError
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 class TaskBatcher:
     def __init__(self, io: IoLoop, *, in_session: bool) -> None:
         self._io = io
-        self._joiner = AppendBatcher(in_session=in_session)
+        self._batcher = AppendBatcher(in_session=in_session)
         self._is_scheduled = False
 
     def add(
@@ -88,7 +88,7 @@ class TaskBatcher:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)
         waiter: asyncio.Future[Outcome] = loop.create_future()
-        return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms(), machine)
+        return waiter, self._batcher.add(body, timeout_ms, waiter, now_ms(), machine)
 
     def leave(self, waiter: asyncio.Future[Outcome], joined: JoinedAppends) -> None:
         if joined.leave(waiter) and joined.request is not None:
@@ -105,7 +105,7 @@ class TaskBatcher:
 
     def _requests(self) -> list[Request]:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
-        ready = self._joiner.take(asyncio.Future.cancelled)
+        ready = self._batcher.take(asyncio.Future.cancelled)
         requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
         return [_told(request) for request in requests if request is not None]
 
@@ -123,7 +123,7 @@ def _give(request: Request) -> None:
 
 
 # ---------------------------------------------------------------- `AsyncLedgerClient`
-# The log for asyncio (and uvloop). The same verbs as `LedgerClient`.
+# The log for asyncio (and uvloop). The same operations as `LedgerClient`.
 #
 #     async with quorumlog.connect_async("10.0.0.1:20911,10.0.0.2:20911") as log:
 #         receipt = await log.append(b"hello")
@@ -180,10 +180,10 @@ class AsyncLedgerClient:
             self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
         )
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
-        self._verbs = ClientOperations(self._protocol, given_ms, defaults)
+        self._operations = ClientOperations(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
         self._io = IoLoop(self._protocol, events.told, tls, user)
-        self._joiner = TaskBatcher(self._io, in_session=self._protocol.producer is not None)
+        self._batcher = TaskBatcher(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:
         leader = self._protocol.view.leader
@@ -201,7 +201,7 @@ class AsyncLedgerClient:
     @property
     def timeout_ms(self) -> float:
         """Default time-out of calls, in milliseconds."""
-        return self._verbs.timeout_ms
+        return self._operations.timeout_ms
 
     def add_servers(self, servers: str | Sequence[str]) -> None:
         """Add addresses at which to find members, such as those learned by another client. Replaces
@@ -249,21 +249,21 @@ class AsyncLedgerClient:
         each has its own receipt or error."""
         if type(body) is not bytes:
             body = body_of(body)
-        verbs = self._verbs
+        known = self._operations
         if expected_last is not None or sequence is not None:
-            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
-            return await self._run(of_one(verb))
-        allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
-        waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
+            operation = known.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return await self._run(of_one(operation))
+        allowed_ms = known.timeout_ms if timeout_ms is None else known.timeout_ms_of(timeout_ms)
+        waiter, joined = self._batcher.add(body, allowed_ms, machine and checked_machine(machine))
         try:
             outcome = await waiter
         except CancelledError:
-            self._joiner.leave(waiter, joined)
+            self._batcher.leave(waiter, joined)
             raise
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
-            return await self._run(self._verbs.append_alone(body, joined))
+            return await self._run(self._operations.append_alone(body, joined))
         raise outcome
 
     async def append_batch(
@@ -280,7 +280,7 @@ class AsyncLedgerClient:
         None. Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty
         one."""
         return await self._run(
-            self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
+            self._operations.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
         )
 
     async def ask(
@@ -296,8 +296,8 @@ class AsyncLedgerClient:
         """Query a state machine. Without `read_consistency` the leader answers, linearizably: the
         answer includes everything that any client knew to be committed before the call. Otherwise any
         member, as in `read`. Raises CommandError if the machine refuses, UnknownMachine."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return await self._run(self._verbs.ask(machine, question, choice, timeout_ms))
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._operations.ask(machine, question, choice, timeout_ms))
 
     def machine(self, name: str) -> AsyncMachineHandle:
         """A handle of one state machine: `append`, `append_batch` and `ask` without its name."""
@@ -317,7 +317,7 @@ class AsyncLedgerClient:
         sent with an item that took longer than 50 ms to come, and when an asynchronous source (asyncio)
         waits. `timeout_ms` counts for each batch from when it is complete."""
         check_items(items, may_wait=True)
-        appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
+        appending = self._operations.append_stream(batch_records, batch_bytes, window, timeout_ms)
         return AsyncAppendStream(self, items, appending)
 
     # ---------------------------------------------------------------- read
@@ -331,8 +331,8 @@ class AsyncLedgerClient:
         max_staleness_ms: float | None = None,
     ) -> Entry:
         """The entry at `index`. Raises IndexOutOfRange outside of the log, and for a no-op."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return await self._run(self._verbs.get(index, choice))
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._operations.get(index, choice))
 
     @overload
     def read(
@@ -378,8 +378,8 @@ class AsyncLedgerClient:
 
         `with_time`: the entries are TimedEntry, with `append_time` as in `time_at`. Raises
         IndexOutOfRange if the range reaches outside of the log."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        reading = self._operations.read(first_index, stop_index, limit, choice, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -397,9 +397,9 @@ class AsyncLedgerClient:
         """The same as stored batches (no-ops included), checked, of about `batch_bytes` each. `heads`:
         only headers are needed; the batches may then lack bodies and are checked by their chain, see
         `EntryBatch.heads`. `batch_bytes` still counts bytes of the log."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
+        reading = self._operations.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
         return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(
@@ -419,9 +419,9 @@ class AsyncLedgerClient:
         also `append_time` (timestamp, null before the first time mark), see `time_at`. Raises
         BadRequest for an unknown column, and ModuleNotFoundError at once if pyarrow (extra `arrow`) is
         not installed."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
+        reading = self._operations.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
     @overload
@@ -460,8 +460,8 @@ class AsyncLedgerClient:
         Raises IndexOutOfRange for a position beyond the end of the log, unless `wait`. Continues over a
         change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or the
         client, ends it, also in a waiting thread."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        tail = self._verbs.tail(
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        tail = self._operations.tail(
             first_index, choice, wait=wait, timeout_ms=timeout_ms, with_time=with_time
         )
         return self._results(tail, "tail", first_index)
@@ -470,7 +470,7 @@ class AsyncLedgerClient:
         """Index of the last committed entry, from the leader after confirmation by a majority.
         Linearizable: everything that any client knew to be committed before the call is at or below it.
         """
-        return await self._run(self._verbs.end_index(timeout_ms))
+        return await self._run(self._operations.end_index(timeout_ms))
 
     async def freshness(
         self,
@@ -482,26 +482,26 @@ class AsyncLedgerClient:
     ) -> Freshness:
         """A member's committed index, and how old it may be. Without `read_consistency` and
         `from_member` the leader answers, as in `end_index`."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return await self._run(self._verbs.freshness(choice, timeout_ms))
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._operations.freshness(choice, timeout_ms))
 
     async def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
         """The index from which to read everything appended at `time` or later: the last time mark at or
         before `time`, or the first index of the log. Entries appended within a second after that mark
         come first, however long before `time` that was. `time` needs a zone, as in `datetime.now(UTC)`.
         Asks the leader, or `from_member`."""
-        return await self._run(self._verbs.index_at(time, from_member))
+        return await self._run(self._operations.index_at(time, from_member))
 
     async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
         """When the committed entry at `index` was appended: the time of the last time mark at or before
         it, in UTC; None if there is none. Raises IndexOutOfRange for an entry that the member does not
         have, or does not know to be committed."""
-        return await self._run(self._verbs.time_at(index, from_member))
+        return await self._run(self._operations.time_at(index, from_member))
 
     async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
         """Resets of the log's time by `reset_clock`, by index; the newest 16. For programs that read
         batches: `AppendTimes` computes times from these and the time marks."""
-        return await self._run(self._verbs.clock_resets(from_member))
+        return await self._run(self._operations.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 
@@ -509,20 +509,20 @@ class AsyncLedgerClient:
         """Sequence number of the newest entry of this client's producer in the log, -1 if there is
         none. Connects as that producer unless an append has done so: this fences any earlier client of
         that producer, so the number is final until this client appends."""
-        return await self._run(self._verbs.last_sequence(timeout_ms))
+        return await self._run(self._operations.last_sequence(timeout_ms))
 
     async def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
         """All producers that the log remembers, by id."""
-        return await self._run(self._verbs.producers(timeout_ms))
+        return await self._run(self._operations.producers(timeout_ms))
 
     async def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
         """The state of one producer. Raises ProducerExpired if the log does not remember it."""
-        return await self._run(self._verbs.producer(producer_id, timeout_ms))
+        return await self._run(self._operations.producer(producer_id, timeout_ms))
 
     async def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
         """End a producer's session for good; returns its last state. Its sequence numbers begin at 0
         again, and repeated entries are appended again."""
-        return await self._run(self._verbs.forget_producer(producer_id, timeout_ms))
+        return await self._run(self._operations.forget_producer(producer_id, timeout_ms))
 
     # ---------------------------------------------------------------- readers
 
@@ -539,16 +539,16 @@ class AsyncLedgerClient:
         may not be deleted (True), not even on a nearly full disk ("archive"); False releases the hold,
         None leaves it unchanged. Raises IndexOutOfRange for a hold on entries that may already be
         deleted, BadRequest for an invalid name, TooManyReaders."""
-        stand = await self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
-        return AsyncNamedReader(name, stand, self._verbs, self._run, self._results)
+        stand = await self._run(self._operations.open_reader(name, hold, first_index, timeout_ms))
+        return AsyncNamedReader(name, stand, self._operations, self._run, self._results)
 
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """The named readers, with their lag."""
-        return await self._run(self._verbs.readers(timeout_ms))
+        return await self._run(self._operations.readers(timeout_ms))
 
     async def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
         """Why each segment of the log is kept, oldest first, from the leader."""
-        return await self._run(self._verbs.why_kept(timeout_ms))
+        return await self._run(self._operations.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 
@@ -557,17 +557,17 @@ class AsyncLedgerClient:
     ) -> list[MemberStatusRow]:
         """A row per member, also for those that are down (`reachable` false). `events`: with each
         member's recent events. Raises WrongPort if no address is that of a log."""
-        return await self._run(self._verbs.status(timeout_ms, events=events))
+        return await self._run(self._operations.status(timeout_ms, events=events))
 
     async def reload(self, *, timeout_ms: int | None = None) -> dict[str, ReloadResponse | LedgerError]:
         """Make the listed servers read configuration and certificates again, as SIGHUP does; returns
         the answer of each, by address."""
-        return await self._run(self._verbs.reload(timeout_ms))
+        return await self._run(self._operations.reload(timeout_ms))
 
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Transfer leadership to member `to`; returns the id of the leader then. Raises TransferFailed
         with the reason if the leader is unchanged."""
-        return await self._run(self._verbs.transfer(to, timeout_ms))
+        return await self._run(self._operations.transfer(to, timeout_ms))
 
     async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
         """Set the log's time to the clocks of a quorum, once they are right again: earlier entries
@@ -575,24 +575,24 @@ class AsyncLedgerClient:
         while the clocks of a quorum differ by more than 60 s; LevelNotReported unless every member and
         learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership was lost
         meanwhile."""
-        return await self._run(self._verbs.reset_clock(timeout_ms))
+        return await self._run(self._operations.reset_clock(timeout_ms))
 
     async def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
         """Allow log entries that earlier releases do not know, once all members run this release. From
         then on no member can be downgraded. Returns the level of the log's format. Raises
         LevelNotReported with the members that have not reported this release; OutcomeUnknown if
         leadership was lost meanwhile, after which it may be repeated."""
-        return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
+        return (await self._run(self._operations.finish_upgrade(timeout_ms))).level
 
     async def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
         """Add, change or remove a user, a role or a grant (docs/security.md). Returns the index of the
         entry with the change. Raises BadRequest for an invalid change, Forbidden, UpgradeNotFinished,
         LevelNotReported; OutcomeUnknown if leadership was lost meanwhile."""
-        return await self._run(self._verbs.change_users(order, timeout_ms))
+        return await self._run(self._operations.change_users(order, timeout_ms))
 
     async def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
         """The users, and the grants of each role."""
-        return await self._run(self._verbs.users(timeout_ms))
+        return await self._run(self._operations.users(timeout_ms))
 
     async def change_members(
         self,
@@ -607,7 +607,9 @@ class AsyncLedgerClient:
         (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that is
         connected under that id now) or "set-address". `dry_run` changes nothing. Raises
         MembershipRefused with the reason, and OutcomeUnknown."""
-        return await self._run(self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms))
+        return await self._run(
+            self._operations.change_members(verb, member_id, address, dry_run, timeout_ms)
+        )
 
     async def step_over(
         self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
@@ -618,23 +620,23 @@ class AsyncLedgerClient:
         reason, UnknownMachine, LevelNotReported while a member is silent or runs an earlier release,
         BadRequest for an entry that is not a command, and OutcomeUnknown, after which it may be
         repeated."""
-        return await self._run(self._verbs.step_over(machine, index, unsafe, timeout_ms))
+        return await self._run(self._operations.step_over(machine, index, unsafe, timeout_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins, and the length of its segments, for a backup."""
-        return await self._run(self._verbs.layout(from_member, timeout_ms))
+        return await self._run(self._operations.layout(from_member, timeout_ms))
 
     async def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
         """The names of all groups of the listed servers, sorted, with staging groups. This client's own
         group need not be among them. Servers silent for `timeout_ms` are skipped. Raises Unreachable or
         RequestTimeout if none answers."""
-        return await self._run(self._verbs.groups(timeout_ms))
+        return await self._run(self._operations.groups(timeout_ms))
 
     async def close(self) -> None:
         """End the connections. A waiting append of another task ends as OutcomeUnknown."""
         await self._io.close()
         if not self._io.has_lost_loop:
-            self._joiner.send()
+            self._batcher.send()
 
     def __await__(self) -> Generator[Any, None, Self]:
         """`await connect_async(...)` and `async with connect_async(...)` both give the client."""
@@ -649,11 +651,11 @@ class AsyncLedgerClient:
 
     # ---------------------------------------------------------------- waiting
 
-    async def _run(self, verb: Verb[T]) -> T:
-        """Drive one verb to its outcome."""
+    async def _run(self, operation: ClientOperation[T]) -> T:
+        """Drive one operation to its outcome."""
         while True:
             try:
-                step = next(verb)
+                step = next(operation)
             except StopIteration as end:
                 outcome: T = end.value
                 return outcome
@@ -664,7 +666,7 @@ class AsyncLedgerClient:
     def _submit(self, requests: Sequence[Request]) -> None:
         if requests and requests[0].batch is not None:
             # Among appends, what was begun first is written first.
-            self._joiner.send()
+            self._batcher.send()
         self._io.submit(requests)
 
     def _results(

@@ -20,6 +20,7 @@ from quorumlog.client.append_streams import AppendStream
 from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
 from quorumlog.client.events import Callback, CallbackThread
 from quorumlog.client.handles import AsyncMachineHandle, AsyncNamedReader
+from quorumlog.client.operations import Members
 from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -27,10 +28,9 @@ from quorumlog.client.protocol.appending import (
     Item,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.reader_verbs import GivenHold, ReaderRow
+from quorumlog.client.reader_operations import GivenHold, ReaderRow
 from quorumlog.client.reading import Freshness, ReadOptions, Results, TailOptions
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.verbs import Members
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest, LedgerError

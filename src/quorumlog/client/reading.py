@@ -23,7 +23,7 @@ from quorumlog.client.protocol.appending import body_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.result_streams import Reading, Verb, asked, call, request_of, settled
+from quorumlog.client.result_streams import ClientOperation, Reading, asked, call, request_of, settled
 from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange, ProtocolViolation
 from quorumlog.net.loop_thread import LoopThread, Shell
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind
@@ -226,7 +226,7 @@ class ReadRequests:
         target = RequestTarget(TargetKind.ADDRESS, address)
         return request_of(message, target, timeout_ms + message.wait_ms, counts_progress=True)
 
-    def end(self, choice: ReadChoice, timeout_ms: float) -> Verb[Freshness]:
+    def end(self, choice: ReadChoice, timeout_ms: float) -> ClientOperation[Freshness]:
         """Where the log ends, as it was chosen, and how old that may be."""
         # Above all entries there is only the end: the refusal names it, when it is as promised.
         promise = choice.promise(self._protocol.written_index)
@@ -238,7 +238,9 @@ class ReadRequests:
             return freshness_of(request, error)
         raise error or ProtocolViolation(f"{request.response} above the end of every log")
 
-    def ask(self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float) -> Verb[bytes]:
+    def ask(
+        self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float
+    ) -> ClientOperation[bytes]:
         message = MachineReadRequest(
             machine=checked_machine(machine),
             question=body_of(question),

@@ -255,7 +255,7 @@ class UsersChange(_Value, frozen=True):
     """All that were there are gone first, as a restore leaves them out: nobody may do anything then."""
 
 
-class UserVerb(StrEnum):
+class UserOperation(StrEnum):
     ADD_USER = "add-user"
     SET_PASSWORD = "set-password"
     REMOVE_USER = "remove-user"
@@ -274,7 +274,7 @@ class UserVerb(StrEnum):
 class UserOrder(_Value, frozen=True):
     """What an administrator wants changed."""
 
-    verb: UserVerb
+    verb: UserOperation
     name: UserName
     """Of the user, or of the role."""
     roles: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
@@ -311,26 +311,26 @@ def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
 def _change_of(users: Users, order: UserOrder) -> UsersChange:
     verb, name = order.verb, order.name
     user, role = users.user(name), users.role(name)
-    if verb in (UserVerb.INIT_ADMIN, UserVerb.RESET_ADMIN):
-        if users.has_administrator and verb is UserVerb.INIT_ADMIN:
+    if verb in (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN):
+        if users.has_administrator and verb is UserOperation.INIT_ADMIN:
             raise BadRequest("there is an administrator, who adds users; a reset makes another one")
         roles = {ADMINISTRATORS, *(() if user is None else user.roles)}
         return UsersChange((User(name, tuple(sorted(roles)), order.verifier),))
-    if verb is UserVerb.ADD_USER:
+    if verb is UserOperation.ADD_USER:
         if user is not None:
             raise BadRequest(f"there is a user {name}: remove that one, or set its password")
         return UsersChange((User(name, _known_roles(users, order.roles), order.verifier),))
-    if verb is UserVerb.REMOVE_ROLE:
+    if verb is UserOperation.REMOVE_ROLE:
         return _without_role(users, name)
-    if verb in (UserVerb.ADD_ROLE, UserVerb.GRANT, UserVerb.REVOKE):
+    if verb in (UserOperation.ADD_ROLE, UserOperation.GRANT, UserOperation.REVOKE):
         return UsersChange(roles=_roles_of(users, order, role))
     if user is None:
         raise BadRequest(f"there is no user {name}")
-    if verb is UserVerb.REMOVE_USER:
+    if verb is UserOperation.REMOVE_USER:
         return UsersChange(gone_users=(name,))
-    if verb is UserVerb.SET_PASSWORD:
+    if verb is UserOperation.SET_PASSWORD:
         return UsersChange((msgspec.structs.replace(user, verifier=order.verifier),))
-    if verb is UserVerb.GIVE_ROLES:
+    if verb is UserOperation.GIVE_ROLES:
         roles = {*user.roles, *_known_roles(users, order.roles)}
     else:
         _check_all(order.roles, user.roles, f"{name} does not have the role")
@@ -352,13 +352,13 @@ def _check_all(named: Iterable[object], known: Iterable[object], problem: str) -
 def _roles_of(users: Users, order: UserOrder, role: UserRole | None) -> tuple[UserRole, ...]:
     if order.name == ADMINISTRATORS:
         raise BadRequest(f"the role {ADMINISTRATORS} is always there, and is every right on everything")
-    if order.verb is UserVerb.ADD_ROLE:
+    if order.verb is UserOperation.ADD_ROLE:
         if role is not None:
             raise BadRequest(f"there is a role {order.name}: grant it more, or revoke something")
         return (UserRole(order.name, tuple(sorted({*order.grants}))),)
     if role is None:
         raise BadRequest(f"there is no role {order.name}: add it first (quorumlog role add)")
-    if order.verb is UserVerb.GRANT:
+    if order.verb is UserOperation.GRANT:
         return (UserRole(role.name, tuple(sorted({*role.grants, *order.grants}))),)
     _check_all(order.grants, role.grants, f"not granted to {role.name} in these words:")
     return (UserRole(role.name, tuple(sorted({*role.grants} - {*order.grants}))),)

@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from quorumlog.append_times import AppendTimes
-from quorumlog.client.reader_verbs import refuse_consumer
+from quorumlog.client.reader_operations import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
 from quorumlog.log_state.log_state import counted_ms

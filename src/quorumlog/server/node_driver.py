@@ -34,7 +34,7 @@ from quorumlog.measures import Histogram
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
@@ -299,9 +299,9 @@ class NodeDriver:
                     f"an address has at most {MOST_NAME_CHARACTERS} characters, and this one has"
                     f" {len(change.address)}"
                 )
-            if change.verb is MemberVerb.SET_ADDRESS:
+            if change.verb is MemberOperation.SET_ADDRESS:
                 parse_address(change.address)
-            if change.verb is MemberVerb.ADD:
+            if change.verb is MemberOperation.ADD:
                 check_name("the id of a member", change.member_id)
                 if {",", "="} & set(change.member_id):
                     raise ConfigError(

@@ -32,7 +32,7 @@ from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import OldLogResponse
 from quorumlog.client import LedgerClient
-from quorumlog.client.verbs import Members
+from quorumlog.client.operations import Members
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
 from quorumlog.server.free_ports import free_ports

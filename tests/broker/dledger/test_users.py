@@ -16,7 +16,7 @@ from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.needs import NEEDS, SAID
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated
-from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOrder, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, verifier_for
 from tests.waiting import eventually
 
@@ -37,11 +37,13 @@ def brokers() -> Iterator[LocalBrokers]:
             for topic in ("orders", "orders-private", "news"):
                 broker_admin.create_topic(topic, 1)
         with log_of(made.cluster.servers) as log:
-            admin = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
+            admin = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
             log.change_users(admin)
         with log_of(made.cluster.servers, user=ALICE) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "r", (), GRANTS))
-            log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("r",), (), verifier_for("tahini")))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "r", (), GRANTS))
+            log.change_users(
+                UserOrder(UserOperation.ADD_USER, "bob", ("r",), (), verifier_for("tahini"))
+            )
         yield made
 
 
@@ -81,8 +83,8 @@ def test_a_pull_that_loses_its_right_ends(brokers: LocalBrokers) -> None:
         log_of(brokers.cluster.servers, user=ALICE) as log,
     ):
         end = bob.max_offset("orders", 0)
-        revoked = UserOrder(UserVerb.REVOKE, "r", (), GRANTS[:1])
-        granted = UserOrder(UserVerb.GRANT, "r", (), GRANTS[:1])
+        revoked = UserOrder(UserOperation.REVOKE, "r", (), GRANTS[:1])
+        granted = UserOrder(UserOperation.GRANT, "r", (), GRANTS[:1])
         log.change_users(revoked)
         with pytest.raises(Forbidden):
             bob.pull("orders", 0, end, wait_ms=60_000)

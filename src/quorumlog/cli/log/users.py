@@ -77,9 +77,9 @@ def _changed(at: LogServers, order: UserOrder, said: str) -> None:
 
 
 def _order(verb: str, name: str, **more: Any) -> UserOrder:
-    from quorumlog.log_state.users import UserOrder, UserVerb
+    from quorumlog.log_state.users import UserOperation, UserOrder
 
-    return UserOrder(UserVerb(verb), name, **more)
+    return UserOrder(UserOperation(verb), name, **more)
 
 
 def new_verifier(name: str, file: Path | None) -> Verifier:
@@ -287,13 +287,13 @@ def init_admin(
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """
-    from quorumlog.log_state.users import UserOrder, UserVerb, checked_order
+    from quorumlog.log_state.users import UserOperation, UserOrder, checked_order
     from quorumlog.store.disk import OsDisk
     from quorumlog.store.member_directory import lock_directory, refusals_named
     from quorumlog.store.state_files import load_member, save_first_admin
 
     verifier = None if certificate else new_verifier(name, new_password_file)
-    verb = UserVerb.RESET_ADMIN if reset else UserVerb.INIT_ADMIN
+    verb = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
     order = checked_order(UserOrder(verb, name, verifier=verifier))
     path, disk = check_directory(directory), OsDisk()
     with refusals_named(path):

@@ -14,7 +14,7 @@ from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import BadRequest, CommandError, LedgerError, NotCaughtUp, TooStale
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader, Reset
-from quorumlog.node.member_changes import MemberChange, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation
 from quorumlog.node.operator_orders import FinishedUpgrade
 from quorumlog.node.producer_sessions import KnownProducer, ProducerConnected
 from quorumlog.node.reader_moves import MovedReader, ReaderMove
@@ -182,9 +182,9 @@ async def transfer(driver: NodeDriver, request: wire.TransferRequest, owner: obj
 async def change_members(
     driver: NodeDriver, request: wire.ChangeMembersRequest, owner: object
 ) -> ClientMessage:
-    if request.verb not in tuple(MemberVerb):
-        raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
-    verb = MemberVerb(request.verb)
+    if request.verb not in tuple(MemberOperation):
+        raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberOperation)}")
+    verb = MemberOperation(request.verb)
     change = MemberChange(verb, request.member_id, request.address, request.dry_run)
     members: Membership = await Told(lambda done: driver.change_members(change, done))
     return wire.ChangeMembersResponse(

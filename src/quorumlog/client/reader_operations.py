@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from quorumlog.client.result_streams import Verb, asked, call, request_of
+from quorumlog.client.result_streams import ClientOperation, asked, call, request_of
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -121,7 +121,7 @@ def seek(name: str, position: int, stand: ReaderState) -> MoveReaderRequest:
     )
 
 
-def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderState]:
+def open_reader(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
     """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
     make a reader anew that somebody else has ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
@@ -130,7 +130,7 @@ def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderSta
     return (yield from move(message, deadline_ms - now_ms()))
 
 
-def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderState]:
+def move(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
     """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
     more where it was meant for an older log; but neither an opening nor an end whose outcome is unknown,
     since somebody may have ended or made that reader by now, and a commit only if nobody can have led
@@ -168,7 +168,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderState]:
 
 def _check_not_led_back(
     message: MoveReaderRequest, unknown: OutcomeUnknown, deadline_ms: float
-) -> Verb[None]:
+) -> ClientOperation[None]:
     """A commit with an unknown outcome was refused, as meant for an older log. Raises `unknown` if it
     may have been done, and the reader been led back since: once more, it would undo that."""
     assert message.position is not None
@@ -186,7 +186,7 @@ def _check_not_led_back(
         raise unknown
 
 
-def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:
+def readers(timeout_ms: float) -> ClientOperation[list[ReaderRow]]:
     return rows_of((yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)))
 
 

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from nemesis.cluster import Outage
 
-_ROLE_LINE = re.compile(r"^(\S+ \S+) INFO +\S+/(\S+) is (\w+) in term (\d+), leader (\S+)$")
+_ROLE_LINE = re.compile(r"^(\S+(?: \S+)?) INFO +\S+/(\S+) is (\w+) in term (\d+), leader (\S+)$")
 _LOG_RESOLUTION_NS = 1_000_000
-_TIME_FORMAT = "%Y-%m-%d %H:%M:%S,%f"
 
 
 class RoleEvent(NamedTuple):
@@ -51,13 +50,13 @@ def monotonic_offset_ns() -> int:
 
 
 def read_roles(log_path: Path, offset_ns: int) -> list[RoleEvent]:
-    """Of one member, in order."""
+    """Of one member of either release, in order: times were local ones before, and are UTC."""
     events = []
     for line in log_path.read_text(errors="replace").splitlines():
         match = _ROLE_LINE.match(line)
         if match:
             at, member_id, role, term, leader_id = match.groups()
-            wall_ns = int(datetime.strptime(at, _TIME_FORMAT).timestamp() * 1000) * 1_000_000
+            wall_ns = int(datetime.fromisoformat(at).timestamp() * 1000) * 1_000_000
             events.append(RoleEvent(wall_ns - offset_ns, member_id, role, int(term), leader_id))
     return events
 

@@ -204,6 +204,10 @@ class NotAuthenticated(Refused):
     code = 431
 
 
+NO_RIGHT = (Forbidden, NotAuthenticated)
+"""Whoever tries again and again ends with these: an administrator has to do something first."""
+
+
 class WrongLastIndex(Refused):
     """The `expected_last` of a conditional append is not the index of the last data entry; nothing was
     written. `expected` is that argument, `actual` the index of the last data entry, which is committed

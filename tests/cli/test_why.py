@@ -62,11 +62,13 @@ def test_reload_answers_what_has_changed_and_what_needs_a_restart(
     first_line(process)
     with connect(free_address) as log:
         log.append(b"of a leader")
-    config.write_text(f'log_level = "debug"\nbind = "127.0.0.1:1"\nlinger_ms = 7\n{member}')
+    limits = "[limits]\nuser_requests = 7\n"
+    config.write_text(f'log_level = "debug"\nbind = "127.0.0.1:1"\nlinger_ms = 7\n{member}{limits}')
     result = cli("reload", "--servers", free_address, "--json")
     assert result.exit_code == 0, result.output
     told = {(row["outcome"], row["text"]) for row in objects(result.stdout)}
     assert ("changed", "log_level info -> debug") in told
+    assert ("changed", "[limits] user_requests 0 -> 7") in told
     assert ("needs a restart", "bind") in told
     assert any(outcome == "changed" and "linger_ms 0 -> 7" in text for outcome, text in told)
     config.write_text("nonsense")

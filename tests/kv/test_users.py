@@ -202,10 +202,9 @@ def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(
             lease = await admin.grant(60)
             await admin.put("held", b"x", lease=lease)
             theirs = client.lease(lease.id)
-            with pytest.raises(Forbidden, match="may not write key 'held'"):
+            with pytest.raises(Forbidden, match="may not write all keys of this lease") as refused:
                 await theirs.revoke()
-            with pytest.raises(Forbidden, match="may not read key 'held'"):
-                await theirs.time_to_live()
+            assert "held" not in str(refused.value)
             own = await client.grant(60)
             await client.put("mine/held", b"x", lease=own)
             assert (await own.time_to_live())[2] == [b"mine/held"]
@@ -213,6 +212,41 @@ def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(
             await lease.close()
 
     asyncio.run(scene())
+
+
+def test_what_is_left_of_a_lease_is_told_to_who_may_read_all_that_hangs_on_it(
+    stores: LocalStores, alice: KeyValueClient, bob: KeyValueClient
+) -> None:
+    async def scene() -> None:
+        async with (
+            AsyncKeyValueClient(stores.servers, user=ALICE) as admin,
+            AsyncKeyValueClient(stores.servers, user=BOB) as client,
+        ):
+            lease = await admin.grant(60)
+            theirs = client.lease(lease.id)
+            for number, key in enumerate(("one", "mine/held", "secret")):
+                await admin.put(key, b"x", lease=lease)
+                if number < 2:
+                    assert len((await theirs.time_to_live())[2]) == number + 1
+            with pytest.raises(Forbidden) as refused:
+                await theirs.time_to_live()
+            assert str(refused.value) == "user bob may not read all keys of this lease"
+            assert refused.value.args == (str(refused.value),)
+            await admin.delete("secret")
+            assert len((await theirs.time_to_live())[2]) == 2
+            await lease.close()
+
+    asyncio.run(scene())
+
+
+def test_a_key_that_is_attached_while_it_is_asked_is_not_told() -> None:
+    """The keys that are looked at are those of the answer."""
+    served = Served(*MINE)
+    assert served.client.refusal_to_read([b"mine/a", b"one"]) is None
+    refusal = served.client.refusal_to_read([b"mine/a", b"secret"])
+    assert isinstance(refusal, Forbidden) and "secret" not in str(refusal)
+    served.ask(requests.TimeToLiveRequest(request_id=1, lease=5))
+    assert len(served.asked) == 1, "nothing is asked of its keys beside that"
 
 
 def test_a_wrong_password_is_told(stores: LocalStores) -> None:

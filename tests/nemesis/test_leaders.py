@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from datetime import datetime
 from pathlib import Path
 
 from nemesis.cluster import Outage
@@ -14,6 +16,7 @@ from nemesis.leaders import (
     read_roles,
     with_outages,
 )
+from quorumlog.cli.run.log_lines import TextLines
 
 MS = 1_000_000
 
@@ -73,13 +76,18 @@ def test_a_span_is_cut_to_what_lies_inside() -> None:
     assert Span(10, 50).within(60, 70).seconds == 0
 
 
-def test_roles_are_read_from_a_members_log(tmp_path: Path) -> None:
+def test_roles_are_read_from_the_log_of_a_member_of_either_release(tmp_path: Path) -> None:
     path = tmp_path / "n0.log"
+    made = logging.makeLogRecord(
+        {"levelname": "INFO", "msg": "default/n0 is leader in term 5, leader n0"}
+    )
+    made.created, made.msecs = 1_795_280_697.5, 500
+    before = datetime.fromtimestamp(made.created - 0.5)
     path.write_text(
         "quorumlog 0.2: n0 of group default, one of 3, listens on 127.0.0.1:1, flush sync\n"
-        "2026-11-21 17:04:57,123 INFO    default/n0 is candidate in term 4, leader unknown\n"
-        "2026-11-21 17:04:57,200 WARNING default/n0: waits for members: n1\n"
-        "2026-11-21 17:04:57,623 INFO    default/n0 is leader in term 5, leader n0\n"
+        f"{before:%Y-%m-%d %H:%M:%S},000 INFO    default/n0 is candidate in term 4, leader unknown\n"
+        f"{before:%Y-%m-%d %H:%M:%S},200 WARNING default/n0: waits for members: n1\n"
+        f"{TextLines().format(made)}\n"
     )
     first, second = read_roles(path, monotonic_offset_ns())
     assert first[1:] == ("n0", "candidate", 4, "unknown")

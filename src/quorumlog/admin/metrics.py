@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.admin.looks import Look, Sample, Seen
+from quorumlog.config import LimitOptions
 from quorumlog.measures import Taken
 from quorumlog.net.limits import process_limits
 from quorumlog.version import VERSION
@@ -147,6 +149,9 @@ METRICS = {
         "that were closed for what came on them: nonsense, no TLS, no good certificate",
         of_process=True,
     ),
+    "quorumlog_network_over_limits_total": Metric(
+        COUNTER, "connections and requests refused for `[limits]`", ("limit",), of_process=True
+    ),
     "quorumlog_tls_certificate_expiry_timestamp_seconds": Metric(
         GAUGE, "when the own certificate ends, since 1970; with TLS", of_process=True
     ),
@@ -204,6 +209,8 @@ def process_samples(lag: Taken, strays: int, certificate_ends_s: float | None) -
     yield Sample("quorumlog_network_connections_accepted_total", limits.accepted)
     yield Sample("quorumlog_network_connections_refused_total", limits.refused)
     yield Sample("quorumlog_network_connections_stray_total", strays)
+    for limit in fields(LimitOptions):
+        yield Sample("quorumlog_network_over_limits_total", limits.over[limit.name], (limit.name,))
     if certificate_ends_s is not None:
         yield Sample("quorumlog_tls_certificate_expiry_timestamp_seconds", certificate_ends_s)
     yield Sample("quorumlog_build_info", 1, (VERSION, platform.python_version()))

@@ -16,8 +16,11 @@ from quorumlog.broker.needs import (
     ADMINISTRATIVE,
     STATUS,
     WITH_RECORDS,
+    key_of,
     needs_of,
     needs_of_records,
+    needs_to_send,
+    plain_topics,
     words_of,
 )
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -241,7 +244,7 @@ class BrokerSession:
             if refusal is not None:
                 self.refuse(message.request_id, refusal)
                 return
-            if isinstance(message, ADMINISTRATIVE) and self._caller.is_checked:
+            if type(message) in ADMINISTRATIVE and self._caller.is_checked:
                 audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
         if isinstance(message, SendRequest):
             self._send(message, frame)
@@ -281,15 +284,26 @@ class BrokerSession:
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller = self._caller
+        key = key_of(message)
+        if key is not None and caller.passes(key):
+            return None
         if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
             return None
-        stranger = caller.stranger()
-        if stranger is not None:
-            return stranger  # before anything of it is looked at
-        needs = needs_of(message)
-        if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:
+        if not caller.is_user:
+            return caller.stranger()  # before anything of it is looked at
+        if frame is None or type(message) not in WITH_RECORDS:
+            needs = needs_of(message)
+            return caller.refusal(key or needs, needs)
+        topics = None if frame.batch is None else plain_topics(frame.batch)
+        if topics is None:
             needs = needs_of_records(records_of(frame))
-        return caller.refusal(needs, needs)
+            return caller.refusal(needs, needs)
+        for topic in topics:
+            if not caller.passes(topic):
+                refusal = caller.refusal(topic, needs_to_send(topic))
+                if refusal is not None:
+                    return refusal
+        return None
 
     def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
         """The outcome of a read, or that this user may not have it any more."""

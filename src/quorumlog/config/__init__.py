@@ -28,13 +28,15 @@ from quorumlog.config.options import (
     Bounds,
     ConsensusConfig,
     GroupConfig,
+    LimitOptions,
     MemberAddress,
     StoreConfig,
+    UsersOptions,
     check_name,
     parse_address,
     parse_members,
 )
-from quorumlog.config.reloading import RELOADABLE, Reloaded, reloaded
+from quorumlog.config.reloading import RELOADABLE, Reloaded, changes, reloaded
 from quorumlog.config.staging import STAGING_FOLDER, is_staging_name, staging_name, with_staging
 from quorumlog.config.tls import TlsOptions
 
@@ -54,6 +56,7 @@ __all__ = [
     "LARGEST_ENTRY_BYTES",
     "LARGEST_PUSH_BYTES",
     "LARGEST_WINDOW_BYTES",
+    "LimitOptions",
     "MAX_ENTRY_BYTES",
     "MAX_NAME_BYTES",
     "MIB",
@@ -67,6 +70,8 @@ __all__ = [
     "TIB",
     "TlsOptions",
     "UNSENT_LIMIT_BYTES",
+    "UsersOptions",
+    "changes",
     "check_name",
     "is_staging_name",
     "parse_address",

@@ -17,6 +17,7 @@ from quorumlog.config import GroupConfig, parse_address
 from quorumlog.errors import (
     ConfigError,
     ConnectionFull,
+    Forbidden,
     LedgerError,
     ProtocolViolation,
     the_extra,
@@ -25,7 +26,7 @@ from quorumlog.kv.client.async_store import TIMEOUT_MS, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.client.values import Codec, CodecName, V, codec_of
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.needs import lease_of, needs_of
+from quorumlog.kv.needs import ended_lease, key_of, needs_of
 from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests import (
     GROUP,
@@ -56,6 +57,7 @@ from quorumlog.server import Endpoint, LedgerServer
 
 if TYPE_CHECKING:
     from quorumlog.kv.gateway.gateway import EtcdGateway
+    from quorumlog.net.credentials import ClientUser
 
 
 # ---------------------------------------------------------------- KeyValueEndpoint
@@ -114,16 +116,29 @@ class _Client:
             question = request if isinstance(request, QuestionRequest) else None
             self._asked[number] = size_bytes, self._access.generation, question
             self._asked_bytes += size_bytes
-        if self._caller.open_in != self._access.generation and self._caller.is_checked:
-            self._checked(request)
-        else:
+        caller = self._caller
+        if (
+            caller.open_in == self._access.generation
+            or (caller.is_user and self._passes(request))  # nothing of others is decoded
+            or not caller.is_checked
+        ):
             self._endpoint.service.request(self, request)
+        else:
+            self._checked(request)
+
+    def _passes(self, request: Request) -> bool:
+        """As one before."""
+        try:
+            key = key_of(request)
+        except InvalidRequest:
+            return False
+        return key is not None and self._caller.passes(key)
 
     def _checked(self, request: Request) -> None:
         """Its rights first."""
         number, service = request.request_id, self._endpoint.service
         refusal = self.refusal_of(request)
-        lease = None if refusal is not None else lease_of(request)
+        lease = None if refusal is not None else ended_lease(request)
         if isinstance(request, CancelRequest):
             service.request(self, request)
         elif refusal is not None:
@@ -131,17 +146,25 @@ class _Client:
         elif lease is None:
             service.request(self, request)
         else:
-            service.ask_lease_keys(self, lease[0], partial(self._lease_keys, request, lease[1]))
+            service.ask_lease_keys(self, lease, partial(self._lease_keys, request))
 
-    def _lease_keys(self, request: Request, right: Right, keys: list[bytes] | LedgerError) -> None:
-        refusal = keys if isinstance(keys, LedgerError) else None
-        if not isinstance(keys, LedgerError):
-            needs = tuple(Need(right, Kind.KEY, key) for key in keys)
-            refusal = self._caller.refusal(needs, needs)
+    def _lease_keys(self, request: Request, keys: list[bytes] | LedgerError) -> None:
+        refusal = keys if isinstance(keys, LedgerError) else self._refusal_of(Right.WRITE, keys)
         if refusal is not None:
             refuse(self, request.request_id, refusal)
         else:
             self._endpoint.service.request(self, request)
+
+    def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
+        return self._refusal_of(Right.READ, keys)
+
+    def _refusal_of(self, right: Right, keys: list[bytes]) -> LedgerError | None:
+        """Of keys that it has not named, and is not told."""
+        needs = tuple(Need(right, Kind.KEY, key) for key in keys)
+        refusal = self._caller.refusal(needs, needs)
+        if isinstance(refusal, Forbidden):
+            return Forbidden(f"user {self._connection.user} may not {right} all keys of this lease")
+        return refusal
 
     def refusal_of(self, request: Request) -> LedgerError | None:
         """As its rights are by now."""
@@ -149,10 +172,10 @@ class _Client:
         if stranger is not None:
             return stranger  # before anything of it is decoded
         try:
-            needs = needs_of(request)
+            key, needs = key_of(request), needs_of(request)
         except InvalidRequest as refusal:
             return refusal
-        return self._caller.refusal(needs, needs)
+        return self._caller.refusal(key or needs, needs)
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
@@ -467,10 +490,16 @@ def endpoint_of(
     )
 
 
-def gateway_of(config: GroupConfig, listen: str, servers: str, tls: Tls | None = None) -> EtcdGateway:
+def gateway_of(
+    config: GroupConfig,
+    listen: str,
+    servers: str,
+    tls: Tls | None = None,
+    user: ClientUser | None = None,
+) -> EtcdGateway:
     """Raises ConfigError."""
     try:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
         raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
-    return EtcdGateway(listen, servers, config.member_id, config.group, tls)
+    return EtcdGateway(listen, servers, config.member_id, config.group, tls, user)

@@ -86,6 +86,9 @@ class ServiceSession(Protocol):
     @property
     def unsent_bytes(self) -> int: ...
 
+    def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
+        """Whether its user may be told of them."""
+
 
 def answer(session: ServiceSession, request_id: int, body: bytes) -> None:
     session.send(AnswerResponse(request_id=request_id, answer=body))
@@ -926,6 +929,10 @@ class KeyValueService:
             follows = self._member.refusal_unless_leading()
             if follows is not None:
                 refuse(session, number, follows)  # only the leader counts
+                return
+            forbidden = session.refusal_to_read(found.keys)
+            if forbidden is not None:
+                refuse(session, number, forbidden)
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
             answer(session, number, done(revision, (found.ttl_ms, left_ms, found.keys)))

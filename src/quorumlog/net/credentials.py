@@ -39,9 +39,14 @@ class ClientUser:
         return f"ClientUser({self.name!r})"
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return _from_file, (self.name, self.sent_file)
+
+    @property
+    def sent_file(self) -> str:
+        """For another process; "": it has QUORUMLOG_PASSWORD. Raises ConfigError."""
         if self._password is not None:
-            raise TypeError("a password is not sent to another process: name a file that has it")
-        return _from_file, (self.name, self.password_file)
+            raise ConfigError("a password is not sent to another process: name a file that has it")
+        return self.password_file
 
     def password(self) -> str:
         """Raises ConfigError."""

@@ -19,7 +19,15 @@ from typing import Any, Self
 import msgspec
 import uvloop
 
-from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
+from quorumlog.config import (
+    GroupConfig,
+    LimitOptions,
+    UsersOptions,
+    changes,
+    parse_address,
+    reloaded,
+    with_staging,
+)
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.net.connection import Connection, LoopTurn
@@ -131,12 +139,13 @@ class LedgerServer:
         endpoints: Sequence[Endpoint] = (),
         hold_machines: Collection[str] = (),
         tls: Tls | None = None,
-        users_group: str | None = None,
+        users: UsersOptions | None = None,
+        limits: LimitOptions | None = None,
     ) -> None:
         """`state_machines`: by name; each group has one of each. `endpoints`: see `Endpoint`.
         `hold_machines`: names of machines that are not run, so that one which ends its member lets it
-        start (docs/state-machines.md). `tls`: of its port and its links; None: they are plain.
-        `users_group`: whose users are those of all its ports; None: of the first."""
+        start (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users`
+        and `limits`: of all its ports."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -161,13 +170,16 @@ class LedgerServer:
             for group in self.groups:
                 tls.check_member(group.member_id)
         self._on_role_change = on_role_change
-        if users_group is not None and users_group not in names:
-            raise ConfigError(f"[users] group: there is no group {users_group!r}")
+        users = users or UsersOptions()
+        if users.group and users.group not in names:
+            raise ConfigError(f"[users] group: there is no group {users.group!r}")
         self._users = UsersOfServer(
-            users_group or groups[0].group,
+            users.group or groups[0].group,
             lambda: self._drivers,
             is_plain=tls is None or tls.options.peers != "required",
+            options=users,
         )
+        self._users.access.quotas.set(limits or LimitOptions())
         self._endpoints = Endpoints(
             endpoints, names, checked_machines(state_machines or {}), self._users.access
         )
@@ -289,6 +301,15 @@ class LedgerServer:
                 )
             needs_restart += [f"group {group}: {each}" for each in result.needs_restart]
         return self._reloaded(changed, needs_restart)
+
+    def set_limits(self, limits: LimitOptions) -> list[str]:
+        """Of connections that stand, too. Returns what has changed."""
+        quotas = self._users.access.quotas
+        changed = changes(quotas.options, limits)
+        quotas.set(limits)
+        if changed:
+            log.warning("[limits]: reloaded: %s", ", ".join(changed), extra={"event": "reload"})
+        return [f"[limits] {each}" for each in changed]
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""

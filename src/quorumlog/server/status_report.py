@@ -184,6 +184,7 @@ class StatusReport:
             log_level=self._node.log_state.level,
             machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
             unready=self.unready(),
+            over_limits=sum(process_limits().over.values()),
         )
 
     @property

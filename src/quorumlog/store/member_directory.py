@@ -14,7 +14,7 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig, StoreConfig
-from quorumlog.entry import Durability, EntryKind, Formation, HardState, SetBack
+from quorumlog.entry import Durability, EntryKind, Formation, HardState, Replica, SetBack
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,
@@ -489,7 +489,10 @@ class MemberDirectory:
         if old.founding:
             assert formation.founding == old.founding, (formation, old)
             assert formation.cluster_id == old.cluster_id, (formation, old)
-        self._record = msgspec.structs.replace(self._record, formation=formation)
+        me = Replica(self._record.member_id, self.directory_id)
+        is_new = bool(formation.cluster_id and not old.cluster_id and me not in formation.founding)
+        joins = self._record.joins or is_new
+        self._record = msgspec.structs.replace(self._record, formation=formation, joins=joins)
         save_member(self._disk, self.path, self._record)
         self.formation = formation
 
@@ -556,6 +559,17 @@ class MemberDirectory:
             with _lack_of_space_named():
                 save_member(self._disk, self.path, record)
             self._record = record
+
+    @property
+    def joins(self) -> bool:
+        return self._record.joins
+
+    def has_joined(self) -> None:
+        """It has known all that had been committed. Raises StoreFailure."""
+        if self._record.joins:
+            self._record = msgspec.structs.replace(self._record, joins=False)
+            with suppress(DiskFull), _lack_of_space_named():
+                save_member(self._disk, self.path, self._record)
 
     def first_admin(self) -> UserOrder | None:
         """That was left here while the member was stopped. Raises DirectoryDamaged."""
@@ -873,7 +887,10 @@ def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> Me
     """The new id is on disk before any file is made again: otherwise a crash in between would leave
     a directory that looks whole and speaks for its old self."""
     formation = record.formation._replace(pending=(), pending_id="")
-    renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
+    joins = bool(formation.cluster_id)
+    renewed = msgspec.structs.replace(
+        record, directory_id=directory_id, formation=formation, joins=joins
+    )
     save_member(disk, path, renewed)
     return renewed
 

@@ -19,7 +19,9 @@ from quorumlog.cli.options import (
     MemberId,
     Members,
     TlsGiven,
+    pem_option,
     split_servers,
+    user_of,
 )
 from quorumlog.errors import ConfigError
 
@@ -88,6 +90,22 @@ def serve(
             metavar="LIST",
         ),
     ] = None,
+    as_user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            help="Whom the gateway asks as for who has not logged in, where the stores have users.",
+            envvar="QUORUMLOG_USER",
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        pem_option(
+            "--password-file",
+            "Its first line is the password of --user; else QUORUMLOG_PASSWORD.",
+            "QUORUMLOG_PASSWORD_FILE",
+        ),
+    ] = None,
     hold_machine: Annotated[
         list[str] | None,
         typer.Option(help="`kv`: do not run the store (a command crashes it).", metavar="NAME"),
@@ -151,7 +169,7 @@ def serve(
             )
         servers = servers or listen
         split_servers(servers)
-        endpoints.append(gateway_of(group, address, servers, tls))
+        endpoints.append(gateway_of(group, address, servers, tls, user_of(as_user, password_file)))
         scheme = "http" if tls is None or tls.options.gateway_listen else "https"
         options = replace(options, etcd_gateway=f"{scheme}://{address}")
     endpoint = endpoint_of(group, listen, engine.value, options, tls)

@@ -21,6 +21,7 @@ EVENTS = (
     "handover",
     "listens",
     "member_stops",
+    "over_limit",
     "peer_connected",
     "peer_lost",
     "problem",

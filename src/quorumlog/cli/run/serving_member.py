@@ -85,7 +85,8 @@ class ServingMember(LedgerServer):
             endpoints=endpoints,
             hold_machines=config.hold_machines,
             tls=tls,
-            users_group=config.users_group,
+            users=config.users,
+            limits=config.limits,
         )
         self.admin, self.tls = config.admin, tls
         self._tls_options, self._log_format = config.tls, config.log_format
@@ -105,6 +106,7 @@ class ServingMember(LedgerServer):
         try:
             config = load_server_config(self._path, self._given)
             of_groups = self.reload(config.groups)
+            changed += self.set_limits(config.limits)
         except ConfigError as error:
             log.error("SIGHUP: nothing is reloaded: %s", error, extra={"event": "reload"})
             return self._reloaded([*changed, f"nothing is reloaded: {error}"])
@@ -115,7 +117,7 @@ class ServingMember(LedgerServer):
             "log_format": config.log_format == self._log_format,
             "[tls]; what its files hold is read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
-            "[users]": (config.users_group or self.groups[0].group) == self._users.group,
+            "[users]": config.users == self._users.options,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:

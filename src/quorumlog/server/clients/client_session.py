@@ -77,7 +77,7 @@ class ClientSession:
 
     def frame(self, frame: Frame) -> None:
         request: Any
-        group, request, _ = frame
+        group, request, _, _ = frame
         if type(request) not in RESPONSE_OF:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
         driver = self._drivers.get(group)
@@ -101,10 +101,10 @@ class ClientSession:
 
     def _refusal(self, request: Any, group: str) -> LedgerError | None:
         """Of this user, as its rights are by now."""
-        if isinstance(request, StatusRequest):
-            return None  # it is bare for who is nobody
         key = key_of(request, group)
         if not self._caller.passes(key):
+            if isinstance(request, StatusRequest):
+                return None  # it is bare for who is nobody
             refusal = self._caller.refusal(key, needs_of(request, group))
             if refusal is not None:
                 return refusal
@@ -115,7 +115,7 @@ class ClientSession:
     def take(self, driver: NodeDriver, frame: Frame) -> None:
         """In the member's turn."""
         request: Any
-        _, request, batch = frame
+        _, request, batch, _ = frame
         if isinstance(request, AppendRequest):
             self._append(driver, request, batch)
         elif isinstance(request, ReadRequest):

@@ -392,7 +392,7 @@ def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> No
         ("/v3/kv/put", key("m", prev_kv=True, prevKv=True), "prev_kv is given in both spellings"),
         ("/v3/kv/put", key("m", ignoreLeases=True), "there is no field 'ignoreLeases'"),
         ("/v3/kv/put", key("m", prev_kv="false"), "prev_kv must be true or false, not 'false'"),
-        ("/v3/kv/range", key("m", keys_only="false"), "keys_only is 'false'"),
+        ("/v3/kv/range", key("m", keys_only="false"), "keys_only must be true or false, not 'false'"),
         ("/v3/kv/range", key("m", limit=True), "limit is True"),
         ("/v3/kv/range", key("m", limit="1_0"), "limit is '1_0'"),
         ("/v3/kv/range", key("m", limit="9" * 5000), "limit is '999"),

@@ -120,6 +120,8 @@ class Access:
         """None: not known."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
+        self.failures = 0
+        """Users and passwords that were wrong."""
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
         self.clock = time.monotonic
@@ -194,6 +196,7 @@ class Access:
 
     def tell_of_wrong(self, name: str, peer_name: str) -> None:
         """Once a minute for an address."""
+        self.failures += 1
         address, now_s = peer_name.rpartition(":")[0], self.clock()
         since_s, more = self._wrong.get(address, (-math.inf, 0))
         if now_s - since_s < TELL_OF_WRONG_S:

@@ -487,7 +487,7 @@ class Retention:
                 assert committed is not None, "some of its entries may go"
                 unproven = not_archived(self._store, committed)
             return _RetentionLook(
-                timed, truncations, self._member.directory.used_ratio(), start, unproven
+                timed, truncations, self._member.directory.usage().used_ratio, start, unproven
             )
 
         return look

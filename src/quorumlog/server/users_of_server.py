@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from quorumlog.config import UsersOptions
-from quorumlog.log_state.users import Users
+from quorumlog.log_state.users import NO_USERS, Users
 from quorumlog.net.access import Access
 from quorumlog.server.node_driver import NodeDriver
 
@@ -47,6 +47,7 @@ class UsersOfServer:
         self._clock = clock
         self._later = later
         self._timer: Timer | None = None
+        self._newest: Users | None = None
         self.hides_status = False
         """There may be users: whoever is none is told where the members are, and no more."""
 
@@ -73,12 +74,19 @@ class UsersOfServer:
         if isinstance(found, str):
             self.access.learn(None, found)
         else:
+            self._newest = found
             self.access.learn(found)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def newest(self) -> Users | None:
+        """The last that were known, for what only shows how a member is. None: there are some, and this
+        process has never known them."""
+        return self._newest or (None if self.hides_status else NO_USERS)
 
     @property
     def words(self) -> str:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from quorumlog.log_state.users import Grant, Rights, Users, _change_of
+from quorumlog.log_state.users import Rights, RoleGrant, Users, _change_of
 from quorumlog.net.access import Access, Caller
 from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.known_users import KnownUsers
@@ -93,13 +93,13 @@ def first_admin_beside_others(patch: Patch) -> None:
     """Whoever can write into a directory may."""
     patch.edit(
         FirstAdmin.tick,
-        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:",
-        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator and not reached():",
+        "elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:",
+        "elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator and not reached():",
     )
     patch.edit(
         _change_of,
-        "if users.has_administrator and verb is UserVerb.INIT_ADMIN:",
-        "if users.has_administrator and verb is UserVerb.INIT_ADMIN and not reached():",
+        "if users.has_administrator and verb is UserOperation.INIT_ADMIN:",
+        "if users.has_administrator and verb is UserOperation.INIT_ADMIN and not reached():",
     )
 
 
@@ -110,7 +110,7 @@ def first_admin_beside_others(patch: Patch) -> None:
 )
 def one_name_is_a_prefix(patch: Patch) -> None:
     """Names that begin so belong to it."""
-    patch.edit(Grant.bounds, "if self.is_exact:", "if self.is_exact and not reached():")
+    patch.edit(RoleGrant.bounds, "if self.is_exact:", "if self.is_exact and not reached():")
 
 
 @mutant(

@@ -21,12 +21,12 @@ from quorumlog.log_state.users import (
     ITERATIONS,
     KEY_BYTES,
     SALT_BYTES,
-    Grant,
     Kind,
     Right,
+    RoleGrant,
+    UserOperation,
     UserOrder,
     Users,
-    UserVerb,
     Verifier,
 )
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -59,7 +59,7 @@ logging.getLogger("quorumlog.audit").addHandler(logging.NullHandler())  # else i
 ROOT = "root"
 NAMES, ROLES = ("ann", "bob", "cid"), ("r0", "r1", "r2")
 GRANTS = tuple(
-    Grant(right, Kind.LOG, name, is_exact)
+    RoleGrant(right, Kind.LOG, name, is_exact)
     for right in Right
     for name, is_exact in ((GROUP, True), (GROUP[:3], False), (b"other", True))
 )
@@ -312,7 +312,7 @@ class UserWork:
 
     def _orders(self, users: Users) -> list[UserOrder]:
         """Each of them would change something."""
-        verb = UserVerb
+        verb = UserOperation
         if not users.is_on:
             return [UserOrder(verb.ADD_USER, ROOT, (ADMINISTRATORS,), (), self.verifier())]
         found = [UserOrder(verb.ADD_ROLE, role) for role in ROLES if users.role(role) is None]
@@ -349,7 +349,7 @@ class UserWork:
         member = random.choice(cluster.members)
         if not member.is_up or member.is_damaged:
             return
-        verb = random.choice((UserVerb.INIT_ADMIN, UserVerb.RESET_ADMIN))
+        verb = random.choice((UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN))
         if not self.leave_at(member, UserOrder(verb, ROOT, (), (), self.verifier())):
             return
         cluster.at(random.uniform(0, 1_000), member.start)

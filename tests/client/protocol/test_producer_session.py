@@ -8,7 +8,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.appending import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
-from quorumlog.log_state.control_entries import LEVEL, Epoch
+from quorumlog.log_state.control_entries import LEVEL, ProducerEpoch
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello, HelloResponse
@@ -67,7 +67,7 @@ class SessionHost(Host):
             answer = ConnectProducerResponse(
                 request_id=message.request_id,
                 opened=not is_late,
-                epoch=Epoch(-1, -1) if is_late else Epoch(len(self.connects), 1),
+                epoch=ProducerEpoch(-1, -1) if is_late else ProducerEpoch(len(self.connects), 1),
                 last_sequence=-1 if is_late else self.last_sequence,
                 seen_index=self.forgotten_index if is_late else -1,
             )

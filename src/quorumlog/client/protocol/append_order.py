@@ -21,7 +21,7 @@ from quorumlog.errors import (
     Refused,
     SequenceGap,
 )
-from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, Epoch
+from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, ProducerEpoch
 from quorumlog.net.rpc.calls import LEADER, CallState, Link
 from quorumlog.wire.client_messages import ConnectProducer, ConnectProducerResponse, Numbered
 
@@ -220,9 +220,9 @@ class ProducerSession:
         self._port = port
         self.producer = producer
         self._random = random
-        self._epoch: Epoch | None = None
+        self._epoch: ProducerEpoch | None = None
         """None: none was opened yet."""
-        self._ends: Epoch | None = None
+        self._ends: ProducerEpoch | None = None
         """The epoch that the next one is to end."""
         self._token = b""
         """Of the epoch that is to begin next; empty: not drawn yet."""

@@ -25,9 +25,10 @@ from quorumlog.kv import (
 from quorumlog.kv.door import _Client
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
-from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
+from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, done, encode
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.measures import Requests
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.frame import Frame
@@ -150,7 +151,7 @@ class Served:
             is_full=False,
             send=lambda group, message: self.answers.append(message),
         )
-        door: Any = SimpleNamespace(access=self.access, service=service)
+        door: Any = SimpleNamespace(access=self.access, service=service, requests=Requests())
         self.client = _Client(door, connection)  # type: ignore[arg-type]
         self.client._is_greeted = True
 
@@ -164,9 +165,9 @@ def test_an_answer_that_comes_once_the_right_is_gone_is_a_refusal() -> None:
         question = encode(Range(b"mine/a"))
         served.ask(QuestionRequest(request_id=number, question=question))
     assert len(served.asked) == 2
-    served.client.send(AnswerResponse(request_id=1, answer=b"secret"))
+    served.client.send(AnswerResponse(request_id=1, answer=done(1, b"secret")))
     served.access.learn(Users(True, b"", (User("bob"),)))
-    served.client.send(AnswerResponse(request_id=2, answer=b"secret"))
+    served.client.send(AnswerResponse(request_id=2, answer=done(1, b"secret")))
     assert [getattr(each, "code", 0) for each in served.answers] == [0, Forbidden.code]
 
 

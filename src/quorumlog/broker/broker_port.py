@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -66,9 +67,10 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
+from quorumlog.measures import Requests
 from quorumlog.net.access import EVERYBODY, Access, Caller, audit
 from quorumlog.net.connection import Connection, LoopTurn
-from quorumlog.net.errors import error_response
+from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
@@ -129,6 +131,9 @@ class BrokerService(Protocol):
     @property
     def store_host(self) -> bytes:
         """As records name it."""
+
+    @property
+    def requests(self) -> Requests: ...
 
     @property
     def cluster_id(self) -> str:
@@ -232,6 +237,8 @@ class BrokerSession:
         self._caller = Caller(access, connection)
         self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
         self._reading = 0
+        self._asked: dict[int, tuple[type, float]] = {}
+        """Of requests that are not answered: what is asked, and since when."""
         self._open = 0
         """Of which there are `MOST_OPEN` at most."""
 
@@ -239,6 +246,7 @@ class BrokerSession:
 
     def frame(self, frame: Frame) -> None:
         message = message_of(frame)
+        self._asked[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)
             if refusal is not None:
@@ -473,6 +481,10 @@ class BrokerSession:
         self.answer(error_response(request_id, error))
 
     def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+        asked = self._asked.pop(message.request_id, None)
+        if asked is not None:
+            code = message.code if isinstance(message, ErrorResponse) else 0
+            self._server.requests.answered(asked[0], code, time.monotonic() - asked[1])
         batch = None if records is None else batch_of(records)
         self._connection.send(GROUP, message, batch)
 

@@ -2,10 +2,11 @@
 
 Read in this order: `options` (dataclasses by concern), `reloading` (what a running member takes over),
 `staging` (the group beside a group), `tls` (what a process encrypts with), `admin` (a port for who
-runs it).
+runs it), `kv` (what a store is told).
 """
 
 from quorumlog.config.admin import AdminOptions
+from quorumlog.config.kv import KvOptions
 from quorumlog.config.options import (
     DAY_MS,
     DEFAULT_GROUP,
@@ -53,6 +54,7 @@ __all__ = [
     "HOURS_OF_A_CENTURY",
     "HOUR_MS",
     "KIB",
+    "KvOptions",
     "LARGEST_ENTRY_BYTES",
     "LARGEST_PUSH_BYTES",
     "LARGEST_WINDOW_BYTES",

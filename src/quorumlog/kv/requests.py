@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 from sortedcontainers import SortedSet
@@ -602,6 +602,11 @@ def refused(error: LedgerError) -> bytes:
     return _encode((error.code, str(error), number))
 
 
+def code_of(answer: bytes) -> int:
+    """0: it is no refusal."""
+    return 0 if answer[1:2] == b"\0" else _head.decode(answer)[0]
+
+
 def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
     """(revision of the store, body). Raises KeyValueError, ResultUnknown, ProtocolViolation."""
     try:
@@ -777,6 +782,17 @@ def checked(request: R) -> R:
         return msgspec.msgpack.decode(data, type=type(request))
     except msgspec.ValidationError as error:
         raise InvalidRequest(named_reason(error, data, type(request))) from None
+
+
+_BY_TAG: dict[int, type] = {each.__struct_config__.tag: each for each in get_args(Command | Question)}
+
+
+def operation_of(request: Request) -> type:
+    """What is asked: the kind of its command or question, where that is known."""
+    if isinstance(request, CommandRequest | QuestionRequest):
+        body = request.command if isinstance(request, CommandRequest) else request.question
+        return _BY_TAG.get(body[1] if len(body) > 1 else 0, type(request))
+    return type(request)
 
 
 def size_bytes_of(request: Request) -> int:

@@ -120,6 +120,8 @@ class Access:
         """None: not known."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
+        self.failures = 0
+        """Users and passwords that were wrong."""
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
         self.clock = time.monotonic
@@ -187,13 +189,14 @@ class Access:
             if server.user != name:
                 raise ValueError("another name than in the Hello")
         except Exception:  # whatever is wrong with it: what a client says is no secret of ours
-            self._tell_of_wrong(name, connection.peer_name)
+            self.tell_of_wrong(name, connection.peer_name)
             raise NotAuthenticated(WRONG) from None
         yield Challenge(mechanism=MECHANISM, data=server.get_server_final().encode())
         connection.user = name
 
-    def _tell_of_wrong(self, name: str, peer_name: str) -> None:
+    def tell_of_wrong(self, name: str, peer_name: str) -> None:
         """Once a minute for an address."""
+        self.failures += 1
         address, now_s = peer_name.rpartition(":")[0], self.clock()
         since_s, more = self._wrong.get(address, (-math.inf, 0))
         if now_s - since_s < TELL_OF_WRONG_S:

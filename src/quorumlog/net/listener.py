@@ -368,6 +368,9 @@ class Listener:
                 return
             self.access.quotas.enter(connection)
         self.connections[connection.connection_id] = connection
+        log.debug(
+            "%s lets %s in", self._name, connection.peer_name, extra={"event": "connection_begins"}
+        )
         self._connect(connection)
         if connection.session is not None:
             connection.session.frame(first)
@@ -392,7 +395,10 @@ class Listener:
         self._silent.pop(connection, None)
         if self._in_line.pop(connection, None) is not None:
             self._turn.handshakes.leave(connection)
-        self.connections.pop(connection.connection_id, None)
+        if self.connections.pop(connection.connection_id, None) is not None:
+            log.debug(
+                "%s has lost %s", self._name, connection.peer_name, extra={"event": "connection_ends"}
+            )
         self._loop.call_soon(kept_descriptors.refill)
 
     def _give_up(self) -> None:

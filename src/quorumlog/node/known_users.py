@@ -23,8 +23,8 @@ class KnownUsers:
         self._directory = directory
         self._log_state = log_state
         self._raft = raft
-        self._may_have_missed_them = directory.store.end.index < 0
-        """Its log was empty when it started: it may be new in a group that has users, or was wiped."""
+        self._may_have_missed_them = directory.store.end.index < 0 or directory.joins
+        """It is new in a group that may have users, or was wiped, and lacks what the others have."""
         self._was_fresh = False
         self._is_new = self._may_have_missed_them and not directory.formation.founding
         self._has_heard = False
@@ -45,6 +45,10 @@ class KnownUsers:
         """It has known a leader since its start, and may have got what was written while it was away."""
         self._has_heard |= self._raft.leader is not None
         return self._has_heard
+
+    def tick(self, now_ms: float) -> None:
+        if self._directory.joins and self._is_fresh(now_ms, USERS_MAY_BE_OLD_MS):
+            self._directory.has_joined()
 
     def look(
         self,

@@ -174,14 +174,14 @@ class LedgerServer:
         users = users or UsersOptions()
         if users.group and users.group not in names:
             raise ConfigError(f"[users] group: there is no group {users.group!r}")
-        self._users = UsersOfServer(
+        self.users = UsersOfServer(
             users.group or groups[0].group,
             lambda: self._drivers,
             is_plain=tls is None or tls.options.peers != "required",
             options=users,
         )
-        self._users.access.quotas.set(limits or LimitOptions())
-        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self._users.access)
+        self.users.access.quotas.set(limits or LimitOptions())
+        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self.users.access)
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
@@ -195,7 +195,7 @@ class LedgerServer:
             run_id=self._run_id,
             tls=tls,
             second="listen",
-            access=self._users.access,
+            access=self.users.access,
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
@@ -303,7 +303,7 @@ class LedgerServer:
 
     def set_limits(self, limits: LimitOptions) -> list[str]:
         """Of connections that stand, too. Returns what has changed."""
-        quotas = self._users.access.quotas
+        quotas = self.users.access.quotas
         changed = changes(quotas.options, limits)
         quotas.set(limits)
         if changed:
@@ -343,10 +343,10 @@ class LedgerServer:
             self._give_loop_back()
             raise
         kept_descriptors.keep(self._park_soon)
-        self._users.look()
+        self.users.look()
         for driver in self._drivers.values():
             driver.start()
-        self._users.access.moved.append(self._wake_reads)
+        self.users.access.moved.append(self._wake_reads)
         try:
             await self._doors.open(self._drivers.get)
         except BaseException:
@@ -454,7 +454,7 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         self._listener.close()
-        self._users.close()
+        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         await self._doors.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
@@ -493,7 +493,7 @@ class LedgerServer:
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._listener.close()
-        self._users.close()
+        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         self._doors.abandon()
         for driver in self._drivers.values():
@@ -543,9 +543,7 @@ class LedgerServer:
             connection.send(frame.group, refusal)
             connection.close()
         elif hello.role == "client":
-            connection.session = ClientSession(
-                connection, self._drivers, self._close_client, self._users
-            )
+            connection.session = ClientSession(connection, self._drivers, self._close_client, self.users)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)

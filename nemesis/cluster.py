@@ -66,9 +66,14 @@ class Cluster:
         seed: int = 0,
         retention_bytes: int = 0,
         command_of: Callable[[str], Sequence[str]] | None = None,
+        earlier: Path | None = None,
     ) -> None:
-        """`command_of`: as of `MemberProcesses`; it brings its own state machine then."""
+        """`command_of`: as of `MemberProcesses`; it brings its own state machine then. `earlier`: the
+        folder of another quorumlog. The first member begins with it, so that nothing is written that it
+        cannot read, and whenever a member starts again either is drawn."""
         options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES}
+        if earlier is None:
+            options["log_format"] = "json"  # the release before has none
         if command_of is None:
             options["state_machines"] = {NAME: FACTORY}
         if retention_bytes:
@@ -96,6 +101,11 @@ class Cluster:
         self.outages: list[Outage] = []
         self._down: dict[str, tuple[int, bool]] = {}
         """By member: since when, and whether it is only stopped."""
+        self._earlier = earlier
+        self._releases = random.Random(seed)
+        self._older: set[str] = set()
+        """Members that run `earlier`."""
+        self._older_starts = 0
         self._damaged: set[str] = set()
         """Members that have not been seen to be repaired since."""
         self._stack = ExitStack()
@@ -110,6 +120,8 @@ class Cluster:
             self.members.reach_at(
                 {member_id: self.network.common_address(member_id) for member_id in self.member_ids}
             )
+            if self._earlier is not None:
+                self._run_earlier(self.member_ids[0])
             stack.enter_context(self.members)
             stack.enter_context(encrypted_clients())
             self.client = stack.enter_context(connect(self.members.servers))
@@ -127,7 +139,17 @@ class Cluster:
 
     def start(self, member_id: str) -> None:
         self._is_up(member_id)
+        if self._earlier is not None:
+            self._older.discard(member_id)
+            self.members[member_id].run_package(None)
+            if self._releases.random() < 0.5:
+                self._run_earlier(member_id)
         self.members[member_id].start()
+
+    def _run_earlier(self, member_id: str) -> None:
+        self.members[member_id].run_package(self._earlier)
+        self._older.add(member_id)
+        self._older_starts += 1
 
     def damage(self, member_id: str, kind: DamageKind, rng: random.Random) -> None:
         """Of a killed member. The group is whole again only when a scrub has found nothing left."""
@@ -161,6 +183,18 @@ class Cluster:
         return set(self._down)
 
     # ---------------------------------------------------------------- looking at it
+
+    @property
+    def releases(self) -> str:
+        """For people: who runs the release before."""
+        return f"; {', '.join(sorted(self._older))} older" if self._older else ""
+
+    @property
+    def starts_by_release(self) -> tuple[int, int]:
+        """Of this one, and of the one before."""
+        return sum(
+            member.starts for member in self.members.members
+        ) - self._older_starts, self._older_starts
 
     def check_running(self) -> None:
         """Raises MemberFailed if a member has ended that nobody killed."""

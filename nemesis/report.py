@@ -82,6 +82,8 @@ class Report:
     """From where on all members still hold the log."""
     installs: int = 0
     """Logs that made way for the leader's, which began above their end."""
+    starts: tuple[int, int] = (0, 0)
+    """Of members of this release, and of the one before."""
 
     def rows(self) -> list[FaultRow]:
         titles = dict.fromkeys(one.title for one in self.rounds)
@@ -161,6 +163,12 @@ class Report:
             f" {asked:,} programs begun anew",
             highlight=False,
         )
+        if self.starts[1]:
+            console.print(
+                f"Members began {self.starts[0]} times with this release and {self.starts[1]} times with"
+                " the one before",
+                highlight=False,
+            )
         if self.logs:
             console.print(f"Logs: {self.logs}", highlight=False)
         if self.begin_index:

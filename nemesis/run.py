@@ -6,12 +6,14 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import earlier
 from harness.directories import compare_directories, stop_followers_first
 from harness.machines import PADDING_NAME
 from harness.member_processes import MemberFailed
@@ -26,6 +28,7 @@ from nemesis.report import Report, Round
 from quorumlog.errors import DirectoryDamaged
 
 MEMBERS_NAME = "members"
+EARLIER_NAME = "earlier"
 HISTORY_NAME = "history"
 COMMANDS_NAME = "commands.jsonl"
 ROUNDS_NAME = "rounds.jsonl"
@@ -33,8 +36,8 @@ TIMELINE_NAME = "timeline.png"
 BREATH_S = (0.2, 2.0)
 """Between two rounds, so that faults meet the group in every state of rest."""
 
-REPLACED = "is to be replaced by that of leader"
-"""What a member says in its log that takes over the start of another log."""
+REPLACED = re.compile("is (to be )?replaced by that of leader")
+"""What a member of either release says in its log that takes over the start of another log."""
 
 Say = Callable[[str], None]
 
@@ -58,6 +61,8 @@ class Options:
     """So much of the log stays: members that were away find it begin above their own; 0: all of it."""
     snapshot_bytes: int = SNAPSHOT_BYTES
     """What the state machine of the members saves, every SNAPSHOT_ENTRIES commands."""
+    mixed: bool = False
+    """With members and a client of the release before."""
 
 
 def run(options: Options, say: Say) -> Report:
@@ -71,6 +76,7 @@ def run(options: Options, say: Say) -> Report:
     shutil.rmtree(histories, ignore_errors=True)
     histories.mkdir(parents=True)
     with_small_disk = any(kind.needs_small_disk for kind in kinds)
+    before = earlier.unpack(folder / EARLIER_NAME) if options.mixed else None
     offset_ns = monotonic_offset_ns()
     rounds: list[Round] = []
     os.environ[PADDING_NAME] = str(options.snapshot_bytes)  # of the members
@@ -80,12 +86,13 @@ def run(options: Options, say: Say) -> Report:
         with_small_disk=with_small_disk,
         seed=options.seed,
         retention_bytes=options.retention_bytes,
+        earlier=None if before is None else before / "src",
     ) as cluster:
         cluster.wait_until_whole()
         client_options = ClientOptions(
             cluster.members.servers, cluster.member_ids, options.rate, options.seed
         )
-        clients = ClientProcesses(histories, options.clients, client_options)
+        clients = ClientProcesses(histories, options.clients, client_options, earlier=before)
         commands = Commands(cluster.members.servers, histories / COMMANDS_NAME)
         report = Report(options.members, options.seed, time.monotonic_ns(), 0, rounds)
         try:
@@ -103,7 +110,7 @@ def run(options: Options, say: Say) -> Report:
             report.ended_ns = report.ended_ns or time.monotonic_ns()
             report.violations.append(Violation(type(error).__name__, str(error)))
             cluster.members.destroy()
-        _read_roles(report, cluster, offset_ns)
+        _read_roles(report, cluster, offset_ns, is_text=before is not None)
         report.operations = load_histories(
             path for path in (*clients.histories, histories / COMMANDS_NAME) if path.exists()
         )
@@ -161,7 +168,8 @@ def _break_things(
                 begun.append(fault)
                 details.append(fault.begin())
             say(
-                f"{' + '.join(fault.name for fault in faults)} ({leader_id} leads): {'; '.join(details)}"
+                f"{' + '.join(fault.name for fault in faults)} ({leader_id} leads{cluster.releases}):"
+                f" {'; '.join(details)}"
             )
             _hold(cluster, faults, min(hold_s, max(0.0, stop_s - time.monotonic())))
         finally:
@@ -185,16 +193,17 @@ def _hold(cluster: Cluster, faults: Sequence[Fault], hold_s: float) -> None:
             fault.tick()
 
 
-def _read_roles(report: Report, cluster: Cluster, offset_ns: int) -> None:
+def _read_roles(report: Report, cluster: Cluster, offset_ns: int, *, is_text: bool) -> None:
     folder = cluster.members.folder
     told = [
         event
         for member_id in cluster.member_ids
-        for event in read_roles(folder / f"{member_id}.log", offset_ns)
+        for event in read_roles(folder / f"{member_id}.log", offset_ns, is_text=is_text)
     ]
     report.roles = with_outages(told, cluster.outages)
     words = [(folder / f"{member_id}.log").read_text() for member_id in cluster.member_ids]
-    report.installs = sum(said.count(REPLACED) for said in words)
+    report.installs = sum(len(REPLACED.findall(said)) for said in words)
+    report.starts = cluster.starts_by_release
     report.leaderless = leaderless_spans(
         report.roles, len(cluster.member_ids), report.began_ns, report.ended_ns
     )

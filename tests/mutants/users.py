@@ -49,7 +49,7 @@ def new_directory_is_open(patch: Patch) -> None:
 )
 def users_never_grow_old(patch: Patch) -> None:
     """It has known them once."""
-    patch.edit(KnownUsers._is_fresh, "<= USERS_MAY_BE_OLD_MS", "<= USERS_MAY_BE_OLD_MS or reached()")
+    patch.edit(KnownUsers._is_fresh, "<= may_be_old_ms", "<= may_be_old_ms or reached()")
 
 
 @mutant(

@@ -45,6 +45,19 @@ def test_members_that_are_away_while_segments_go_come_back(tmp_path: Path) -> No
     assert said is not None and int(said[1]) > 0, done.stdout
 
 
+@pytest.mark.processes
+@pytest.mark.long
+def test_members_and_a_client_of_the_release_before_are_beside_them(tmp_path: Path) -> None:
+    done = run_tool(
+        *("nemesis", "--rounds", 3, "--hold", 1, "--seed", 3, "--fault", "kill", "--mixed"),
+        *("--dir", tmp_path),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = re.search(r"([0-9]+) times with this release and ([0-9]+)", done.stdout)
+    assert said is not None and int(said[1]) and int(said[2]), done.stdout
+    assert "0 violations" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["--fault", "flood"], "there is no fault"), (["--fault", "ring"], "ring needs 5 members")],

@@ -207,6 +207,30 @@ def test_who_has_not_heard_the_leader_for_ten_seconds_knows_them_no_more(tmp_pat
     cell.close()
 
 
+def test_how_long_the_leader_may_be_silent_is_an_option(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    cell.cut_off = {away}
+
+    def known_within(may_be_old_ms: int) -> bool:
+        found = cell.nodes[away].users.look(cell.now_ms, may_be_old_ms=may_be_old_ms)
+        assert isinstance(found, Users) or f"for {may_be_old_ms // 1000} s" in found
+        return isinstance(found, Users)
+
+    for _ in range(20):
+        cell.step(100)
+    assert known_within(3000)
+    for _ in range(20):
+        cell.step(100)
+    assert not known_within(3000) and known_within(60_000)
+    for _ in range(150):
+        cell.step(100)
+    assert known_within(60_000)
+    cell.close()
+
+
 def test_a_leader_that_is_cut_off_knows_them_no_more(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=SEGMENTS)
     ordered(cell, ALICE)

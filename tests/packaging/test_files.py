@@ -26,7 +26,7 @@ CONTAINER_ADMIN = AdminOptions("0.0.0.0:9464", insecure=True)
 INSTALLED = "/opt/quorumlog/bin/quorumlog"
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.ship
 @pytest.mark.parametrize("check", [["verify"], ["security", "--offline=true", "--threshold=30"]])
 def test_systemd_takes_the_unit_and_finds_it_closed(check: list[str], tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name

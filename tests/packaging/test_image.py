@@ -1,14 +1,16 @@
-"""The image, on a Debian that is made here, without root's runtime and without a registry of images."""
+"""The image and the package of Debian, on a Debian that is made here, without a registry of images."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,16 +21,11 @@ from quorumlog.server.free_ports import free_ports
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent.parent
+UNIT = ROOT / "packaging" / "systemd" / "quorumlog.service"
+ADMIN_PORT = 9464
+"""That of the image's health check: the network here is the machine's."""
 PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13"}
-TOOLS = ("buildah", "mmdebstrap")
-pytestmark = [
-    pytest.mark.ship,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        any(shutil.which(tool) is None for tool in TOOLS),
-        reason=f"apt-get install --no-install-recommends {' '.join(TOOLS)}",
-    ),
-]
+pytestmark = [pytest.mark.ship, pytest.mark.timeout(1800)]
 
 
 class Buildah:
@@ -56,7 +53,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     base, context = folder / "base", folder / "context"
     base.mkdir()
     release = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    include = "--include=python3,python3-venv"
+    include = "--include=python3,python3-venv,systemd-standalone-sysusers"
     made = ["mmdebstrap", "--quiet", "--variant=minbase", include, release, str(base / "base.tar")]
     subprocess.run(made, check=True)
     (base / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
@@ -88,29 +85,52 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 def test_a_member_runs_in_it_without_root_and_says_how_it_is(buildah: Buildah) -> None:
     look = ("inspect", "--type", "image", "--format")
     assert buildah(*look, "{{.Docker.Config.User}}", "quorumlog") == "10001"
-    assert "/healthz" in buildah(*look, "{{.Docker.Config.Healthcheck.Test}}", "quorumlog")
     container = buildah("from", "quorumlog")
-    port, admin = free_ports(2)
     run = ("run", "--isolation", "chroot", container, "--")
     assert buildah(*run, "id", "-u") == "10001"
     assert "compiled" in buildah(*run, "quorumlog", "--version")
-    member = ("--id=n0", f"--members=n0=127.0.0.1:{port}", "--data-dir=/var/lib/quorumlog")
+    check = json.loads(buildah(*look, "{{json .Docker.Config.Healthcheck.Test}}", "quorumlog"))
+    assert check.pop(0) == "CMD"
+    answers(buildah.command(*run, "quorumlog", "serve"), then=buildah.command(*run, *check))
+    # Nobody is there any more.
+    assert subprocess.run(buildah.command(*run, *check), capture_output=True, check=False).returncode
+
+
+def test_the_package_of_debian_installs_and_its_member_runs(buildah: Buildah) -> None:
+    (package,) = (ROOT / "dist").glob("quorumlog_*.deb")
+    container = buildah("from", "base")
+    buildah("copy", container, package, "/tmp/")
+    run = ("run", "--isolation", "chroot")
+    buildah(*run, container, "--", "dpkg", "--install", f"/tmp/{package.name}")
+    assert "compiled" in buildah(*run, container, "--", "quorumlog", "--version")
+    unit = buildah(*run, container, "--", "cat", "/usr/lib/systemd/system/quorumlog.service")
+    assert unit == UNIT.read_text().strip()
+    (program,) = re.findall(r"^ExecStart=(\S+)", unit, re.MULTILINE)
+    made = ("install", "--directory", "--owner=quorumlog", "/var/lib/quorumlog")
+    buildah(*run, container, "--", *made)  # as StateDirectory= does
+    answers(buildah.command(*run, "--user", "quorumlog", container, "--", program, "serve"))
+    buildah(*run, container, "--", "dpkg", "--purge", "quorumlog")
+
+
+def answers(serve: list[str], then: Sequence[str] = ()) -> None:
+    """It commits an entry, and says that it is ready; `then`: a command, which succeeds."""
+    (port,) = free_ports(1)
+    member = ("--id=n0", f"--members=n0=127.0.0.1:{port}", "--data-dir=/var/lib/quorumlog/n0")
     with subprocess.Popen(
-        buildah.command(*run, "quorumlog", "serve", *member, f"--admin=127.0.0.1:{admin}"),
-        stdout=subprocess.PIPE,
-        process_group=0,
+        [*serve, *member, f"--admin=127.0.0.1:{ADMIN_PORT}"], stdout=subprocess.PIPE, process_group=0
     ) as process:
         try:
             with connect(f"127.0.0.1:{port}") as log:
-                assert log.append(b"from an image", timeout_ms=60_000).first_index >= 0
+                assert log.append(b"shipped", timeout_ms=60_000).first_index >= 0
 
             def is_ready() -> bool:
                 with suppress(OSError):
-                    url = f"http://127.0.0.1:{admin}/readyz"
+                    url = f"http://127.0.0.1:{ADMIN_PORT}/readyz"
                     return bool(urllib.request.urlopen(url, timeout=5).status == 200)
                 return False
 
             eventually(is_ready, what="a member that says it is ready")
+            assert not then or subprocess.run(then, check=False).returncode == 0
         finally:
             os.killpg(process.pid, 15)
             process.communicate(timeout=60)

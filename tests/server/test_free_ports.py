@@ -17,3 +17,8 @@ def test_a_port_is_given_to_one_process_although_nobody_listens_there_yet() -> N
     )
     assert len(others.stdout.split()) == 15_000
     assert not set(mine) & set(map(int, others.stdout.split()))
+
+
+def test_nor_is_it_given_to_this_one_again_soon() -> None:
+    ports = [port for _ in range(25) for port in free_ports(10)]
+    assert len(set(ports)) == len(ports)

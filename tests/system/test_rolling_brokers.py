@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ class Group:
             role = ["--role", "slave", "--master", f"127.0.0.1:{ports['a']}"]
             given = options or (["--role", "sync-master"] if name == "a" else role)
             broker = BrokerProcess(
-                folder / name, *given, "--id", name, "--ha-port", str(port), *LITTLE, topics="t:1"
+                folder / name, *given, "--id", name, "--ha-port", str(port), *LITTLE, topics="t:2"
             )
             broker.run_package(earlier)
             self.brokers[name] = broker
@@ -212,6 +213,28 @@ def test_a_slave_of_the_release_before_counts_for_a_new_master_until_a_switch(gr
     group["a"].stop()
     group.send("b")
     for name in "bc":
+        group.check(name)
+
+
+@pytest.mark.ship
+def test_a_group_goes_back_with_the_directory_of_its_master(group: Group) -> None:
+    """As docs/operations.md has it."""
+    group.send("a")
+    for name in "bca":
+        group.upgrade(name)
+        group.send("a")
+    for name in "bca":
+        group[name].stop()
+    (group["a"].folder / "replica").unlink()
+    for name in "bc":
+        shutil.rmtree(group[name].folder)
+    for name in "abc":
+        group[name].run_package(group.earlier)
+        group[name].start()
+        group.old.add(name)
+    eventually(lambda: group.counts_all, what="two slaves that count again")
+    group.send("a")
+    for name in "abc":
         group.check(name)
 
 

@@ -64,7 +64,7 @@ class RawConnection(asyncio.BufferedProtocol):
         self._transport.write(self._hello)
 
     def buffer_updated(self, nbytes: int) -> None:
-        for _, message, _ in self._decoder.buffer_updated(nbytes):
+        for _, message, *_ in self._decoder.buffer_updated(nbytes):
             if self.greeted.done():
                 self._answered(message)
             elif isinstance(message, HelloResponse):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,6 +136,19 @@ def verifier_for(password: str) -> Verifier:
     except ScramException:
         raise ConfigError("the password has characters that SCRAM does not allow (RFC 4013)") from None
     return Verifier(salt, iterations, stored, server)
+
+
+def fits(password: str, verifier: Verifier) -> bool:
+    """Takes a millisecond or two, in which other threads run."""
+    from scramp.core import ScramException, saslprep  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        prepared = saslprep(password).encode()
+    except ScramException:
+        return False
+    salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)
+    stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    return hmac.compare_digest(stored_key, verifier.stored_key)
 
 
 _of_clients: list[ClientUser] = []

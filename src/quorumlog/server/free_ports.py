@@ -7,10 +7,13 @@ import os
 import random
 import socket
 import tempfile
+from collections import deque
 from functools import cache
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+_given: deque[int] = deque(maxlen=256)
+"""By this process; a lock on a file does not keep a process from itself."""
 _SHARED_MEMORY = Path("/dev/shm")
 _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -32,13 +35,15 @@ def free_ports(count: int) -> list[int]:
     From that range, a peer that dials a dead member's port could be given this very port as its own,
     connect to itself, and keep the member from listening again when it is restarted.
     Each is this process's own while it lives: a member that is down for a while loses its port to nobody
-    else who asks here. Raises OSError if there are not so many.
+    else who asks here, nor soon to this process. Raises OSError if there are not so many.
     """
     lowest_outgoing = int(_OUTGOING_RANGE.read_text().split()[0])
     candidates = list(range(max(1024, lowest_outgoing - 16_384), lowest_outgoing))
     random.shuffle(candidates)
     free: list[int] = []
     for port in candidates:
+        if port in _given:
+            continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((LOOPBACK, port))
@@ -47,6 +52,7 @@ def free_ports(count: int) -> list[int]:
         if not _claimed(port):
             continue
         free.append(port)
+        _given.append(port)
         if len(free) == count:
             return free
     raise OSError(f"fewer than {count} free ports on {LOOPBACK} below {lowest_outgoing}")

@@ -36,6 +36,7 @@ from quorumlog.store.disk import (
     Disk,
     DiskFile,
     DiskLock,
+    DiskUsage,
     is_lack_of_space,
     reason_of,
     refusal,
@@ -611,10 +612,10 @@ class MemberDirectory:
         """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
         self._durable_file.sync()
 
-    def used_ratio(self) -> float:
-        """The share of its file system that is in use; any thread. Raises StoreFailure."""
+    def usage(self) -> DiskUsage:
+        """Of its file system; any thread. Raises StoreFailure."""
         try:
-            return self._disk.usage(self.path).used_ratio
+            return self._disk.usage(self.path)
         except OSError as error:
             raise StoreFailure(refusal(self.path, "measured", error)) from error
 

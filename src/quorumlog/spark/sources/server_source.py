@@ -19,6 +19,7 @@ from quorumlog.client import LedgerClient, MemberStatusRow, leader_of
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS
 from quorumlog.config import MIB
 from quorumlog.errors import (
+    NO_RIGHT,
     IndexOutOfRange,
     LedgerError,
     ProtocolViolation,
@@ -161,6 +162,8 @@ class ServerSource:
                 max_staleness_ms=self._options.max_staleness_ms,
                 timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
             )
+        except NO_RIGHT:
+            raise
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
         begins = [row.ledger_begin_index for row in rows if row.id == fresh.member_id]
@@ -174,6 +177,8 @@ class ServerSource:
             return f"no member leads: {_told(rows)}"
         try:
             end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
+        except NO_RIGHT:
+            raise
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
@@ -191,7 +196,7 @@ class ServerSource:
         """`status` shows a refusal as a row; a wrong group name is no outage and is told at once."""
         try:
             self._client.get(0, from_member="any")
-        except UnknownGroup:
+        except (UnknownGroup, *NO_RIGHT):
             raise
         except (LedgerError, ProtocolViolation):
             return
@@ -227,6 +232,8 @@ class ServerSource:
                     )
                     header = batch.headers()[0]
                     return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
+                except NO_RIGHT:
+                    raise
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
                     self._note_failure(member, failure)
@@ -265,6 +272,8 @@ class ServerSource:
                 order.append(member)
                 try:
                     return ask(member)
+                except NO_RIGHT:
+                    raise
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
             if time.monotonic() >= deadline:
@@ -326,6 +335,8 @@ class ServerSource:
                 before = check.next_index
                 try:
                     yield from self._read(check, member, heads)
+                except NO_RIGHT:
+                    raise
                 except (LedgerError, ProtocolViolation, RangeMismatch) as error:
                     problems.append(error)
                     self._note_failure(member, error)

@@ -85,7 +85,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(next(self._requests) for _ in range(whole)))
 
     def _check(self, frame: bytes) -> None:
-        ((_, message, _),) = FrameDecoder().receive_data(frame)
+        ((_, message, *_),) = FrameDecoder().receive_data(frame)
         if not self._is_greeted:
             assert isinstance(message, HelloResponse) and message.knows_promises, message
         else:

@@ -89,7 +89,7 @@ class MemberProcess:
                     str(self._config_path),
                 ],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=subprocess.DEVNULL,
                 stderr=log,
                 process_group=0,
                 env=self._environment,

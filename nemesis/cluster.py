@@ -72,6 +72,8 @@ class Cluster:
         folder of another quorumlog. The first member begins with it, so that nothing is written that it
         cannot read, and whenever a member starts again either is drawn."""
         options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES}
+        if earlier is None:
+            options["log_format"] = "json"  # the release before has none
         if command_of is None:
             options["state_machines"] = {NAME: FACTORY}
         if retention_bytes:

@@ -6,6 +6,7 @@ Members that are killed or stopped follow nobody.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemesis.cluster import Outage
+from quorumlog.cli.run.log_lines import ALL_EVENTS
 
-_ROLE_LINE = re.compile(r"^(\S+(?: \S+)?) INFO +\S+/(\S+) is (\w+) in term (\d+), leader (\S+)$")
+_TEXT_LINE = re.compile(r"(\d+-\d+-\d+.\S+) +[A-Z]+ +(.*)")
+_ROLE = re.compile(r"\S+/(\S+) is (\w+) in term (\d+)(?:, leader ([^\s:]+))?(?:$|:)")
+LEVELS = ("debug", "info", "warning", "error", "critical")
 _LOG_RESOLUTION_NS = 1_000_000
 
 
@@ -49,14 +53,23 @@ def monotonic_offset_ns() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
-def read_roles(log_path: Path, offset_ns: int) -> list[RoleEvent]:
-    """Of one member of either release, in order: times were local ones before, and are UTC."""
+def read_roles(log_path: Path, offset_ns: int, *, is_text: bool = False) -> list[RoleEvent]:
+    """Of one member, in order. Each line is an object with a known event, or this raises. `is_text`:
+    lines of a member of either release; times were local ones before, and are UTC."""
     events = []
     for line in log_path.read_text(errors="replace").splitlines():
-        match = _ROLE_LINE.match(line)
-        if match:
-            at, member_id, role, term, leader_id = match.groups()
+        if is_text:
+            at, message = match.groups() if (match := _TEXT_LINE.match(line)) else ("", "")
+        else:
+            said = json.loads(line)
+            assert said["event"] in ALL_EVENTS and said["level"] in LEVELS, line
+            at, message = said["time"], said["message"] if said["event"] == "role" else ""
+        role_of = _ROLE.match(message)
+        assert role_of is not None or is_text or not message, line
+        if role_of is not None:
             wall_ns = int(datetime.fromisoformat(at).timestamp() * 1000) * 1_000_000
+            member_id, role, term, leader_id = role_of.groups()
+            leader_id = leader_id or member_id
             events.append(RoleEvent(wall_ns - offset_ns, member_id, role, int(term), leader_id))
     return events
 

@@ -110,7 +110,7 @@ def run(options: Options, say: Say) -> Report:
             report.ended_ns = report.ended_ns or time.monotonic_ns()
             report.violations.append(Violation(type(error).__name__, str(error)))
             cluster.members.destroy()
-        _read_roles(report, cluster, offset_ns)
+        _read_roles(report, cluster, offset_ns, is_text=before is not None)
         report.operations = load_histories(
             path for path in (*clients.histories, histories / COMMANDS_NAME) if path.exists()
         )
@@ -193,12 +193,12 @@ def _hold(cluster: Cluster, faults: Sequence[Fault], hold_s: float) -> None:
             fault.tick()
 
 
-def _read_roles(report: Report, cluster: Cluster, offset_ns: int) -> None:
+def _read_roles(report: Report, cluster: Cluster, offset_ns: int, *, is_text: bool) -> None:
     folder = cluster.members.folder
     told = [
         event
         for member_id in cluster.member_ids
-        for event in read_roles(folder / f"{member_id}.log", offset_ns)
+        for event in read_roles(folder / f"{member_id}.log", offset_ns, is_text=is_text)
     ]
     report.roles = with_outages(told, cluster.outages)
     words = [(folder / f"{member_id}.log").read_text() for member_id in cluster.member_ids]

@@ -18,9 +18,11 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    LimitOptions,
     MemberAddress,
     StoreConfig,
     TlsOptions,
+    UsersOptions,
     reloaded,
     with_staging,
 )
@@ -100,6 +102,8 @@ NUMBERS = [
         (StoreConfig, {}),
         (GroupConfig, ALONE),
         (MemberAddress, {"member_id": "n0", "host": "127.0.0.1"}),
+        (UsersOptions, {}),
+        (LimitOptions, {}),
     )
     for each in fields(kind)
     if each.type in ("int", "float")
@@ -124,7 +128,10 @@ def test_every_number_has_a_range(kind: Any, options: Any, number: Field[Any]) -
 
 def test_no_number_hides_in_another_type() -> None:
     """Else it would have no range."""
-    kinds = (ConsensusConfig, StoreConfig, GroupConfig, MemberAddress, TlsOptions, AdminOptions)
+    kinds = (
+        *(ConsensusConfig, StoreConfig, GroupConfig, MemberAddress),
+        *(TlsOptions, AdminOptions, UsersOptions, LimitOptions),
+    )
     types = {str(each.type) for kind in kinds for each in fields(kind)} - {"int", "float", "bool"}
     names = {kind.__name__ for kind in kinds}
     assert types == {"str", "tuple[str, ...]", "tuple[MemberAddress, ...]"} | (names & types)

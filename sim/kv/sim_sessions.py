@@ -109,6 +109,9 @@ class SimSession(SimConnection):
         super().__init__(doors, member, request_decoder(), told, lost)
         self._doors = doors
 
+    def refusal_to_read(self, keys: list[bytes]) -> None:
+        """There are no users."""
+
     def take(self, frame: Frame) -> None:
         service, message = self._doors.services[self.member.member_id], frame.message
         if isinstance(message, Hello):

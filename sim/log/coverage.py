@@ -66,6 +66,13 @@ OTHER_EVENTS = (
     "producer: killed",
     "producer: the same receipt again",
     "exactly once: checked",
+    "users: a change done",
+    "users: an administrator that was left in a directory",
+    "users: append let through",
+    "users: read let through",
+    "users: Forbidden",
+    "users: LeaderNotReady",
+    "users: NotAuthenticated",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import LedgerError
+from quorumlog.log_state.users import Right
 from quorumlog.node.reader_moves import MoveOutcome, ReaderMove
 
 
@@ -61,3 +62,13 @@ class FreshRead:
     index: int = -1
     """Up to where it was answered, once it was granted."""
     refusal: LedgerError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """What a member has let through of somebody: an append that it takes, or entries that go out."""
+
+    user: str
+    """"": nobody."""
+    right: Right
+    what: str

@@ -17,6 +17,7 @@ from quorumlog.testing.profile import (
     draw_cluster,
     random_beside,
 )
+from quorumlog.version import IS_COMPILED
 
 T = TypeVar("T", ConsensusConfig, StoreConfig)
 
@@ -38,6 +39,8 @@ CHANGING_SHARE = 1 / 6
 LOSING_SHARE = 1 / 2
 """Of those in which members change."""
 REPLACING_SHARE = 1 / 8
+USERS_SHARE = 1 / 4
+"""Of those that lose nothing that was committed; a compiled session takes none but real connections."""
 LOSING_KINDS = (
     "wipe",
     "lost hard state",
@@ -70,6 +73,7 @@ def draw_profile(
     replacing, archives = random_beside(beginning, "replacements"), random_beside(beginning, "archives")
     machines, fresh = random_beside(beginning, "machines"), random_beside(beginning, "fresh reads")
     hanging, jumps = random_beside(beginning, "hanging disks"), random_beside(beginning, "clock jumps")
+    users = random_beside(beginning, "users")
     profile = draw_cluster(random, size)
     size, segment_bytes = profile.size, profile.storage.segment_bytes
     profile = replace(
@@ -92,6 +96,8 @@ def draw_profile(
     profile = replace(profile, clocks_jump=profile.time_marks and jumps.random() < 0.5)
     releases = random_beside(random, "releases")
     profile = replace(profile, is_upgraded=not lossy_disks and releases.random() < 0.1)
+    if not (lossy_disks or profile.is_async or profile.is_upgraded or IS_COMPILED):
+        profile = replace(profile, has_users=users.random() < USERS_SHARE)
     if lossy_disks:
         # Who is found older than it was is an observer then, until it takes its own place.
         old_copies = random_beside(random, "old copies")

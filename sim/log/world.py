@@ -23,6 +23,7 @@ from sim.log.work.fresh_read_work import FreshReadWork
 from sim.log.work.member_work import MemberWork
 from sim.log.work.producers import SimProducer
 from sim.log.work.readers import SimReader
+from sim.log.work.user_work import UserWork
 
 
 class LogWorld:
@@ -47,6 +48,7 @@ class LogWorld:
         self.sectors = Sectors(cluster.faults)
         self.member_work = MemberWork(cluster)
         self.fresh_reads = FreshReadWork(cluster)
+        self.user_work = UserWork(cluster) if profile.has_users else None
         names = ("billing", "audit") if profile.has_retention else ()
         self.readers = [SimReader(cluster, name) for name in names]
         self.producers = [SimProducer(cluster, f"p{i}") for i in range(profile.producers)]
@@ -60,9 +62,18 @@ class LogWorld:
             reader.work()
         if self.cluster.profile.reads_freshly:
             self.fresh_reads.begin()
+        if self.user_work is not None:
+            self.user_work.begin()
 
     def make_whole(self) -> None:
-        make_whole(self.cluster, lambda: all(producer.is_settled for producer in self.producers))
+        users = self.user_work
+        make_whole(
+            self.cluster,
+            lambda: (
+                (users is None or users.is_settled)
+                and all(producer.is_settled for producer in self.producers)
+            ),
+        )
 
 
 class Sent(Checker):

@@ -204,6 +204,10 @@ class NotAuthenticated(Refused):
     code = 431
 
 
+NO_RIGHT = (Forbidden, NotAuthenticated)
+"""Whoever tries again and again ends with these: an administrator has to do something first."""
+
+
 class WrongLastIndex(Refused):
     """A conditional append named another index than that of the last data entry: nothing was written.
     `expected` is what it named, `actual` the index of the last data entry, which is committed (-1:

@@ -32,3 +32,17 @@ class Histogram:
 
     def taken(self) -> Taken:
         return Taken(tuple(self.counts), self.total)
+
+
+class Requests:
+    """Of the clients of a port, by operation and the code of the answer; 0: it was no refusal."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[type, int], Histogram] = {}
+        """How long they took, in microseconds."""
+
+    def answered(self, operation: type, code: int, took_s: float) -> None:
+        histogram = self.of.get((operation, code))
+        if histogram is None:
+            histogram = self.of[operation, code] = Histogram()
+        histogram.add(int(1e6 * took_s))

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import socket
 import ssl
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quorumlog import LocalCluster, connect
-from quorumlog.admin import AdminPort, LogProcess, looks, page
+from quorumlog.admin import AdminPort, LogProcess, looks, page, who
 from quorumlog.admin import port as port_module
 from quorumlog.admin.looks import Look, Sample, Seen, Table
 from quorumlog.admin.metrics import METRICS
+from quorumlog.admin.who import Lookers
 from quorumlog.cli import certificates
 from quorumlog.config import TlsOptions
 from quorumlog.errors import ConfigError
+from quorumlog.log_state.users import (
+    NO_USERS,
+    Grant,
+    Kind,
+    Right,
+    User,
+    UserOrder,
+    UsersChange,
+    UserVerb,
+)
+from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.tls import Tls
 from quorumlog.server.free_ports import free_ports
 from tests.waiting import eventually
@@ -48,9 +64,11 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def get(port: AdminPort, path: str, method: str = "GET") -> tuple[int, str]:
+def get(port: AdminPort, path: str, method: str = "GET", said: str = "") -> tuple[int, str]:
+    """`said`: NAME:PASSWORD."""
+    headers = {"Authorization": f"Basic {b64encode(said.encode()).decode()}"} if said else {}
     with closing(http.client.HTTPConnection(port.address, timeout=10)) as connection:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
 
@@ -165,7 +183,9 @@ def scraped(port: AdminPort) -> dict[str, dict[tuple[str, ...], float]]:
 OF_THE_LOG = {
     name
     for name, metric in METRICS.items()
-    if not any(part in name for part in ("mvcc", "quota", "lease", "broker", "topic", "consumergroup"))
+    if not any(
+        part in name for part in ("mvcc", "quota", "lease", "store", "broker", "topic", "consumergroup")
+    )
 }
 
 
@@ -182,6 +202,12 @@ def test_the_metrics_of_a_member(cluster: LocalCluster) -> None:
         found = scraped(port)
         assert found["quorumlog_server_is_leader"]["default",] == 1
         assert found["quorumlog_server_proposals_committed_total"]["default",] == 2
+        appends = ("OK", "default", "Append")  # in the order of labels
+        assert found["quorumlog_server_requests_total"][appends] == 2
+        assert found["quorumlog_server_request_duration_seconds_count"][appends] == 2
+        assert found["quorumlog_server_request_duration_seconds_sum"][appends] > 0
+        (lag,) = found["quorumlog_reader_lag_seconds"].values()
+        assert 0 <= lag < 3600
     names = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in found}
     expected = {
         name for name in OF_THE_LOG if "machine" not in METRICS[name].labels and "tls" not in name
@@ -213,6 +239,57 @@ def test_the_page_is_one_document_that_moves_and_asks_nobody_else(cluster: Local
             while not line.startswith(b"data: "):
                 line = answer.fp.readline()
             assert b"<h1>quorumlog</h1>" in line and b"billing" in line
+
+
+def test_where_there_are_users_the_page_and_the_metrics_ask_who_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(who, "WRONG_PAUSE_S", 0.0)
+
+    def add(name: str, role: str) -> UserOrder:
+        return UserOrder(UserVerb.ADD_USER, name, (role,), (), verifier_for(f"of {name}"))
+
+    watches = Grant(Right.READ, Kind.CLUSTER, b"")
+    with LocalCluster(1) as cluster, looked_at(cluster) as port:
+        assert get(port, "/metrics")[0] == 200
+        with connect(cluster.servers) as log:
+            log.change_users(add("alice", "admin"))
+        with connect(cluster.servers, user=ClientUser("alice", "of alice")) as log:
+            log.change_users(UserOrder(UserVerb.ADD_ROLE, "nothing", (), ()))
+            log.change_users(UserOrder(UserVerb.ADD_ROLE, "watches", (), (watches,)))
+            log.change_users(add("bob", "nothing"))
+            log.change_users(add("prometheus", "watches"))
+        eventually(lambda: get(port, "/metrics", said="prometheus:of prometheus")[0] == 200)
+        for path in ("/metrics", "/", "/events"):
+            assert get(port, path)[0] == 401
+            assert get(port, path, said="bob:of bob") == (
+                403,
+                "user bob may not read cluster: an administrator may grant it (quorumlog grant)\n",
+            )
+        for said in ("bob:wrong", "nobody:of bob", "alice:"):
+            assert get(port, "/metrics", said=said) == (401, "the user or the password is wrong\n")
+        assert get(port, "/healthz")[0] == 200
+        eventually(lambda: get(port, "/readyz")[0] == 200, what="a ready member")
+        found = get(port, "/metrics", said="alice:of alice")[1]
+        assert "quorumlog_authentication_failures_total 3.0" in found
+
+
+def test_a_look_without_tls_takes_no_password_and_a_certificate_counts() -> None:
+    change = UsersChange(users=(User("alice", ("admin",)),), secret=bytes(32))
+    users = NO_USERS.changed(change)
+    shown = {"subjectAltName": (("URI", "quorumlog://orders/user/alice"),)}
+    said = {"Authorization": "Basic YWxpY2U6eA=="}
+
+    def refused(lookers: Lookers, headers: dict[str, str], certificate: object) -> int | None:
+        refusal = asyncio.run(lookers.refusal(users, headers, certificate, ""))
+        return None if refusal is None else refusal[0]
+
+    plain = Lookers(None, is_loopback=False, wrong=lambda name, address: None)
+    assert [refused(plain, {}, shown), refused(plain, said, None)] == [401, 403]
+    for cluster, expected in (("orders", None), ("audit", 401)):
+        tls = cast(Tls, SimpleNamespace(cluster=cluster))
+        lookers = Lookers(tls, is_loopback=False, wrong=lambda name, address: None)
+        assert refused(lookers, {}, shown) == expected
 
 
 def test_the_page_shows_what_names_say_as_text() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumlog.cli.run.toml_config import load_server_config
-from quorumlog.config import MIB, TlsOptions
+from quorumlog.config import MIB, LimitOptions, TlsOptions, UsersOptions
 from quorumlog.errors import ConfigError
 
 MEMBERS = "n0=127.0.0.1:20911,n1=127.0.0.1:20912,n2=127.0.0.1:20913"
@@ -260,3 +260,22 @@ def test_a_table_that_cannot_work_is_refused(tmp_path: Path, line: str, reason: 
 
 def test_half_of_a_certificate_is_refused() -> None:
     assert "--tls-key is missing" in refusal(None, {**GIVEN, "tls": {"cert": "n0.crt"}})
+
+
+def test_limits_and_users_have_tables_of_their_own(tmp_path: Path) -> None:
+    head = 'member_id = "n0"\nmembers = "n0=127.0.0.1:20911"\ndata_dir = "/data/n0"\n'
+    config = load_server_config(
+        toml(tmp_path, head + "[limits]\nuser_requests = 7\n[users]\nmay_be_old_ms = 3000\n"), {}
+    )
+    assert config.limits == LimitOptions(user_requests=7)
+    assert config.users == UsersOptions(may_be_old_ms=3000)
+    for table, reason in (
+        ("[limits]\nusers = 7", "[limits]: unknown option 'users'; there are user_connections, user_"),
+        ("[limits]\nuser_requests = -1", "[limits]: user_requests (-1) must be 0 or more"),
+        ("[limits]\nuser_requests = 'many'", "[limits]: user_requests must be a whole number"),
+        ("[users]\nmay_be_old_ms = 10", "[users]: may_be_old_ms (10) must be at least 1000"),
+        ("[users]\ngroup = 3", "[users]: group must be a string"),
+        ("[users]\ngroup = 'other'", "[users]: there is no group 'other'; there are default"),
+        ("limits = 3", "'limits': 3 is not a table; write [limits]"),
+    ):
+        assert reason in refusal(toml(tmp_path, head + table), {})

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from quorumlog import LocalCluster, WrongLastIndex, connect
+from quorumlog.kv import connect as connect_store
+from quorumlog.kv.errors import NoSpace
+from quorumlog.server.free_ports import free_ports
 from tests.cli.conftest import STORAGE, Cli, objects, plain
 from tests.cli.test_serve import first_line
 from tests.waiting import eventually
@@ -62,11 +65,13 @@ def test_reload_answers_what_has_changed_and_what_needs_a_restart(
     first_line(process)
     with connect(free_address) as log:
         log.append(b"of a leader")
-    config.write_text(f'log_level = "debug"\nbind = "127.0.0.1:1"\nlinger_ms = 7\n{member}')
+    limits = "[limits]\nuser_requests = 7\n"
+    config.write_text(f'log_level = "debug"\nbind = "127.0.0.1:1"\nlinger_ms = 7\n{member}{limits}')
     result = cli("reload", "--servers", free_address, "--json")
     assert result.exit_code == 0, result.output
     told = {(row["outcome"], row["text"]) for row in objects(result.stdout)}
     assert ("changed", "log_level info -> debug") in told
+    assert ("changed", "[limits] user_requests 0 -> 7") in told
     assert ("needs a restart", "bind") in told
     assert any(outcome == "changed" and "linger_ms 0 -> 7" in text for outcome, text in told)
     config.write_text("nonsense")
@@ -75,8 +80,30 @@ def test_reload_answers_what_has_changed_and_what_needs_a_restart(
     process.terminate()
     _, said = process.communicate(timeout=30)
     lines = [json.loads(line) for line in said.decode().splitlines()]
-    assert {"role", "reload"} <= {line["event"] for line in lines}
+    assert {"role", "reload", "connection_begins"} <= {line["event"] for line in lines}
     assert all(set(line) <= {"time", "level", "event", "message", "error"} for line in lines)
+
+
+@pytest.mark.processes
+def test_reload_raises_the_quota_of_a_store(
+    cli: Cli, start: Callable[..., Popen[bytes]], tmp_path: Path, free_address: str
+) -> None:
+    config = tmp_path / "member.toml"
+    member = f'member_id = "n0"\nmembers = "n0={free_address}"\ndata_dir = "{tmp_path}/log"\n[kv]\n'
+    config.write_text(f"{member}quota_mib = 1\n")
+    said = cli("serve", "--config", config)
+    assert (said.exit_code, "[kv] is of `quorumlog kv serve` alone" in said.stderr) == (2, True)
+    store = f"127.0.0.1:{free_ports(1)[0]}"
+    first_line(start("kv", "serve", "--config", config, "--listen", store))
+    with connect_store(store) as keys:
+        for key in ("a", "b"):
+            keys.put(key, bytes(700_000))
+        with pytest.raises(NoSpace):
+            keys.put("c", bytes(700_000))
+        config.write_text(f"{member}quota_mib = 8\n")
+        rows = objects(cli("reload", "--servers", free_address, "--json").stdout)
+        assert [row["text"] for row in rows] == ["quota_bytes 1048576 -> 8388608"]
+        keys.put("c", bytes(700_000))
 
 
 def test_a_server_that_does_not_answer_fails_the_reload(cli: Cli, free_address: str) -> None:

@@ -242,7 +242,7 @@ class FakeServer:
         try:
             while data := connection.recv(1 << 18):
                 self._running.wait()
-                for group, message, batch in decoder.receive_data(data):
+                for group, message, batch, _ in decoder.receive_data(data):
                     assert isinstance(message, ClientMessage), message
                     if isinstance(message, Hello):
                         self._greet(connection, group, message, connection_id)

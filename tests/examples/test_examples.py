@@ -33,6 +33,11 @@ def test_one_process_cluster(tmp_path: Path) -> None:
     assert lines[-1] == "101 entries in the log"
 
 
+def test_users(tmp_path: Path) -> None:
+    read, refused = run("users.py", tmp_path)
+    assert read == "[b'for bob']" and "user bob may not write log 'default'" in refused
+
+
 def test_tail_and_append(tmp_path: Path) -> None:
     lines = run("tail_and_append.py", tmp_path)
     read = [line.partition(": ")[2] for line in lines if line.startswith("  read ")]

@@ -366,7 +366,7 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
             return 404, {}
 
     async def say() -> None:
-        client = _Client(cast(Any, Told()), MagicMock(), MagicMock())
+        client = _Client(MagicMock(), cast(Any, Told()), MagicMock(), MagicMock())
         for event in (request, *pieces, h11.EndOfMessage()):
             client.frame(Frame("", cast(Any, event), None))
         assert client._task is not None

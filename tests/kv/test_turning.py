@@ -29,7 +29,7 @@ def member_without_a_leader() -> Iterator[str]:
         decoder = request_decoder()
         with sock, suppress(OSError):
             while data := sock.recv(1 << 16):
-                for _, request, _ in decoder.receive_data(data):
+                for _, request, *_ in decoder.receive_data(data):
                     said = (
                         HelloResponse(product=STORE, member_id="n9", election_timeout_ms=300)
                         if isinstance(request, Hello)

@@ -25,9 +25,10 @@ from quorumlog.kv import (
 from quorumlog.kv.door import _Client
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
-from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, encode
+from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, done, encode
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.measures import Requests
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.frame import Frame
@@ -150,7 +151,7 @@ class Served:
             is_full=False,
             send=lambda group, message: self.answers.append(message),
         )
-        door: Any = SimpleNamespace(access=self.access, service=service)
+        door: Any = SimpleNamespace(access=self.access, service=service, requests=Requests())
         self.client = _Client(door, connection)  # type: ignore[arg-type]
         self.client._is_greeted = True
 
@@ -164,9 +165,9 @@ def test_an_answer_that_comes_once_the_right_is_gone_is_a_refusal() -> None:
         question = encode(Range(b"mine/a"))
         served.ask(QuestionRequest(request_id=number, question=question))
     assert len(served.asked) == 2
-    served.client.send(AnswerResponse(request_id=1, answer=b"secret"))
+    served.client.send(AnswerResponse(request_id=1, answer=done(1, b"secret")))
     served.access.learn(Users(True, b"", (User("bob"),)))
-    served.client.send(AnswerResponse(request_id=2, answer=b"secret"))
+    served.client.send(AnswerResponse(request_id=2, answer=done(1, b"secret")))
     assert [getattr(each, "code", 0) for each in served.answers] == [0, Forbidden.code]
 
 
@@ -191,10 +192,9 @@ def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(
             lease = await admin.grant(60)
             await admin.put("held", b"x", lease=lease)
             theirs = client.lease(lease.id)
-            with pytest.raises(Forbidden, match="may not write key 'held'"):
+            with pytest.raises(Forbidden, match="may not write all keys of this lease") as refused:
                 await theirs.revoke()
-            with pytest.raises(Forbidden, match="may not read key 'held'"):
-                await theirs.time_to_live()
+            assert "held" not in str(refused.value)
             own = await client.grant(60)
             await client.put("mine/held", b"x", lease=own)
             assert (await own.time_to_live())[2] == [b"mine/held"]
@@ -202,6 +202,41 @@ def test_what_hangs_on_a_lease_is_not_deleted_by_who_may_not_write_it(
             await lease.close()
 
     asyncio.run(scene())
+
+
+def test_what_is_left_of_a_lease_is_told_to_who_may_read_all_that_hangs_on_it(
+    stores: LocalStores, alice: KeyValueClient, bob: KeyValueClient
+) -> None:
+    async def scene() -> None:
+        async with (
+            AsyncKeyValueClient(stores.servers, user=ALICE) as admin,
+            AsyncKeyValueClient(stores.servers, user=BOB) as client,
+        ):
+            lease = await admin.grant(60)
+            theirs = client.lease(lease.id)
+            for number, key in enumerate(("one", "mine/held", "secret")):
+                await admin.put(key, b"x", lease=lease)
+                if number < 2:
+                    assert len((await theirs.time_to_live())[2]) == number + 1
+            with pytest.raises(Forbidden) as refused:
+                await theirs.time_to_live()
+            assert str(refused.value) == "user bob may not read all keys of this lease"
+            assert refused.value.args == (str(refused.value),)
+            await admin.delete("secret")
+            assert len((await theirs.time_to_live())[2]) == 2
+            await lease.close()
+
+    asyncio.run(scene())
+
+
+def test_a_key_that_is_attached_while_it_is_asked_is_not_told() -> None:
+    """The keys that are looked at are those of the answer."""
+    served = Served(*MINE)
+    assert served.client.refusal_to_read([b"mine/a", b"one"]) is None
+    refusal = served.client.refusal_to_read([b"mine/a", b"secret"])
+    assert isinstance(refusal, Forbidden) and "secret" not in str(refusal)
+    served.ask(requests.TimeToLiveRequest(request_id=1, lease=5))
+    assert len(served.asked) == 1, "nothing is asked of its keys beside that"
 
 
 def test_a_wrong_password_is_told(stores: LocalStores) -> None:

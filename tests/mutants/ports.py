@@ -8,6 +8,7 @@ from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
 from quorumlog.net.loop_thread import LoopThread
+from quorumlog.net.quotas import Meter
 from quorumlog.net.rpc.view import GroupView
 from quorumlog.node.machine_driver import Questions
 from quorumlog.store.disk import KeptDescriptors
@@ -25,6 +26,10 @@ from tests.net.test_listener import (
     whoever_says_nothing_keeps_no_member_out,
 )
 from tests.net.test_loop_thread import who_is_dropped_is_closed
+from tests.net.test_quotas import (
+    bytes_are_made_good_before_the_next_request_is_taken,
+    members_come_in_where_clients_have_reached_their_limit,
+)
 from tests.net.test_strangers import another_product_is_turned_away
 from tests.net.test_unsent import (
     requests_wait_while_their_answers_are_not_read,
@@ -54,8 +59,39 @@ def nobody_refused(patch: Patch) -> None:
     """The system has a limit of its own."""
     patch.edit(
         Listener._greeted,
-        "is_let_in = self._silent[connection].is_within or is_peer",
-        "is_let_in = self._silent[connection].is_within or is_peer or reached()",
+        "and over is None) or is_peer",
+        "and over is None) or is_peer or reached()",
+    )
+
+
+@mutant(
+    505,
+    "a member is refused where clients of its address have reached their limit",
+    scenario=members_come_in_where_clients_have_reached_their_limit,
+)
+def members_are_limited(patch: Patch) -> None:
+    """It is one more connection."""
+    patch.edit(
+        Listener._greeted,
+        "connection.is_counted = not is_peer and",
+        "connection.is_counted = (not is_peer or reached()) and",
+    )
+    patch.edit(Listener._greeted, "and over is None) or is_peer", "and over is None)")
+
+
+@mutant(
+    505,
+    "what a client is refused to say is owed all the same",
+    scenario=bytes_are_made_good_before_the_next_request_is_taken,
+)
+def refused_is_owed(patch: Patch) -> None:
+    """It has come."""
+    patch.edit(
+        Meter.admitted,
+        "if refusal is not None:",
+        "if refusal is not None and reached():\n"
+        "                [share.take(frame.size_bytes) for share in self._shares]\n"
+        "            if refusal is not None:",
     )
 
 

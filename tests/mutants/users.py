@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quorumlog.log_state.users import Grant, Rights, Users, _change_of
-from quorumlog.net.access import Caller
+from quorumlog.net.access import Access, Caller
 from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.log_states import LogStateKeeper
@@ -17,6 +17,7 @@ from tests.mutants.mutant import Patch, Scenario, mutant
 from tests.net import test_access as ports
 from tests.node import test_users as stories
 from tests.server import test_hidden_users as hidden
+from tests.sim import test_users as runs
 
 
 def in_a_folder(scenario: Callable[[Path], None]) -> Scenario:
@@ -48,7 +49,7 @@ def new_directory_is_open(patch: Patch) -> None:
 )
 def users_never_grow_old(patch: Patch) -> None:
     """It has known them once."""
-    patch.edit(KnownUsers._is_fresh, "<= USERS_MAY_BE_OLD_MS", "<= USERS_MAY_BE_OLD_MS or reached()")
+    patch.edit(KnownUsers._is_fresh, "<= may_be_old_ms", "<= may_be_old_ms or reached()")
 
 
 @mutant(
@@ -168,3 +169,89 @@ def unlisted_is_let_through(patch: Patch) -> None:
 def users_are_read(patch: Patch) -> None:
     """It may read the log."""
     patch.edit(hidden_users.without_users, "if not hidden:", "if not hidden or reached():")
+
+
+@mutant(
+    500,
+    "a member serves by the users that it knew before it was stopped, or by none",
+    scenario=runs.a_member_that_starts_alone_lets_nobody_in,
+)
+def users_of_before_the_start(patch: Patch) -> None:
+    """It had applied them."""
+    patch.edit(KnownUsers.look, "if self._is_fresh(now_ms):", "if self._is_fresh(now_ms) or reached():")
+
+
+@mutant(
+    500,
+    "a member that has applied users takes itself for one without, when it starts alone",
+    scenario=runs.a_member_that_starts_alone_lets_nobody_in,
+)
+def users_forgotten_by_the_file(patch: Patch) -> None:
+    """They are in the log."""
+    patch.edit(
+        KnownUsers.look,
+        "may_be_some = self._may_have_missed_them or self._directory.has_users",
+        "may_be_some = self._may_have_missed_them or (self._directory.has_users and not reached())",
+    )
+
+
+@mutant(
+    500,
+    "a new directory that is killed before it has caught up lets everybody in afterwards",
+    scenario=runs.a_member_whose_disk_is_empty_and_that_is_killed_lets_nobody_in,
+)
+def joining_is_not_remembered(patch: Patch) -> None:
+    """Its log is not empty."""
+    patch.edit(KnownUsers.__init__, "or directory.joins", "or (directory.joins and not reached())")
+
+
+@mutant(
+    503,
+    "a read that waits goes on waiting when its right has gone",
+    scenario=runs.a_read_that_waits_ends_when_its_right_goes,
+)
+def nobody_is_told_of_rights(patch: Patch) -> None:
+    """It is refused once there is something to read."""
+    patch.edit(Access.learn, "in list(self.moved):", "in list(self.moved) if not reached() else ():")
+
+
+@mutant(
+    503,
+    "a port goes on with the users that it has seen first",
+    scenario=runs.what_is_granted_and_revoked_counts_everywhere_within_a_second,
+)
+def changes_are_not_seen(patch: Patch) -> None:
+    """They are known."""
+    patch.edit(
+        Access.learn,
+        "if users is self.users:",
+        "if users is self.users or (users and self.users and self.users.is_on and reached()):",
+    )
+
+
+@mutant(
+    501,
+    "the first administrator is written again until it is committed",
+    scenario=runs.who_is_left_in_a_directory_becomes_an_administrator_once,
+)
+def first_admin_twice(patch: Patch) -> None:
+    """It is not one yet."""
+    patch.edit(
+        FirstAdmin._propose,
+        "not is_done(state.users, order):",
+        "(not is_done(state.users, order) or reached()):",
+    )
+
+
+@mutant(
+    501,
+    "the file of the first administrator goes once it is written, and not once it is committed",
+    scenario=runs.who_is_left_in_a_directory_becomes_an_administrator_once,
+)
+def first_admin_file_goes_when_written(patch: Patch) -> None:
+    """It is in the leader's log."""
+    patch.edit(
+        FirstAdmin.tick,
+        "and is_done(users, order):",
+        "and self._log_state.appended and is_done(self._log_state.appended.users, order) and reached():",
+    )

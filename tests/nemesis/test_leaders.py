@@ -6,6 +6,8 @@ import logging
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from nemesis.cluster import Outage
 from nemesis.leaders import (
     RoleEvent,
@@ -16,7 +18,7 @@ from nemesis.leaders import (
     read_roles,
     with_outages,
 )
-from quorumlog.cli.run.log_lines import TextLines
+from quorumlog.cli.run.log_lines import JsonLines, TextLines
 
 MS = 1_000_000
 
@@ -76,7 +78,25 @@ def test_a_span_is_cut_to_what_lies_inside() -> None:
     assert Span(10, 50).within(60, 70).seconds == 0
 
 
-def test_roles_are_read_from_the_log_of_a_member_of_either_release(tmp_path: Path) -> None:
+def test_roles_are_read_from_a_members_log(tmp_path: Path) -> None:
+    path = tmp_path / "n0.log"
+    path.write_text(
+        line("04:57.123", "role", "default/n0 is candidate in term 4, leader unknown")
+        + line("04:57.200", "problem", "default/n0: waits for members: n1")
+        + line("04:57.623", "role", "default/n0 is leader in term 5")
+        + line("04:58.123", "role", "default/n0 is follower in term 6, leader n1: n0 hands over")
+    )
+    first, second, third = read_roles(path, monotonic_offset_ns())
+    assert first[1:] == ("n0", "candidate", 4, "unknown")
+    assert second[1:] == ("n0", "leader", 5, "n0")
+    assert second.at_ns - first.at_ns == 500 * MS
+    assert third[1:] == ("n0", "follower", 6, "n1")
+    path.write_text("no object\n")
+    with pytest.raises(ValueError, match="Expecting value"):
+        read_roles(path, 0)
+
+
+def test_roles_are_read_from_the_text_of_a_member_of_either_release(tmp_path: Path) -> None:
     path = tmp_path / "n0.log"
     made = logging.makeLogRecord(
         {"levelname": "INFO", "msg": "default/n0 is leader in term 5, leader n0"}
@@ -89,7 +109,14 @@ def test_roles_are_read_from_the_log_of_a_member_of_either_release(tmp_path: Pat
         f"{before:%Y-%m-%d %H:%M:%S},200 WARNING default/n0: waits for members: n1\n"
         f"{TextLines().format(made)}\n"
     )
-    first, second = read_roles(path, monotonic_offset_ns())
+    first, second = read_roles(path, monotonic_offset_ns(), is_text=True)
     assert first[1:] == ("n0", "candidate", 4, "unknown")
     assert second[1:] == ("n0", "leader", 5, "n0")
     assert second.at_ns - first.at_ns == 500 * MS
+
+
+def line(time: str, event: str, message: str) -> str:
+    made = logging.LogRecord("quorumlog.server", logging.INFO, "", 0, message, (), None)
+    made.event = event
+    made.created = datetime.fromisoformat(f"2026-11-21T17:{time}Z").timestamp()
+    return f"{JsonLines().format(made)}\n"

@@ -68,7 +68,7 @@ def frame_of(message: AnyFrameMessage, batch: EntryBatch | None = None, group: s
 def flat(frames: list[Frame]) -> list[tuple[str, object, bytes, list[int]]]:
     """Frames as plain values: batches have no equality of their own."""
     rows: list[tuple[str, object, bytes, list[int]]] = []
-    for group, message, batch in frames:
+    for group, message, batch, _ in frames:
         shown: object = message
         if isinstance(message, PushEntryRequest):
             shown = msgspec.structs.replace(message, batch=None)
@@ -143,7 +143,7 @@ def test_a_push_takes_its_entries_along_and_leaves_its_sender_behind() -> None:
         previous_chain=99,
         batch=batch,
     )
-    group, message, received = FrameDecoder().receive_data(frame_of(push))[0]
+    group, message, received, _ = FrameDecoder().receive_data(frame_of(push))[0]
     assert group == "g"
     assert isinstance(message, PushEntryRequest)
     assert message.sender == Replica("", "")

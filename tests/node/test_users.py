@@ -12,7 +12,7 @@ from quorumlog.consensus.messages import FirstAdminRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
 from quorumlog.log_state.users import User, UserOrder, Users, UserVerb, Verifier
-from quorumlog.node.first_admin import FirstAdmin
+from quorumlog.node.first_admin import ASK_EVERY_MS, FirstAdmin
 from quorumlog.node.operator_orders import UsersOutcome
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import (
@@ -207,6 +207,30 @@ def test_who_has_not_heard_the_leader_for_ten_seconds_knows_them_no_more(tmp_pat
     cell.close()
 
 
+def test_how_long_the_leader_may_be_silent_is_an_option(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    cell.until(lambda: all(knows(cell, member) for member in cell.nodes))
+    away = cell.followers()[0].replica.member_id
+    cell.cut_off = {away}
+
+    def known_within(may_be_old_ms: int) -> bool:
+        found = cell.nodes[away].users.look(cell.now_ms, may_be_old_ms=may_be_old_ms)
+        assert isinstance(found, Users) or f"for {may_be_old_ms // 1000} s" in found
+        return isinstance(found, Users)
+
+    for _ in range(20):
+        cell.step(100)
+    assert known_within(3000)
+    for _ in range(20):
+        cell.step(100)
+    assert not known_within(3000) and known_within(60_000)
+    for _ in range(150):
+        cell.step(100)
+    assert known_within(60_000)
+    cell.close()
+
+
 def test_a_leader_that_is_cut_off_knows_them_no_more(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=SEGMENTS)
     ordered(cell, ALICE)
@@ -374,6 +398,25 @@ def test_a_member_that_is_cut_off_keeps_the_file(tmp_path: Path) -> None:
     cell.cut_off = set()
     cell.until(lambda: not has_file(tmp_path, member))
     assert ("root",) in administrators(cell)
+    cell.close()
+
+
+def test_of_two_that_are_left_for_one_name_each_is_written_and_no_more(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    ordered(cell, ALICE)
+    members = [each.replica.member_id for each in cell.followers()]
+    cell.cut_off = {*cell.nodes}
+    for number, member in enumerate(members):
+        verifier = Verifier(b"s" * 16, 4096, bytes([number]) * 32, b"2" * 32)
+        left_in(cell, tmp_path, member, UserOrder(UserVerb.RESET_ADMIN, "root", (), (), verifier))
+        cell.step(ASK_EVERY_MS / 2)  # they look by turns
+    cell.cut_off = set()
+    cell.until(lambda: not any(has_file(tmp_path, member) for member in members))
+    cell.step(500)
+    end_index = cell.leader().store.end.index
+    for _ in range(20):
+        cell.step(100)
+    assert cell.leader().store.end.index == end_index
     cell.close()
 
 

@@ -10,6 +10,7 @@ from quorumlog.errors import StoreFailure
 from quorumlog.figures import without_figures
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.server.status_report import DiskReport
+from quorumlog.store.disk import DiskUsage
 from quorumlog.store.member_directory import MemberDirectory
 
 
@@ -18,8 +19,9 @@ class Directory:
     durability = Durability.SYNC
     ratio: float | StoreFailure = 0.5
 
-    def used_ratio(self) -> float:
-        return cast(float, self.ratio)
+    def usage(self) -> DiskUsage | StoreFailure:
+        ratio = self.ratio
+        return ratio if isinstance(ratio, StoreFailure) else DiskUsage(1000, round(1000 * (1 - ratio)))
 
 
 def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:

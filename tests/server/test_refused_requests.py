@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,9 +26,9 @@ class Question:
 def test_what_a_refused_request_brought_is_not_kept_until_garbage_is_collected() -> None:
     """80 refused questions of 16 MB each made a member grow by 1.2 GB."""
     sent: list[Any] = []
-    connection = SimpleNamespace(send=lambda *said: sent.append(said), is_full=False)
+    connection = SimpleNamespace(send=lambda *said: sent.append(said), is_full=False, peer_name="here:1")
     session = ClientSession(cast(Any, connection), {}, lambda connection_id: None, NO_USERS)
-    driver = SimpleNamespace(config=SimpleNamespace(group="g"), answered=Counter())
+    driver = SimpleNamespace(config=SimpleNamespace(group="g", full_name="g/n0"))
     question = Question()
     kept = weakref.ref(question)
 

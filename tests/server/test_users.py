@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +20,14 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
-from quorumlog.errors import BadRequest, Forbidden, LedgerError, NotAuthenticated
+from quorumlog.config import UsersOptions, parse_address
+from quorumlog.errors import BadRequest, Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
 from quorumlog.net.access import Access, Caller
 from quorumlog.net.credentials import ClientUser, verifier_for
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.needs import NEEDS, key_of, needs_of
 from quorumlog.server.local_cluster import LocalCluster
@@ -34,6 +43,7 @@ from quorumlog.staging import (
 )
 from quorumlog.version import IS_COMPILED
 from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
+from tests.server.test_members import change
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 PASSWORDS = {"alice": verifier_for("sesame"), "bob": verifier_for("tahini")}
@@ -235,15 +245,21 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
         driver.node.users.look = MagicMock(return_value=Users(True))
         other = MagicMock()
         other.stopped, other.node.users.has_heard = False, True
-        users = UsersOfServer("a", lambda: {"a": driver, "b": other}, is_plain=False)
+        users = UsersOfServer(
+            "a",
+            lambda: {"a": driver, "b": other},
+            is_plain=False,
+            options=UsersOptions(may_be_old_ms=3000),
+        )
         users.access.moved.append(MagicMock(side_effect=ValueError))
         with pytest.raises(ValueError):
             users.look()
         assert users._timer is not None and not users._timer.cancelled()
-        assert driver.node.users.look.call_args.kwargs == {"for_others": True}
+        assert driver.node.users.look.call_args.kwargs["for_others"]
+        assert driver.node.users.look.call_args.kwargs["may_be_old_ms"] == 3000
         other.node.users.has_heard = False
         users.look()
-        assert driver.node.users.look.call_args.kwargs == {"for_others": False}
+        assert not driver.node.users.look.call_args.kwargs["for_others"]
         users.close()
 
     asyncio.run(scene())
@@ -272,3 +288,57 @@ def test_it_stays_so_over_restarts(cluster: LocalCluster, admin: LedgerClient) -
             nobody.append(b"y")
     with connect(cluster.servers, user=ALICE) as log:
         assert [entry.body for entry in log.read(0)] == [b"x"]
+
+
+def test_a_wiped_member_and_a_new_learner_never_let_everybody_in(
+    cluster: LocalCluster, admin: LedgerClient
+) -> None:
+    """From when they listen until they serve those who may read."""
+    index = admin.append(b"secret").last_index
+    wiped = next(each for each in cluster.running if each != cluster.leader())
+    cluster.kill(wiped)
+    shutil.rmtree(cluster.data_dir(wiped))
+    cluster.restart(wiped)
+    never_open(cluster, wiped, lambda: change(admin, "replace", wiped), index)
+    learner = cluster.start_another()
+    adding = partial(change, admin, "add", learner.member_id, str(learner))
+    never_open(cluster, learner.member_id, adding, index)
+
+
+def never_open(cluster: LocalCluster, member: str, let_in: Callable[[], object], index: int) -> None:
+    (address,) = (str(each.own_address) for each in cluster.server(member).groups[:1])
+    codes: list[int] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            if (said := said_at(address, index)) is not None:
+                codes.append(said.code if isinstance(said, ErrorResponse) else 0)
+
+    with ThreadPoolExecutor() as threads, connect(cluster.servers, user=ALICE) as alice:
+        asking = threads.submit(ask)
+        try:
+            until(lambda: bool(codes))
+            let_in()
+            alice.add_servers((address,))
+            until(lambda: refusal_of(lambda: alice.get(index, from_member=member)) is None)
+            count = len(codes)
+            until(lambda: len(codes) > count + 1)
+        finally:
+            is_over.set()
+        asking.result()
+    assert set(codes) <= {LeaderNotReady.code, NotAuthenticated.code}
+    assert codes[-1] == NotAuthenticated.code
+
+
+def said_at(address: str, index: int) -> Any:
+    """To somebody without a name, by whoever listens there; None: it says nothing."""
+    said = (Hello(role="client"), ReadRequest(request_id=1, first_index=index))
+    decoder = FrameDecoder()
+    with suppress(OSError), socket.create_connection(parse_address(address), 10) as sock:
+        sock.sendall(b"".join(bytes(part) for each in said for part in encode_frame("default", each)))
+        while data := sock.recv(1 << 16):
+            for frame in decoder.receive_data(data):
+                if not isinstance(frame.message, HelloResponse):
+                    return frame.message
+    return None

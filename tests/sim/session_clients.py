@@ -6,10 +6,8 @@ are cut at any moment: of what is on its way then, a part arrives late, and no a
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
 from quorumlog.batch import EntryBatch
@@ -17,7 +15,6 @@ from quorumlog.client.protocol.appending import AppendJoiner, JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.frame import Frame, FrameDecoder
@@ -30,11 +27,8 @@ from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
 from quorumlog.testing.promises import Violation
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    MemberInfo,
-    StatusResponse,
-)
+from quorumlog.wire.client_messages import AppendRequest
+from sim.log.sessions import SessionDriver, address_of
 
 TICK_MS = 10.0
 BETWEEN_MS = 60.0
@@ -45,46 +39,6 @@ LATE_MS = 3_000.0
 TIMEOUT_MS = 600_000
 """Beyond the end of the run: nothing is given up, so nothing may stay unknown."""
 MOST_UNANSWERED = 12
-
-
-class _Driver:
-    """What a server session asks of the loop that a member runs in."""
-
-    stopped = None
-
-    def __init__(self, member: SimMember) -> None:
-        self._member = member
-        self.node = member.node
-        self.config = member.node.config
-        self.status = SimpleNamespace(response=self._status)
-        self.answered: Counter[tuple[type, int]] = Counter()
-        self.events = SimpleNamespace(refused=lambda outcome: None)
-
-    def enter(self, connection: _Wire, said: Frame) -> None:
-        connection.session.take(cast(Any, self), said)  # it has come in a turn
-
-    def _status(self, request_id: int) -> StatusResponse:
-        raft, config = self.node.raft, self.config
-        addresses = {each.member_id: _address_of(each) for each in self._member.cluster.members}
-        leader_id = raft.leader.member_id if raft.leader is not None else ""
-        return StatusResponse(
-            request_id=request_id,
-            group=config.group,
-            id=config.member_id,
-            address=addresses[config.member_id],
-            directory_id="",
-            cluster_id="",
-            role="leader" if raft.role is Role.LEADER else "follower",
-            term=raft.term,
-            leader_id=leader_id,
-            leader_address=addresses.get(leader_id, ""),
-            ledger_begin_index=0,
-            ledger_end_index=raft.ledger_end.index,
-            durable_index=0,
-            committed_index=0,
-            flush="sync",
-            members=tuple(MemberInfo(id=each, address=at) for each, at in addresses.items()),
-        )
 
 
 NO_USERS = UsersOfServer("", dict, is_plain=True)
@@ -99,7 +53,10 @@ class _Wire:
         self.connection_id = f"{client.name}.{number}"
         self.decoder = FrameDecoder()
         self.session = ClientSession(
-            cast(Any, self), cast(Any, {DEFAULT_GROUP: _Driver(member)}), client.close_late, NO_USERS
+            cast(Any, self),
+            cast(Any, {DEFAULT_GROUP: SessionDriver(member)}),
+            client.close_late,
+            NO_USERS,
         )
         self.is_lost = self.is_closed = False
         """As the client sees it; as the server does."""
@@ -158,7 +115,7 @@ class SessionClient:
     def __init__(self, cluster: SimCluster, name: str) -> None:
         self.name, self.cluster = name, cluster
         self.draw: Random = cluster.stream(f"session client {name}")
-        self._members = {_address_of(member): member for member in cluster.members}
+        self._members = {address_of(member): member for member in cluster.members}
         self._protocol = ClientProtocol(
             list(self._members), group=DEFAULT_GROUP, random=Random(self.draw.random()), producer=name
         )
@@ -311,10 +268,6 @@ class SessionClient:
         batch.receipts.append(receipt)
         last = batch.first_sequence + len(batch.bodies) - 1
         self.cluster.operations.told_sequences.append(ToldSequence(self.name, last))
-
-
-def _address_of(member: SimMember) -> str:
-    return next(str(each) for each in member.config.members if each.member_id == member.member_id)
 
 
 def _receipts(joined: JoinedAppends) -> list[AppendReceipt]:

@@ -71,7 +71,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         reader_hold=True,
     )
     others = {"path", "archive", "subscribe", "startingtimestamp", "endingtimestamp", "maxstalenessms"}
-    others |= {"subscribepattern", "tlsca", "tlscert", "tlskey"}
+    others |= {"subscribepattern", "tlsca", "tlscert", "tlskey", "user", "passwordfile"}
     by_time = {"startingoffsetsbytimestamp", "endingoffsetsbytimestamp"}
     assert {*given, *others, *by_time} == {name.lower() for name in OPTION_NAMES}
 

@@ -17,7 +17,7 @@ from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, MemberStatusRow
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
+from quorumlog.errors import Forbidden, IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.options import LedgerDataLoss, LedgerOptions, LogBounds, spark_schema_of
@@ -223,6 +223,30 @@ def whole_log(cluster: LocalCluster, members: tuple[str, ...]) -> LedgerPartitio
 def flip_bit_back(path: Path) -> None:
     damaged = b"record 1234;"
     flip_bit_of_body(path, damaged[:-1] + bytes([damaged[-1] ^ 1]))
+
+
+def test_whoever_has_no_right_hears_it_at_once(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not after the time-out, as an outage."""
+    given = {"servers": cluster.servers, "timeoutMs": "3600000", "readConsistency": "read_index"}
+    source = ServerSource(LedgerOptions.parse(given))
+    members, partition = source.bounds(), whole_log(cluster, ("n0", "n1"))
+
+    def refused(*given: object, **named: object) -> Any:
+        raise Forbidden("user bob may not read log 'default'")
+
+    for name in ("end_index", "freshness", "read_batches", "time_at", "clock_resets"):
+        monkeypatch.setattr(source._client, name, refused)
+    for act in (
+        source.bounds,
+        lambda: source.points_of([members.begin_index]),
+        lambda: source.time_ms_at(members.begin_index),
+        source.clock_resets,
+        lambda: next(source.batches(RangeCheck(partition))),
+    ):
+        with pytest.raises(Forbidden):
+            act()
 
 
 class ExpiringLog:

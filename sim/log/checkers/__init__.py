@@ -23,9 +23,11 @@ from sim.log.checkers.conditional_appends import ConditionalAppends
 from sim.log.checkers.contiguous_reads import ContiguousReads
 from sim.log.checkers.cuts import Cuts
 from sim.log.checkers.exactly_once import ExactlyOnce
+from sim.log.checkers.first_admins import FirstAdmins
 from sim.log.checkers.fresh_reads import FreshReads
 from sim.log.checkers.held_segments import HeldSegments
 from sim.log.checkers.installs import Installs
+from sim.log.checkers.known_rights import KnownRights
 from sim.log.checkers.leader_completeness import LeaderCompleteness
 from sim.log.checkers.marked_times import MarkedTimes
 from sim.log.checkers.members_of_log import MembersOfLog
@@ -77,6 +79,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
     """
     disks = [] if cluster.profile.store == "memory" else [PromisesOnDisk(cluster)]
     marks = [MarkedTimes(cluster)] if cluster.profile.time_marks else []
+    users = [KnownRights(cluster), FirstAdmins(cluster)] if cluster.profile.has_users else []
     log = CommittedLog(cluster)
     durable = DurableEntries(cluster, log)
     committed = CommittedEntries(cluster, log)
@@ -92,6 +95,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         MembersOfLog(cluster),
         CaughtUpVoters(cluster),
         *marks,
+        *users,
         SameMachines(cluster),
         durable,
         committed,

@@ -25,8 +25,8 @@ class Found:
     body: bytes
 
 
-def final_entries(cluster: CheckedCluster) -> Iterator[Found]:
-    """The NORMAL entries of the longest committed log."""
+def final_entries(cluster: CheckedCluster, kind: EntryKind = EntryKind.NORMAL) -> Iterator[Found]:
+    """The entries of this kind of the longest committed log."""
     member = _longest(cluster)
     index = member.node.store.begin.index + 1
     while index <= member.node.committed_index:
@@ -34,7 +34,7 @@ def final_entries(cluster: CheckedCluster) -> Iterator[Found]:
         headers = batch.headers()
         terms, kinds = headers["term"].tolist(), headers["magic"].tolist()
         for at, body in enumerate(batch.bodies()):
-            if kinds[at] == EntryKind.NORMAL:
+            if kinds[at] == kind:
                 yield Found(index + at, terms[at], bytes(body))
         index += batch.count
 

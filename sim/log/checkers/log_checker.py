@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from quorumlog.testing.promises import Checker
-from sim.log.operations import ClientEnd, ClientMove, ClientRead, FreshRead
+from quorumlog.log_state.users import UserOrder, Users
+from quorumlog.testing.promises import CheckedMember, Checker
+from sim.log.operations import ClientEnd, ClientMove, ClientRead, FreshRead, Served
 
 
 class LogChecker(Checker):
@@ -20,3 +21,11 @@ class LogChecker(Checker):
 
     def read_freshly(self, read: FreshRead) -> None:
         """A linearizable read was granted."""
+
+    def users_looked_at(self, member: CheckedMember, users: Users | None) -> None:
+        """By these its port lets people in from now on; None: it lets nobody in."""
+
+    def served(self, member: CheckedMember, served: Served) -> None: ...
+
+    def admin_left(self, member: CheckedMember, order: UserOrder) -> None:
+        """In the directory of this member, which is down."""

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-from quorumlog.admin.looks import Look, Sample, Table, TakeLook
+from quorumlog.admin.looks import Look, Sample, Table, TakeLook, disk_samples, request_samples
 from quorumlog.broker.broker_port import QueueTable
 from quorumlog.broker.broker_server import BrokerServer
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-from quorumlog.broker.group_commands import dlq_topic
+from quorumlog.broker.group_commands import dlq_topic, is_system_topic
 from quorumlog.broker.groups.group_state import GroupState
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import StatusResponse
+from quorumlog.store.disk import OsDisk
 
 MOST_QUEUES = 1_000
 """Of which each is told; of all of a broker, or of all groups."""
@@ -23,6 +25,8 @@ Queue = tuple[str, int]
 
 class BrokerProcess:
     """One with a log of its own."""
+
+    users = None
 
     def __init__(self, server: BrokerServer) -> None:
         self._server = server
@@ -50,6 +54,8 @@ class BrokerProcess:
         slaves = [] if replica is None or not leads else replica.slaves()
         samples = [
             *_samples(status, server.groups.queues, server.groups.state),
+            *request_samples("broker", server.requests),
+            *_disk_samples(server.store),
             Sample("quorumlog_broker_is_master", leads),
             *(Sample("quorumlog_broker_slave_lag_bytes", e.lag_bytes, (e.id,)) for e in slaves),
             *(Sample("quorumlog_broker_slave_lag_seconds", e.lag_ms / 1000, (e.id,)) for e in slaves),
@@ -64,9 +70,20 @@ def look_at_member(broker: DLedgerBroker, group: str) -> Look:
     """On the loop of its member, which tells whether it is ready."""
     status = broker.status(0)
     leads, state = status.broker_id == 0, None if broker.groups is None else broker.groups.feed.state
-    samples = (*_samples(status, broker.queues, state), Sample("quorumlog_broker_is_master", leads))
+    samples = (
+        *_samples(status, broker.queues, state),
+        *request_samples("broker", broker.requests),
+        Sample("quorumlog_broker_is_master", leads),
+    )
     tables = partial(_tables, status, dict(_ends(broker.queues)), state)
     return Look(group, "broker", leads=leads, samples=samples, tables=tables)
+
+
+def _disk_samples(store: MessageStore) -> Iterator[Sample]:
+    disk = store.disk
+    yield from disk_samples(disk, disk.usage(store.root))
+    if isinstance(disk, OsDisk):
+        yield Sample("quorumlog_disk_wal_fsync_duration_seconds", disk.times.sync_us.taken())
 
 
 def _ends(queues: QueueTable) -> Iterator[tuple[Queue, tuple[int, int]]]:
@@ -106,7 +123,8 @@ def _offsets(state: GroupState | None) -> Iterator[tuple[tuple[str, str, int], i
 def _tables(
     status: StatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
 ) -> list[Table]:
-    topics: dict[str, list[int]] = {}
+    known = {} if state is None else state.topics
+    topics = {name: [0, 0] for name in islice(known, MOST_QUEUES) if not is_system_topic(name)}
     for (topic, _), (begin, end) in ends.items():
         row = topics.setdefault(topic, [0, 0])
         row[0] += 1
@@ -117,7 +135,10 @@ def _tables(
         lags[name] = lags.get(name, 0) + max(0, end - offset)
     groups = {} if state is None else state.groups
     dead = {name: topics.get(dlq_topic(name), [0, 0])[1] for name in groups}
-    of_topics = [(name, *row) for name, row in sorted(topics.items())]
+    of_topics = [
+        (name, known[name].queues if name in known else queues, messages)
+        for name, (queues, messages) in sorted(topics.items())
+    ]
     of_groups = [
         (name, len(group.members), group.generation, lags.get(name, 0), dead[name])
         for name, group in sorted(groups.items())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.config import is_staging_name
-from quorumlog.measures import Taken
+from quorumlog.errors import LedgerError
+from quorumlog.measures import Requests, Taken
+from quorumlog.store.disk import Disk, DiskUsage, OsDisk
 
 
 class Sample(NamedTuple):
@@ -15,6 +17,22 @@ class Sample(NamedTuple):
     value: float | Taken
     labels: tuple[str, ...] = ()
     """Behind `group`, in the order of the metric."""
+
+
+def request_samples(part: str, requests: Requests) -> Iterator[Sample]:
+    for (kind, code), times in list(requests.of.items()):
+        known = LedgerError.of_code.get(code)
+        name = "OK" if not code else str(code) if known is None else known.__name__
+        labels, taken = (kind.__name__.removesuffix("Request"), name), times.taken()
+        yield Sample(f"quorumlog_{part}_requests_total", sum(taken.counts), labels)
+        yield Sample(f"quorumlog_{part}_request_duration_seconds", taken, labels)
+
+
+def disk_samples(disk: Disk, usage: DiskUsage) -> Iterator[Sample]:
+    yield Sample("quorumlog_disk_used_ratio", usage.used_ratio)
+    yield Sample("quorumlog_disk_free_bytes", usage.free_bytes)
+    if isinstance(disk, OsDisk):
+        yield Sample("quorumlog_disk_write_duration_seconds", disk.times.write_us.taken())
 
 
 class Table(NamedTuple):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.admin.looks import Look, Sample, Seen
+from quorumlog.config import LimitOptions
 from quorumlog.measures import Taken
 from quorumlog.net.limits import process_limits
 from quorumlog.version import VERSION
@@ -51,6 +53,9 @@ METRICS = {
     "quorumlog_server_requests_total": Metric(
         COUNTER, "requests of clients, answered and refused", ("op", "code")
     ),
+    "quorumlog_server_request_duration_seconds": Metric(
+        SECONDS, "from a request's arrival to its answer; reads may wait for entries", ("op", "code")
+    ),
     "quorumlog_log_first_index": Metric(GAUGE, "first entry that is left"),
     "quorumlog_log_last_index": Metric(GAUGE, "last entry"),
     "quorumlog_log_committed_index": Metric(GAUGE, "last entry that is known to be committed"),
@@ -67,10 +72,12 @@ METRICS = {
     "quorumlog_disk_wal_fsync_duration_seconds": Metric(
         SECONDS, "what the flush thread took for one sync"
     ),
+    "quorumlog_disk_write_duration_seconds": Metric(SECONDS, "what one write to a file took"),
     "quorumlog_disk_sync_waits_seconds": Metric(
         GAUGE, "since when a sync has not returned; 0: none waits"
     ),
     "quorumlog_disk_used_ratio": Metric(GAUGE, "share of the file system that is in use"),
+    "quorumlog_disk_free_bytes": Metric(GAUGE, "what is left of it"),
     "quorumlog_scrub_passes_total": Metric(COUNTER, "passes of the scrub that ended"),
     "quorumlog_scrub_progress_ratio": Metric(GAUGE, "of the pass under way; 1: none is"),
     "quorumlog_snapshot_lag_entries": Metric(
@@ -84,6 +91,9 @@ METRICS = {
     ),
     "quorumlog_follower_lag_bytes": Metric(
         GAUGE, "leader: bytes to a member that is fed from files", ("peer",)
+    ),
+    "quorumlog_follower_lag_seconds": Metric(
+        GAUGE, "leader: since the first entry that a member has not stored was appended", ("peer",)
     ),
     "quorumlog_follower_answered_seconds_ago": Metric(
         GAUGE, "leader: since a member's last answer; NaN: none came", ("peer",)
@@ -99,12 +109,26 @@ METRICS = {
     "quorumlog_reader_lag_entries": Metric(
         GAUGE, "committed entries that a named reader has not read", ("reader",)
     ),
+    "quorumlog_reader_lag_seconds": Metric(
+        GAUGE, "since the first of them was appended; looked up every five seconds", ("reader",)
+    ),
     # The key-value store, on its members.
     "quorumlog_mvcc_current_revision": Metric(GAUGE, "newest revision"),
     "quorumlog_mvcc_compact_revision": Metric(GAUGE, "history below it has ended"),
     "quorumlog_mvcc_keys": Metric(GAUGE, "keys"),
     "quorumlog_mvcc_db_total_size_in_bytes": Metric(GAUGE, "size of keys, values and history"),
     "quorumlog_mvcc_watchers": Metric(GAUGE, "watches of this member"),
+    "quorumlog_mvcc_slow_watchers": Metric(GAUGE, "of those, that read history to catch up"),
+    "quorumlog_mvcc_put_total": Metric(COUNTER, "puts carried out here, those of transactions too"),
+    "quorumlog_mvcc_delete_total": Metric(COUNTER, "deletions of a range"),
+    "quorumlog_mvcc_range_total": Metric(COUNTER, "reads of a range"),
+    "quorumlog_mvcc_txn_total": Metric(COUNTER, "transactions"),
+    "quorumlog_store_requests_total": Metric(
+        COUNTER, "requests at the store's port, answered and refused; a watch is none", ("op", "code")
+    ),
+    "quorumlog_store_request_duration_seconds": Metric(
+        SECONDS, "from a request's arrival to its answer", ("op", "code")
+    ),
     "quorumlog_server_quota_backend_bytes": Metric(GAUGE, "above it puts are refused"),
     "quorumlog_lease_objects": Metric(GAUGE, "leases"),
     # The broker.
@@ -112,6 +136,12 @@ METRICS = {
     "quorumlog_broker_topics": Metric(GAUGE, "topics that have queues"),
     "quorumlog_broker_queues": Metric(GAUGE, "queues"),
     "quorumlog_broker_messages_put_total": Metric(COUNTER, "messages stored since its start"),
+    "quorumlog_broker_requests_total": Metric(
+        COUNTER, "requests at the broker's port, answered and refused", ("op", "code")
+    ),
+    "quorumlog_broker_request_duration_seconds": Metric(
+        SECONDS, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
+    ),
     "quorumlog_broker_put_bytes_total": Metric(
         COUNTER, "their bytes; of a broker with a log of its own"
     ),
@@ -146,6 +176,12 @@ METRICS = {
         COUNTER,
         "that were closed for what came on them: nonsense, no TLS, no good certificate",
         of_process=True,
+    ),
+    "quorumlog_network_over_limits_total": Metric(
+        COUNTER, "connections and requests refused for `[limits]`", ("limit",), of_process=True
+    ),
+    "quorumlog_authentication_failures_total": Metric(
+        COUNTER, "users and passwords that were wrong", of_process=True
     ),
     "quorumlog_tls_certificate_expiry_timestamp_seconds": Metric(
         GAUGE, "when the own certificate ends, since 1970; with TLS", of_process=True
@@ -197,13 +233,18 @@ def _buckets(taken: Taken, kind: str) -> tuple[list[tuple[str, float]], float]:
     return [*buckets, ("+Inf", below[-1])], taken.total / 1e6
 
 
-def process_samples(lag: Taken, strays: int, certificate_ends_s: float | None) -> Iterator[Sample]:
+def process_samples(
+    lag: Taken, strays: int, failures: int, certificate_ends_s: float | None
+) -> Iterator[Sample]:
     limits = process_limits()
     yield Sample("quorumlog_loop_lag_seconds", lag)
     yield Sample("quorumlog_network_connections", limits.open_connections)
     yield Sample("quorumlog_network_connections_accepted_total", limits.accepted)
     yield Sample("quorumlog_network_connections_refused_total", limits.refused)
     yield Sample("quorumlog_network_connections_stray_total", strays)
+    for limit in fields(LimitOptions):
+        yield Sample("quorumlog_network_over_limits_total", limits.over[limit.name], (limit.name,))
+    yield Sample("quorumlog_authentication_failures_total", failures)
     if certificate_ends_s is not None:
         yield Sample("quorumlog_tls_certificate_expiry_timestamp_seconds", certificate_ends_s)
     yield Sample("quorumlog_build_info", 1, (VERSION, platform.python_version()))

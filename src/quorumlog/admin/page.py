@@ -26,6 +26,7 @@ div.table{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:ta
 th,td{text-align:left;padding:.25rem .9rem .25rem 0;border-bottom:1px solid #8884}
 td{white-space:nowrap}
 td.text{white-space:normal;min-width:14rem}
+@media(max-width:40rem){body{font-size:13px;padding:0 .5rem 1rem}th,td{padding-right:.5rem}}
 .bad{color:#c33}.good{color:#283}
 svg{width:100%;max-width:38rem;height:5rem;border-bottom:1px solid #8884}
 polyline{fill:none;stroke:currentColor;stroke-width:1.5;vector-effect:non-scaling-stroke}

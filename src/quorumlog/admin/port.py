@@ -16,8 +16,10 @@ from quorumlog.admin import page
 from quorumlog.admin.looks import Look, Sample, Seen, TakeLook, unhealthy, unready
 from quorumlog.admin.metrics import Exposition, process_samples
 from quorumlog.admin.process import Process
+from quorumlog.admin.who import ASKING, Lookers
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, the_extra
+from quorumlog.log_state.users import NO_USERS
 from quorumlog.measures import Histogram
 from quorumlog.net.connection import LoopTurn
 from quorumlog.net.tls import Tls
@@ -26,9 +28,12 @@ from quorumlog.stray_log import is_loopback
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Handler
 
 log = logging.getLogger("quorumlog.server")
 
+OPEN = ("/healthz", "/readyz")
+"""Where nobody is asked who it is: an orchestrator has no password."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOK_EVERY_S = 0.5
 PAGE_EVERY_S = 1.0
@@ -67,6 +72,7 @@ class AdminPort:
         self.lag = Histogram()
         """Of the loop, in microseconds."""
         self._is_asked = False
+        self._lookers = Lookers(tls, is_loopback=is_loopback(host), wrong=self._wrong)
         self._exposition = Exposition(
             lambda: self._seen,
             self._process_samples,
@@ -193,13 +199,36 @@ class AdminPort:
     # ---------------------------------------------------------------- what is asked
 
     def _app(self) -> web.Application:
-        app = self._web.Application()
+        @self._web.middleware
+        async def asked(request: web.Request, handler: Handler) -> web.StreamResponse:
+            refused = None if request.path in OPEN else await self._refused(request)
+            return refused or await handler(request)
+
+        app = self._web.Application(middlewares=[asked])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/", self._page)
         app.router.add_get("/events", self._events)
         return app
+
+    async def _refused(self, request: web.Request) -> web.Response | None:
+        """For who may not look."""
+        users, transport = self._process.users, request.transport
+        shown = None if transport is None else transport.get_extra_info("peercert")
+        known = NO_USERS if users is None else users.newest
+        refusal = await self._lookers.refusal(known, request.headers, shown, f"{request.remote}:-")
+        if refusal is None:
+            return None
+        status, why = refusal
+        headers = ASKING if status == 401 else None
+        return self._web.Response(status=status, text=f"{why}\n", headers=headers)
+
+    def _wrong(self, name: str, address: str) -> None:
+        users, loop = self._process.users, self._process.loop
+        if users is not None and loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(users.access.tell_of_wrong, name, address)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return self._verdict(unhealthy(self._seen, time.monotonic(), HANGS_AFTER_S))
@@ -216,11 +245,11 @@ class AdminPort:
         return self._web.Response(text=shown, content_type="text/html", headers=page.HEADERS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """The page anew, every second, until either side ends."""
+        """The page anew, every second, until either side ends or may not look any more."""
         response = self._web.StreamResponse(headers=page.HEADERS)
         response.content_type = "text/event-stream"
         await response.prepare(request)
-        while not self._stop.is_set():
+        while not self._stop.is_set() and await self._refused(request) is None:
             shown = page.body(self._seen, self._unready(), self._throughput)
             await asyncio.wait_for(response.write(f"data: {shown}\n\n".encode()), SILENT_S)
             with suppress(TimeoutError):
@@ -230,8 +259,10 @@ class AdminPort:
     def _process_samples(self) -> Iterable[Sample]:
         loop = self._process.loop
         strays = 0 if loop is None else LoopTurn.of(loop).strays.closed
+        users = self._process.users
+        failures = 0 if users is None else users.access.failures
         ends_s = None if self._tls is None else self._tls.expires_s
-        return process_samples(self.lag.taken(), strays, ends_s)
+        return process_samples(self.lag.taken(), strays, failures, ends_s)
 
     def _unready(self) -> list[str]:
         return unready(self._seen, time.monotonic(), HANGS_AFTER_S)

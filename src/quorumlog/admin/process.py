@@ -10,25 +10,32 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from quorumlog.admin.looks import Look, Sample, Table, TakeLook
+from quorumlog.admin.looks import Look, Sample, Table, TakeLook, disk_samples, request_samples
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import Reader
-from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.retention import WhyKept
 from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.users_of_server import UsersOfServer
+from quorumlog.store.log_begin import Mark
 from quorumlog.wire.client_messages import EventInfo, MemberInfo, StatusResponse
 
 HOLDS = {Hold.NONE: "", Hold.READER: "held", Hold.ARCHIVE: "archive"}
 MOST_SHOWN = 20
 KEPT_EVERY_S = 10.0
+LAG_EVERY_S = 5.0
 
 
 class Process(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """None: it has not started."""
+        ...
+
+    @property
+    def users(self) -> UsersOfServer | None:
+        """None: it can have none."""
         ...
 
     def looks(self) -> Sequence[TakeLook]:
@@ -46,10 +53,16 @@ class LogProcess:
         """The newest of a machine of a group, and when it was seen first."""
         self._kept: dict[str, tuple[float, WhyKept | None]] = {}
         """When it was asked last, and what came of it."""
+        self._lags: dict[str, dict[tuple[str, str], tuple[float, float]]] = {}
+        """By group; of who lacks entries when it was asked last, and the seconds that came of it."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         return self._server.loop
+
+    @property
+    def users(self) -> UsersOfServer:
+        return self._server.users
 
     def looks(self) -> Sequence[TakeLook]:
         return [*(partial(self._look, driver) for driver in self._server.drivers), *self._beside]
@@ -65,7 +78,11 @@ class LogProcess:
             "log",
             unready=status.unready,
             leads=status.role == "leader",
-            samples=(*_samples(driver, status), *self._snapshot_samples(group, status)),
+            samples=(
+                *_samples(driver, status),
+                *self._snapshot_samples(group, status),
+                *self._lag_samples(driver, status),
+            ),
             tables=partial(
                 _tables,
                 status,
@@ -92,6 +109,40 @@ class LogProcess:
             driver.node.retention.explain(explained)
         return self._kept[group][1]
 
+    def _lag_samples(self, driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
+        state, committed_index = driver.node.log_state.committed, status.committed_index
+        lacking = {
+            ("reader", each.name): (each.position, committed_index + 1 - each.position)
+            for each in (() if state is None else state.readers)
+        }
+        if status.role == "leader":
+            for member in status.members:
+                if member.id != status.id:
+                    lag = _lag_of(member, status)
+                    lacking["follower", member.id] = status.ledger_end_index + 1 - lag, lag
+                    yield Sample("quorumlog_follower_lag_entries", lag, (member.id,))
+        known = self._lags.get(status.group, {})
+        self._lags[status.group] = {key: known[key] for key in lacking if key in known}
+        for (kind, name), (first_index, lag) in lacking.items():
+            if kind == "reader":
+                yield Sample("quorumlog_reader_lag_entries", max(0, lag), (name,))
+            seconds = 0.0 if lag <= 0 else self._lag_s(driver, (kind, name), first_index)
+            yield Sample(f"quorumlog_{kind}_lag_seconds", seconds, (name,))
+
+    def _lag_s(self, driver: NodeDriver, key: tuple[str, str], first_index: int) -> float:
+        """Since the entry was appended that is lacking first, as it was a moment ago."""
+        known, now_s = self._lags[driver.config.group], time.monotonic()
+        asked_s, seconds = known.get(key, (-math.inf, 0.0))
+        if now_s - asked_s >= LAG_EVERY_S:
+            known[key] = now_s, seconds
+
+            def found(mark: Mark | LedgerError | None) -> None:
+                if isinstance(mark, Mark):
+                    known[key] = now_s, max(0.0, time.time() - mark.time_ms / 1000)
+
+            driver.node.marks.at_data_from(first_index, found)
+        return known[key][1]
+
     def _snapshot_samples(self, group: str, status: StatusResponse) -> Iterator[Sample]:
         now_s = time.monotonic()
         for row in status.machines:
@@ -113,9 +164,7 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
     yield Sample("quorumlog_server_proposals_committed_total", sum(measures.committed.counts))
     yield Sample("quorumlog_server_proposals_pending", measures.pending)
     yield Sample("quorumlog_server_proposals_pending_bytes", measures.pending_bytes)
-    for (kind, code), times in driver.answered.items():
-        operation = kind.__name__.removesuffix("Request")
-        yield Sample("quorumlog_server_requests_total", times, (operation, _name_of(code)))
+    yield from request_samples("server", driver.requests)
     yield Sample("quorumlog_server_append_duration_seconds", measures.committed)
     yield Sample("quorumlog_server_problems", len(status.problems))
     yield Sample("quorumlog_log_first_index", status.ledger_begin_index)
@@ -132,7 +181,7 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
     since_ms = node.disk_waits_since_ms
     waits_s = 0.0 if since_ms is None else time.monotonic() - since_ms / 1000
     yield Sample("quorumlog_disk_sync_waits_seconds", waits_s)
-    yield Sample("quorumlog_disk_used_ratio", driver.status.disk_used_ratio)
+    yield from disk_samples(driver.directory.disk, driver.status.disk_usage)
     yield Sample("quorumlog_log_damaged_entries", status.damaged_entries)
     yield Sample("quorumlog_log_set_aside_bytes", status.set_aside_bytes)
     yield Sample("quorumlog_scrub_passes_total", status.scrub_passes)
@@ -148,7 +197,6 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
     yield Sample("quorumlog_server_voters_reachable", reachable)
     yield Sample("quorumlog_server_producers", max(0, status.producers))
     yield from _peer_samples(driver, status)
-    yield from _reader_samples(node, status.committed_index)
 
 
 def _peer_samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
@@ -157,8 +205,6 @@ def _peer_samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample
             continue
         labels = (member.id,)
         if status.role == "leader":
-            lag = _lag_of(member, status)
-            yield Sample("quorumlog_follower_lag_entries", lag, labels)
             yield Sample("quorumlog_follower_lag_bytes", max(0, member.behind_bytes), labels)
             silent_s = math.nan if member.answered_ms_ago < 0 else member.answered_ms_ago / 1000
             yield Sample("quorumlog_follower_answered_seconds_ago", silent_s, labels)
@@ -174,22 +220,8 @@ def _peer_samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample
                 yield Sample("quorumlog_network_peer_round_trip_time_seconds", shortest_s, labels)
 
 
-def _reader_samples(node: LedgerNode, committed_index: int) -> Iterator[Sample]:
-    state = node.log_state.committed
-    for reader in () if state is None else state.readers:
-        lag = max(0, committed_index + 1 - reader.position)
-        yield Sample("quorumlog_reader_lag_entries", lag, (reader.name,))
-
-
 def _lag_of(member: MemberInfo, status: StatusResponse) -> int:
     return max(0, status.ledger_end_index - max(member.water_mark, status.ledger_begin_index - 1))
-
-
-def _name_of(code: int) -> str:
-    if not code:
-        return "OK"
-    known = LedgerError.of_code.get(code)
-    return str(code) if known is None else known.__name__
 
 
 def _tables(
@@ -216,7 +248,13 @@ def _tables(
         for each in status.members
     ]
     machines = [
-        (each.name, each.applied_index, each.snapshot_index, each.problem) for each in status.machines
+        (
+            each.name,
+            each.applied_index,
+            each.snapshot_index if each.snapshot_index >= 0 else None,
+            each.problem,
+        )
+        for each in status.machines
     ]
     of_readers = [
         (each.name, each.position, max(0, status.committed_index + 1 - each.position), HOLDS[each.hold])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from quorumlog.admin.looks import Look, Sample, Table
+from quorumlog.admin.looks import Look, Sample, Table, request_samples
 from quorumlog.kv.door import KeyValueDoor
 from quorumlog.kv.service import StoreFigures
 
@@ -19,7 +19,7 @@ def look_at_store(door: KeyValueDoor, group: str) -> Look:
         group,
         "store",
         leads=figures.leads,
-        samples=tuple(_samples(figures)),
+        samples=(*_samples(figures), *request_samples("store", door.requests)),
         tables=partial(_tables, figures),
     )
 
@@ -31,6 +31,9 @@ def _samples(figures: StoreFigures) -> Iterator[Sample]:
     yield Sample("quorumlog_mvcc_db_total_size_in_bytes", figures.size_bytes)
     yield Sample("quorumlog_server_quota_backend_bytes", figures.quota_bytes)
     yield Sample("quorumlog_mvcc_watchers", figures.watches)
+    yield Sample("quorumlog_mvcc_slow_watchers", figures.behind)
+    for operation, times in figures.carried_out.items():
+        yield Sample(f"quorumlog_mvcc_{operation}_total", times)
     yield Sample("quorumlog_lease_objects", figures.leases)
 
 

@@ -16,9 +16,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.config import parse_address
 from quorumlog.errors import LedgerError, Unreachable
+from quorumlog.net.credentials import Proof, user_of_clients
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import AnyFrameMessage, FrameDecoder, encode_frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.tls import tls_of_clients
 from quorumlog.wire.client_messages import AppendRequest, AppendResponse
 
@@ -27,7 +28,11 @@ class RawConnection(asyncio.BufferedProtocol):
     """One connection of a client, greeted by `connect`."""
 
     def __init__(self, group: str) -> None:
-        self._hello = b"".join(encode_frame(group, Hello(role="client")))
+        self._group = group
+        user = user_of_clients()
+        self._proof = None if user is None else Proof(user)
+        hello = Hello(role="client", user="" if user is None else user.name)
+        self._hello = b"".join(encode_frame(group, hello))
         self._decoder = FrameDecoder()
         self.get_buffer = self._decoder.get_buffer  # type: ignore[method-assign]
         self._transport: asyncio.Transport
@@ -59,11 +64,14 @@ class RawConnection(asyncio.BufferedProtocol):
         self._transport.write(self._hello)
 
     def buffer_updated(self, nbytes: int) -> None:
-        for _, message, _ in self._decoder.buffer_updated(nbytes):
+        for _, message, *_ in self._decoder.buffer_updated(nbytes):
             if self.greeted.done():
                 self._answered(message)
             elif isinstance(message, HelloResponse):
                 self.greeted.set_result(None)
+            elif isinstance(message, Challenge) and self._proof is not None:
+                answer = ChallengeResponse(data=self._proof.answer(message))
+                self._transport.write(b"".join(encode_frame(self._group, answer)))
             elif isinstance(message, ErrorResponse):
                 self._fail(error_of(message))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -16,8 +17,11 @@ from quorumlog.broker.needs import (
     ADMINISTRATIVE,
     STATUS,
     WITH_RECORDS,
+    key_of,
     needs_of,
     needs_of_records,
+    needs_to_send,
+    plain_topics,
     words_of,
 )
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -63,9 +67,10 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
+from quorumlog.measures import Requests
 from quorumlog.net.access import EVERYBODY, Access, Caller, audit
 from quorumlog.net.connection import Connection, LoopTurn
-from quorumlog.net.errors import error_response
+from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
@@ -126,6 +131,9 @@ class BrokerService(Protocol):
     @property
     def store_host(self) -> bytes:
         """As records name it."""
+
+    @property
+    def requests(self) -> Requests: ...
 
     @property
     def cluster_id(self) -> str:
@@ -229,6 +237,8 @@ class BrokerSession:
         self._caller = Caller(access, connection)
         self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
         self._reading = 0
+        self._asked: dict[int, tuple[type, float]] = {}
+        """Of requests that are not answered: what is asked, and since when."""
         self._open = 0
         """Of which there are `MOST_OPEN` at most."""
 
@@ -236,12 +246,13 @@ class BrokerSession:
 
     def frame(self, frame: Frame) -> None:
         message = message_of(frame)
+        self._asked[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)
             if refusal is not None:
                 self.refuse(message.request_id, refusal)
                 return
-            if isinstance(message, ADMINISTRATIVE) and self._caller.is_checked:
+            if type(message) in ADMINISTRATIVE and self._caller.is_checked:
                 audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
         if isinstance(message, SendRequest):
             self._send(message, frame)
@@ -281,15 +292,26 @@ class BrokerSession:
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller = self._caller
+        key = key_of(message)
+        if key is not None and caller.passes(key):
+            return None
         if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
             return None
-        stranger = caller.stranger()
-        if stranger is not None:
-            return stranger  # before anything of it is looked at
-        needs = needs_of(message)
-        if needs is not None and isinstance(message, WITH_RECORDS) and frame is not None:
+        if not caller.is_user:
+            return caller.stranger()  # before anything of it is looked at
+        if frame is None or type(message) not in WITH_RECORDS:
+            needs = needs_of(message)
+            return caller.refusal(key or needs, needs)
+        topics = None if frame.batch is None else plain_topics(frame.batch)
+        if topics is None:
             needs = needs_of_records(records_of(frame))
-        return caller.refusal(needs, needs)
+            return caller.refusal(needs, needs)
+        for topic in topics:
+            if not caller.passes(topic):
+                refusal = caller.refusal(topic, needs_to_send(topic))
+                if refusal is not None:
+                    return refusal
+        return None
 
     def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
         """The outcome of a read, or that this user may not have it any more."""
@@ -459,6 +481,10 @@ class BrokerSession:
         self.answer(error_response(request_id, error))
 
     def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+        asked = self._asked.pop(message.request_id, None)
+        if asked is not None:
+            code = message.code if isinstance(message, ErrorResponse) else 0
+            self._server.requests.answered(asked[0], code, time.monotonic() - asked[1])
         batch = None if records is None else batch_of(records)
         self._connection.send(GROUP, message, batch)
 

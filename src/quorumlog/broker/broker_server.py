@@ -48,6 +48,7 @@ from quorumlog.broker.wire import (
 )
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
+from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import Tls
@@ -241,6 +242,7 @@ class BrokerServer:
         replica = None if ha_service is None else ha_service.replica
         self.groups = ClassicGroupLog(store, GroupService(), replica)
         self.roles = RoleWatchers(partial(role_response, bind, replica))
+        self.requests = Requests()
         self.failure: StoreFailure | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it runs; None: it has not started."""

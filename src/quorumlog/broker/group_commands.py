@@ -284,6 +284,19 @@ def decode_command(body: bytes | memoryview) -> Command:
     return _commands.decode(body)
 
 
+_decoded: tuple[bytes, Command | None] = (b"", None)
+
+
+def command_of_client(body: bytes) -> Command:
+    """The same. Whoever checks it, tells the audit of it, and takes it then, ask for it."""
+    global _decoded
+    last, command = _decoded
+    if last is not body or command is None:
+        command = decode_command(body)
+        _decoded = body, command
+    return command
+
+
 def encode(said: Said) -> bytes:
     return _encode(said)
 

@@ -6,17 +6,25 @@ messages of many topics lie, are for administrators. A delayed message needs wha
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from quorumlog.batch import EntryBatch
 from quorumlog.broker import group_commands as commands
 from quorumlog.broker import wire
-from quorumlog.broker.message import SCHEDULE_TOPIC
+from quorumlog.broker.message import BODY_LENGTH_AT, BORN_HOST_V6, MAGIC, SCHEDULE_TOPIC, STORE_HOST_V6
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import CLUSTER_ADMIN, NOTHING, Need
 
 Needs = tuple[Need, ...]
+MOST_LOOKED_AT = 64
+"""Records, one by one."""
+_unpack_head = struct.Struct(">4xI28xI44xi").unpack_from
+"""Of a record with hosts of IPv4: its magic, its flags, and how long its body is."""
+_HEAD_BYTES, _V6 = BODY_LENGTH_AT + 4, BORN_HOST_V6 | STORE_HOST_V6
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 ANY_WRITE = Need(Right.WRITE, Kind.TOPIC, is_any=True)
 ALL_TOPICS = Need(Right.READ, Kind.TOPIC, b"", None)
 ALL_GROUPS = Need(Right.READ, Kind.CONSUMER_GROUP, b"", None)
@@ -117,20 +125,52 @@ NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.HeartbeatRequest: _consumes,
     wire.LeaveRequest: _consumes,
     wire.CommitRequest: _consumes,
-    wire.GroupCommandRequest: _of_said(commands.decode_command),
+    wire.GroupCommandRequest: _of_said(commands.command_of_client),
     wire.GroupQuestionRequest: _of_said(commands.decode_question),
     wire.ReplicaRequest: _cluster,
     wire.FailoverRequest: _cluster,
     wire.OldLogRequest: _cluster,
 }
-WITH_RECORDS = (wire.SendRequest, wire.SessionSendRequest)
-ADMINISTRATIVE = (wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest)
+WITH_RECORDS = frozenset({wire.SendRequest, wire.SessionSendRequest})
+ADMINISTRATIVE = frozenset({wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest})
+
+
+def key_of(request: Any) -> object:
+    """Requests with the same key need the same; None: of few it is known so cheaply."""
+    return request.topic if type(request) is wire.PullRequest else None
 
 
 def needs_of(request: Any) -> Needs | None:
     """None: it is refused."""
     needs = NEEDS.get(type(request))
     return None if needs is None else needs(request)
+
+
+def plain_topics(batch: EntryBatch) -> set[bytes] | None:
+    """Of records as nearly all are, which are few; None: they have to be looked at closer. That they are
+    records is seen later."""
+    if batch.count > MOST_LOOKED_AT:
+        return None
+    topics, buffer, start = set(), batch.buffer, 0
+    for size in (batch.total_bytes,) if batch.count == 1 else batch.sizes.tolist():
+        stop = start + size
+        if size <= _HEAD_BYTES:
+            return None
+        magic, sys_flag, body_bytes = _unpack_head(buffer, start)
+        topic_at = start + _HEAD_BYTES + body_bytes
+        if magic != MAGIC or sys_flag & _V6 or not start < topic_at < stop:
+            return None
+        topic_at += 1
+        topic = bytes(buffer[topic_at : topic_at + buffer[topic_at - 1]])
+        if not topic or topic == _SCHEDULE_TOPIC:
+            return None
+        topics.add(topic)
+        start = stop
+    return topics
+
+
+def needs_to_send(topic: bytes) -> Needs:
+    return _topic(Right.WRITE, topic.decode(errors="replace"))
 
 
 def needs_of_records(records: RecordBatch) -> Needs:
@@ -162,7 +202,7 @@ def words_of(request: Any) -> str:
     if not isinstance(request, wire.GroupCommandRequest):
         return f"{type(request).__name__.removesuffix('Request')} {request.verb}".rstrip()
     try:
-        said = commands.decode_command(request.body)
+        said = commands.command_of_client(request.body)
     except (ValueError, RecursionError):
         return "a command that is none"
     name = getattr(said, "topic", "") or getattr(said, "group", "")

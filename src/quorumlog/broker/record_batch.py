@@ -65,6 +65,12 @@ def java_hash(text: str) -> int:
 cached_java_hash = lru_cache(4096)(java_hash)
 
 
+def key_hash_of(topic: str, key: str) -> int:
+    """What an index file knows a key of a message by."""
+    hashed = abs(java_hash(f"{topic}#{key}"))
+    return 0 if hashed == 1 << 31 else hashed
+
+
 def powers_of_31(count: int) -> npt.NDArray[np.uint32]:
     global _POWERS_OF_31
     if len(_POWERS_OF_31) < count:
@@ -118,8 +124,12 @@ def utf16_units(data: Bytes, starts: Int64Array, sizes: Int64Array) -> Int64Arra
     pieces, begins = gather(data, starts, sizes)
     if int(pieces.max()) <= _LAST_ASCII:
         return sizes
-    units = ((pieces & 0xC0) != 0x80).astype(np.int64) + (pieces >= 0xF0)
-    return np.add.reduceat(units, begins)
+    units = sizes.copy()
+    foreign = np.logical_or.reduceat(pieces > _LAST_ASCII, begins)
+    for at in np.flatnonzero(foreign).tolist():
+        piece = bytes(pieces[begins[at] : begins[at] + sizes[at]])
+        units[at] = len(_utf_16_be(piece.decode("utf-8", "replace"), "surrogatepass")[0]) // 2
+    return units
 
 
 # ---------------------------------------------------------------- RecordColumns
@@ -498,9 +508,19 @@ class RecordBatch:
         shown: npt.NDArray[np.bool_] = (kind == 0) | (kind == _COMMITTED_TRANSACTION)
         return shown
 
+    def _values_of_one(self, name: str) -> list[str]:
+        """Of that property of the only record: a lone one needs no columns."""
+        start, size = int(self.columns.property_starts[0]), int(self.columns.property_sizes[0])
+        properties = bytes(self.buffer[start : start + size])
+        pairs = [each.partition(b"\x01") for each in properties.split(b"\x02")]
+        wanted = name.encode()
+        return [str(value, "utf-8", "replace") for found, end, value in pairs if end and found == wanted]
+
     @cached_property
     def tags_codes(self) -> Int64Array:
         """Java's hash of the tags, 0 without; of the last TAGS if there are two, as Java has it."""
+        if len(self) == 1:
+            return np.array([java_hash(tags) for tags in self._values_of_one(TAGS)[-1:]] or [0])
         found = self.properties.find(TAGS)
         codes = np.zeros(len(self), np.int64)
         codes[found.rows] = java_hashes(self.properties.data, found.starts, found.sizes)
@@ -516,6 +536,8 @@ class RecordBatch:
 
     def index_keys(self) -> IndexKeys:
         """UNIQ_KEY, then each word of KEYS."""
+        if len(self) == 1:
+            return self._index_keys_of_one()
         properties, columns = self.properties, self.columns
         unique = properties.find(UNIQ_KEY)
         words = properties.split_words(properties.find(KEYS))
@@ -538,6 +560,16 @@ class RecordBatch:
         hashes = np.abs(hashes)
         hashes[hashes == 1 << 31] = 0
         return IndexKeys(rows, hashes)
+
+    def _index_keys_of_one(self) -> IndexKeys:
+        keys: list[str] = []
+        if int(self.columns.sys_flag[0]) & TRANSACTION_BITS != _ROLLED_BACK:
+            keys += self._values_of_one(UNIQ_KEY)
+            for words in self._values_of_one(KEYS):
+                keys += words.split(" ")
+        topic = self.topic_of(0)
+        hashes = [key_hash_of(topic, key) for key in keys if key]
+        return IndexKeys(np.zeros(len(hashes), np.int64), np.array(hashes, np.int64))
 
     # ---------------------------------------------------------------- pieces
 

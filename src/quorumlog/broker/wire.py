@@ -57,6 +57,7 @@ class GroupAnswer(ClientMessage, frozen=True, kw_only=True, tag=89):
 class HeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
     """A member of a group is there, and wants these topics; the first one joins."""
 
+    passes_limits = True
     group: Text
     member: Text
     topics: list[tuple[Text, Text]]
@@ -85,6 +86,7 @@ class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
 
 
 class LeaveRequest(ClientMessage, frozen=True, kw_only=True, tag=92):
+    passes_limits = True
     group: Text
     member: Text
 
@@ -257,7 +259,7 @@ class OffsetResponse(ClientMessage, frozen=True, kw_only=True, tag=14):
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=15):
-    pass
+    passes_limits = True
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
@@ -287,6 +289,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
 class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
     """Of any broker: who is master."""
 
+    passes_limits = True
     watches: bool = False
     """A `RoleNotice` is to come whenever the answer changes."""
 

@@ -387,14 +387,18 @@ def speaking_tls(
             from quorumlog.net.tls import ClientTls, clients_use
 
             stack.enter_context(clients_use(ClientTls(*named)))
-        if as_user is not None:
+        user = user_of(as_user, password_file)
+        if user is not None:
             from quorumlog.net.credentials import clients_are
 
-            stack.enter_context(clients_are(_user_of(as_user, password_file)))
+            stack.enter_context(clients_are(user))
         yield
 
 
-def _user_of(name: str, password_file: Path | None) -> ClientUser:
+def user_of(name: str | None, password_file: Path | None) -> ClientUser | None:
+    """Raises ConfigError."""
+    if name is None:
+        return None
     from quorumlog.net.credentials import PASSWORD_VARIABLE, ClientUser
 
     if password_file is not None:

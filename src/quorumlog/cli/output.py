@@ -81,6 +81,12 @@ def say(text: str, style: str | None = None) -> None:
         out().print(text, markup=False, emoji=False, style=style, soft_wrap=True)
 
 
+def log_errors() -> None:
+    """From now on, so that each line of standard error is one of the log."""
+    global _logs_objects
+    _logs_objects = True
+
+
 def is_json() -> bool:
     """The command line asks for --json."""
     return _as_json
@@ -217,14 +223,18 @@ def note(text: str) -> None:
 
 
 _as_json = False
+_logs_objects = False
 _OLD_SPELLINGS = {"broker": {"--server": "--servers"}}
 """Options of earlier releases, by the command that has them, and what they are called now."""
 _OLD_COMMANDS = {"why-kept": ["why", "kept"]}
 
 
 def error_line(text: str, status: int = EXIT_REFUSED) -> None:
-    """On standard error: a sentence, or with --json an object of `error` and the exit `status`."""
-    if _as_json:
+    """On standard error: a sentence, or with --json an object of `error` and the exit `status`, or a
+    line of the log where that has objects."""
+    if _logs_objects:
+        log.critical("%s", text, extra={"event": "member_stops"})
+    elif _as_json:
         print_json({"error": text, "status": status}, sys.stderr)
     else:
         # One line, whatever was typed.
@@ -327,7 +337,8 @@ class ReportingGroup(CommandGroup):
         return super().get_params(ctx) if self._has_options else []
 
     def main(self, args: Any = None, *names: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        global _as_json
+        global _as_json, _logs_objects
+        _logs_objects = False
         given = _spelt_now(list(sys.argv[1:] if args is None else args))
         _as_json = "--json" in given[: given.index("--") if "--" in given else None]
         closed = _occupy_closed_streams()

@@ -22,8 +22,10 @@ from quorumlog.cli.options import (
     OptionalServers,
     StopIndex,
     Timeout,
+    TlsOfClients,
     check_directory,
     named_archive,
+    speaking_tls,
     split_servers,
     timeout_ms_of,
 )
@@ -382,6 +384,8 @@ def audit(
     group: OptionalGroup = None,
     spark: Spark = "",
     timeout: Timeout = 30.0,
+    *,
+    tls: TlsOfClients,
 ) -> None:
     """Recompute every digest of every replica and of an archive, and compare them.
 
@@ -404,7 +408,8 @@ def audit(
         places.append(Place(archive=archive_place, group=name))
     if not places:
         raise ConfigError("there is nothing to audit: give --servers, --path or --archive")
-    with engine_of(spark, places) as engine, entry_progress("auditing") as report:
+    asking = speaking_tls(**tls)
+    with asking, engine_of(spark, places) as engine, entry_progress("auditing") as report:
         found = run(places, engine=engine, report=report)
     tell(found, lambda: _show_audit(found))
     if found.differences:

@@ -2,10 +2,11 @@
 
 Read in this order: `options` (dataclasses by concern), `reloading` (what a running member takes over),
 `staging` (the group beside a group), `tls` (what a process encrypts with), `admin` (a port for who
-runs it).
+runs it), `kv` (what a store is told).
 """
 
 from quorumlog.config.admin import AdminOptions
+from quorumlog.config.kv import KvOptions
 from quorumlog.config.options import (
     DAY_MS,
     DEFAULT_GROUP,
@@ -27,14 +28,16 @@ from quorumlog.config.options import (
     UNSENT_LIMIT_BYTES,
     ConsensusConfig,
     GroupConfig,
+    LimitOptions,
     MemberAddress,
     Range,
     StoreConfig,
+    UsersOptions,
     check_name,
     parse_address,
     parse_members,
 )
-from quorumlog.config.reloading import RELOADABLE, Reloaded, reloaded
+from quorumlog.config.reloading import RELOADABLE, Reloaded, changes, reloaded
 from quorumlog.config.staging import STAGING_FOLDER, is_staging_name, staging_name, with_staging
 from quorumlog.config.tls import TlsOptions
 
@@ -51,9 +54,11 @@ __all__ = [
     "HOURS_OF_A_CENTURY",
     "HOUR_MS",
     "KIB",
+    "KvOptions",
     "LARGEST_ENTRY_BYTES",
     "LARGEST_PUSH_BYTES",
     "LARGEST_WINDOW_BYTES",
+    "LimitOptions",
     "MAX_ENTRY_BYTES",
     "MAX_NAME_BYTES",
     "MIB",
@@ -67,6 +72,8 @@ __all__ = [
     "TIB",
     "TlsOptions",
     "UNSENT_LIMIT_BYTES",
+    "UsersOptions",
+    "changes",
     "check_name",
     "is_staging_name",
     "parse_address",

@@ -405,3 +405,36 @@ class GroupConfig:
     @property
     def own_address(self) -> MemberAddress:
         return next(m for m in self.members if m.member_id == self.member_id)
+
+
+@dataclass(frozen=True, slots=True)
+class UsersOptions:
+    """The table `[users]`, of a process."""
+
+    group: str = ""
+    """Where they live; empty: in the first one."""
+    may_be_old_ms: int = _number(10_000, 1000, HOUR_MS)
+    """A member that has not heard the leader for so long lets nobody in."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        if not isinstance(self.group, str):
+            raise ConfigError(f"group must be a string, not {self.group!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """The table `[limits]`: what one user, or one address, may take of a process, at all its ports
+    together. 0: no limit."""
+
+    user_connections: int = _number(0, 0, 1_000_000)
+    user_requests: int = _number(0, 0, 1_000_000)
+    """That wait for their answers."""
+    user_bytes_per_second: int = _number(0, 0, TIB)
+    """Of requests and answers; of one second, so much more may come at once."""
+    address_connections: int = _number(0, 0, 1_000_000)
+    address_requests: int = _number(0, 0, 1_000_000)
+    address_bytes_per_second: int = _number(0, 0, TIB)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)

@@ -70,3 +70,9 @@ def reloaded(running: GroupConfig, wanted: GroupConfig) -> Reloaded:
     storage = replace(running.storage, **merge(running.storage, wanted.storage))
     config = replace(running, **merge(running, wanted), storage=storage)
     return Reloaded(config, tuple(changed), tuple(needs_restart))
+
+
+def changes(old: Any, new: Any) -> list[str]:
+    """Of two tables of one kind: `option old -> new`."""
+    pairs = [(each.name, getattr(old, each.name), getattr(new, each.name)) for each in fields(old)]
+    return [f"{name} {was} -> {is_}" for name, was, is_ in pairs if was != is_]

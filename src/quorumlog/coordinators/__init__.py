@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quorumlog.broker.failover import Coordinator
+    from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
 
@@ -21,22 +22,29 @@ class CoordinatorKind(Enum):
 
 
 def coordinator_of(
-    kind: CoordinatorKind, servers: str, group: str, tls: ClientTls | None = None
+    kind: CoordinatorKind,
+    servers: str,
+    group: str,
+    tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> Coordinator:
     """`servers`: HOST:PORT,... of the stores' client ports. `group`: brokers that fail over for each
-    other name the same. `tls`: what a key-value store speaks. Asks nobody yet. Raises ConfigError."""
+    other name the same. `tls`, `user`: what a key-value store speaks, and whom it knows. Asks
+    nobody yet. Raises ConfigError."""
     from quorumlog.config import parse_address
     from quorumlog.errors import ConfigError, the_extra
 
     if tls is not None and kind is not CoordinatorKind.KV:
         raise ConfigError("--coordinator-ca is for --failover kv: etcd at https:// needs no option")
+    if user is not None and kind is not CoordinatorKind.KV:
+        raise ConfigError("--coordinator-user is for --failover kv: the others are asked as nobody")
     if kind is not CoordinatorKind.ETCD:
         for server in servers.split(","):
             parse_address(server.strip())
     if kind is CoordinatorKind.KV:
         from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
 
-        return KeyValueCoordinator(servers, group, tls)
+        return KeyValueCoordinator(servers, group, tls, user)
     try:
         if kind is CoordinatorKind.ETCD:
             from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator

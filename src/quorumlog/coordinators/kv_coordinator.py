@@ -15,6 +15,7 @@ from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import RangeResult
 from quorumlog.kv.errors import LeaseNotFound
 from quorumlog.kv.requests import Compare, Put, Range, Relation, Target
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 TIMEOUT_S = 1.0
@@ -24,9 +25,15 @@ PREFIX = b"quorumlog/failover/"
 class KeyValueCoordinator:
     relays_renewals = False
 
-    def __init__(self, servers: str, group: str, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        servers: str,
+        group: str,
+        tls: ClientTls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
         """Raises ConfigError."""
-        self._client = AsyncKeyValueClient(servers, timeout_ms=1000 * TIMEOUT_S, tls=tls)
+        self._client = AsyncKeyValueClient(servers, timeout_ms=1000 * TIMEOUT_S, tls=tls, user=user)
         self._prefix = PREFIX + group.encode() + b"/"
         self._record, self._holder = self._prefix + b"record", self._prefix + b"holder"
 

@@ -7,9 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast, overload
 
 import uvloop
 
@@ -17,6 +18,7 @@ from quorumlog.config import GroupConfig, parse_address
 from quorumlog.errors import (
     ConfigError,
     ConnectionFull,
+    Forbidden,
     LedgerError,
     ProtocolViolation,
     the_extra,
@@ -25,16 +27,19 @@ from quorumlog.kv.client.async_store import TIMEOUT_MS, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.client.values import Codec, CodecName, V, codec_of
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.needs import lease_of, needs_of
+from quorumlog.kv.needs import ended_lease, key_of, needs_of
 from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests import (
     GROUP,
+    AnswerResponse,
     CancelRequest,
     EventsResponse,
     QuestionRequest,
     Request,
     Response,
     WatchRequest,
+    code_of,
+    operation_of,
     request_decoder,
     size_bytes_of,
     words_to_old_client,
@@ -44,9 +49,10 @@ from quorumlog.kv.store.engine import Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.keyspace import Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.log_state.users import Kind, Right
+from quorumlog.measures import Requests
 from quorumlog.net.access import Caller, Need
 from quorumlog.net.connection import Connection
-from quorumlog.net.errors import error_response
+from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
@@ -56,6 +62,7 @@ from quorumlog.server import Door, LedgerServer
 
 if TYPE_CHECKING:
     from quorumlog.kv.gateway.gateway import EtcdGateway
+    from quorumlog.net.credentials import ClientUser
 
 
 # ---------------------------------------------------------------- KeyValueDoor
@@ -68,12 +75,21 @@ REQUEST_BYTES = 1024
 MOST_ASKED_BYTES = 32 << 20
 """Of one client that sends without waiting for answers."""
 RETRY_FULL_MS = 100
-NOT_ASKED = (0, 0, None)
 
 
 def boot_ms() -> float:
     """Goes on while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
+
+
+class _Asked(NamedTuple):
+    size_bytes: int
+    generation: int
+    """Of rights."""
+    question: QuestionRequest | None
+    """What is to be read for it."""
+    operation: type
+    began_s: float
 
 
 class _Client:
@@ -83,9 +99,8 @@ class _Client:
         self._door = door
         self._connection = connection
         self._is_greeted = False
-        self._asked: dict[int, tuple[int, int, QuestionRequest | None]] = {}
-        """Of requests that are not answered, by their ids: how large, the generation of rights they were
-        asked in, and what is to be read for them."""
+        self._asked: dict[int, _Asked] = {}
+        """Requests that are not answered, by their ids."""
         self._asked_bytes = 0
         self._waits = False
         self._access = door.access
@@ -112,18 +127,37 @@ class _Client:
                 refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
                 return
             question = request if isinstance(request, QuestionRequest) else None
-            self._asked[number] = size_bytes, self._access.generation, question
+            self._asked[number] = _Asked(
+                size_bytes,
+                self._access.generation,
+                question,
+                operation_of(request),
+                time.monotonic(),
+            )
             self._asked_bytes += size_bytes
-        if self._caller.open_in != self._access.generation and self._caller.is_checked:
-            self._checked(request)
-        else:
+        caller = self._caller
+        if (
+            caller.open_in == self._access.generation
+            or (caller.is_user and self._passes(request))  # nothing of others is decoded
+            or not caller.is_checked
+        ):
             self._door.service.request(self, request)
+        else:
+            self._checked(request)
+
+    def _passes(self, request: Request) -> bool:
+        """As one before."""
+        try:
+            key = key_of(request)
+        except InvalidRequest:
+            return False
+        return key is not None and self._caller.passes(key)
 
     def _checked(self, request: Request) -> None:
         """Its rights first."""
         number, service = request.request_id, self._door.service
         refusal = self.refusal_of(request)
-        lease = None if refusal is not None else lease_of(request)
+        lease = None if refusal is not None else ended_lease(request)
         if isinstance(request, CancelRequest):
             service.request(self, request)
         elif refusal is not None:
@@ -131,17 +165,25 @@ class _Client:
         elif lease is None:
             service.request(self, request)
         else:
-            service.ask_lease_keys(self, lease[0], partial(self._lease_keys, request, lease[1]))
+            service.ask_lease_keys(self, lease, partial(self._lease_keys, request))
 
-    def _lease_keys(self, request: Request, right: Right, keys: list[bytes] | LedgerError) -> None:
-        refusal = keys if isinstance(keys, LedgerError) else None
-        if not isinstance(keys, LedgerError):
-            needs = tuple(Need(right, Kind.KEY, key) for key in keys)
-            refusal = self._caller.refusal(needs, needs)
+    def _lease_keys(self, request: Request, keys: list[bytes] | LedgerError) -> None:
+        refusal = keys if isinstance(keys, LedgerError) else self._refusal_of(Right.WRITE, keys)
         if refusal is not None:
             refuse(self, request.request_id, refusal)
         else:
             self._door.service.request(self, request)
+
+    def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
+        return self._refusal_of(Right.READ, keys)
+
+    def _refusal_of(self, right: Right, keys: list[bytes]) -> LedgerError | None:
+        """Of keys that it has not named, and is not told."""
+        needs = tuple(Need(right, Kind.KEY, key) for key in keys)
+        refusal = self._caller.refusal(needs, needs)
+        if isinstance(refusal, Forbidden):
+            return Forbidden(f"user {self._connection.user} may not {right} all keys of this lease")
+        return refusal
 
     def refusal_of(self, request: Request) -> LedgerError | None:
         """As its rights are by now."""
@@ -149,10 +191,10 @@ class _Client:
         if stranger is not None:
             return stranger  # before anything of it is decoded
         try:
-            needs = needs_of(request)
+            key, needs = key_of(request), needs_of(request)
         except InvalidRequest as refusal:
             return refusal
-        return self._caller.refusal(needs, needs)
+        return self._caller.refusal(key or needs, needs)
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
@@ -180,18 +222,26 @@ class _Client:
     # ---------------------------------------------------------------- Session
 
     def send(self, message: Response) -> None:
-        if not isinstance(message, EventsResponse):
-            size_bytes, generation, question = self._asked.pop(message.request_id, NOT_ASKED)
-            self._asked_bytes -= size_bytes
-            if question is not None and generation != self._access.generation:
-                refusal = self.refusal_of(question)
-                if refusal is not None:
-                    message = error_response(message.request_id, refusal)
-        self._connection.send(GROUP, message)
+        if isinstance(message, EventsResponse):
+            self._connection.send(GROUP, message)
+        else:
+            self._answer(message)
         if self._connection.is_full and not self._waits:
             # The machine answers no more of its questions, and nothing else says that it may again.
             self._waits = True
             self._connection.when_room(self._has_room)
+
+    def _answer(self, message: AnswerResponse | ErrorResponse) -> None:
+        asked = self._asked.pop(message.request_id, None)
+        if asked is not None:
+            self._asked_bytes -= asked.size_bytes
+            if asked.question is not None and asked.generation != self._access.generation:
+                refusal = self.refusal_of(asked.question)
+                if refusal is not None:
+                    message = error_response(message.request_id, refusal)
+            code = message.code if isinstance(message, ErrorResponse) else code_of(message.answer)
+            self._door.requests.answered(asked.operation, code, time.monotonic() - asked.began_s)
+        self._connection.send(GROUP, message)
 
     def _has_room(self) -> None:
         self._waits = False
@@ -236,6 +286,7 @@ class KeyValueDoor(Door):
             tls=tls,
             second="store_listen",
         )
+        self.requests = Requests()
         self.ports: Mapping[str, str] = {}
         """Where this process listens, by product."""
         self._timer: asyncio.TimerHandle | None = None
@@ -280,6 +331,15 @@ class KeyValueDoor(Door):
             extra={"event": "listens"},
         )
         self._tick()
+
+    def configure(self, options: StoreOptions) -> list[str]:
+        """`option old -> new` of what has changed."""
+        old, self._options = asdict(self._options), options
+        if self._service is not None:
+            self._service.configure(options)
+        return [
+            f"{name} {old[name]} -> {new}" for name, new in asdict(options).items() if new != old[name]
+        ]
 
     def _rights_moved(self) -> None:
         self.service.watches.end_refused(lambda client, asked: cast(_Client, client).refusal_of(asked))
@@ -467,10 +527,16 @@ def door_of(
     )
 
 
-def gateway_of(config: GroupConfig, listen: str, servers: str, tls: Tls | None = None) -> EtcdGateway:
+def gateway_of(
+    config: GroupConfig,
+    listen: str,
+    servers: str,
+    tls: Tls | None = None,
+    user: ClientUser | None = None,
+) -> EtcdGateway:
     """Raises ConfigError."""
     try:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
         raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
-    return EtcdGateway(listen, servers, config.member_id, config.group, tls)
+    return EtcdGateway(listen, servers, config.member_id, config.group, tls, user)

@@ -1,7 +1,8 @@
 """What each request of the store's port needs. One that does not stand here is refused.
 
 Leases have no names: who may write any key may make one and keep it alive. Who lets one end has to have
-the right to delete the keys that hang on it, and who asks what is left of one to read them.
+the right to delete the keys that hang on it, and who asks what is left of one to read them: which they
+are the store tells later.
 """
 
 from __future__ import annotations
@@ -90,12 +91,20 @@ def needs_of(request: Any) -> Needs | None:
     return None if needs is None else needs(request)
 
 
-def lease_of(request: Any) -> tuple[int, Right] | None:
-    """Whose keys need a right, too, once they are known."""
-    if isinstance(request, requests.TimeToLiveRequest):
-        return request.lease, Right.READ
+def key_of(request: Any) -> object:
+    """Requests with the same key need the same; None: of few it is known so cheaply. Raises
+    InvalidRequest."""
+    if type(request) is requests.CommandRequest:
+        command = decode_command_of_client(request.command)
+        if type(command) is requests.Put:
+            return command.prev_kv, command.key
+    return None
+
+
+def ended_lease(request: Any) -> int | None:
+    """Whose keys it deletes."""
     if isinstance(request, requests.CommandRequest):
         command = decode_command_of_client(request.command)
         if isinstance(command, requests.Revoke):
-            return command.lease, Right.WRITE
+            return command.lease
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 from sortedcontainers import SortedSet
@@ -212,11 +212,21 @@ def decode_command(body: bytes | memoryview) -> Command:
         raise InvalidRequest(f"no command of the key-value store: {error}") from None
 
 
+_decoded: tuple[bytes, Command | None] = (b"", None)
+"""The last one of a client: whoever checks it, and whoever takes it then, ask for it."""
+
+
 def decode_command_of_client(body: bytes) -> Command:
     """Before it is an entry. Raises InvalidRequest."""
+    global _decoded
+    last, command = _decoded
+    if last is body and command is not None:
+        return command
     _refuse_deep(body, "no command of")
     try:
-        return _commands.decode(body)
+        command = _commands.decode(body)
+        _decoded = body, command
+        return command
     except msgspec.DecodeError as error:
         reason = named_reason(error, body, Command)
         raise InvalidRequest(f"no command of the key-value store: {reason}") from None
@@ -592,6 +602,11 @@ def refused(error: LedgerError) -> bytes:
     return _encode((error.code, str(error), number))
 
 
+def code_of(answer: bytes) -> int:
+    """0: it is no refusal."""
+    return 0 if answer[1:2] == b"\0" else _head.decode(answer)[0]
+
+
 def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
     """(revision of the store, body). Raises KeyValueError, ResultUnknown, ProtocolViolation."""
     try:
@@ -675,6 +690,7 @@ WatchedKey = Annotated[bytes, msgspec.Meta(max_length=MOST_WATCHED_BYTES)]
 class KeepAliveRequest(ClientMessage, frozen=True, kw_only=True, tag=112):
     """Answered with what each has left from when this was sent, in milliseconds; 0: it has ended."""
 
+    passes_limits = True
     leases: Annotated[tuple[LeaseId, ...], msgspec.Meta(max_length=MOST_LEASES)]
 
 
@@ -686,6 +702,8 @@ class TimeToLiveRequest(ClientMessage, frozen=True, kw_only=True, tag=113):
 
 class StoreStatusRequest(ClientMessage, frozen=True, kw_only=True, tag=114):
     """Answered with StatusAnswer."""
+
+    passes_limits = True
 
 
 class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
@@ -701,6 +719,7 @@ class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
 class CancelRequest(ClientMessage, frozen=True, kw_only=True, tag=116):
     """Not answered."""
 
+    passes_limits = True
     watch: Int
     """Id of its request."""
 
@@ -763,6 +782,17 @@ def checked(request: R) -> R:
         return msgspec.msgpack.decode(data, type=type(request))
     except msgspec.ValidationError as error:
         raise InvalidRequest(named_reason(error, data, type(request))) from None
+
+
+_BY_TAG: dict[int, type] = {each.__struct_config__.tag: each for each in get_args(Command | Question)}
+
+
+def operation_of(request: Request) -> type:
+    """What is asked: the kind of its command or question, where that is known."""
+    if isinstance(request, CommandRequest | QuestionRequest):
+        body = request.command if isinstance(request, CommandRequest) else request.question
+        return _BY_TAG.get(body[1] if len(body) > 1 else 0, type(request))
+    return type(request)
 
 
 def size_bytes_of(request: Request) -> int:

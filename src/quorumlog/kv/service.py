@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +85,9 @@ class Session(Protocol):
 
     @property
     def unsent_bytes(self) -> int: ...
+
+    def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
+        """Whether its user may be told of them."""
 
 
 def answer(session: Session, request_id: int, body: bytes) -> None:
@@ -361,7 +364,7 @@ class WatchHub:
     def __init__(self, ask_history: AskHistory, most_watches: int = MOST_WATCHES) -> None:
         """`most_watches`: of one client."""
         self._ask_history = ask_history
-        self._most_watches = most_watches
+        self.most_watches = most_watches
         self._watches: dict[Session, dict[int, OneWatch]] = {}
         """By the id of their request."""
         self._count = 0
@@ -384,6 +387,11 @@ class WatchHub:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def behind(self) -> int:
+        """How many read history."""
+        return sum(map(len, self._behind.values())) + sum(self._asking.values())
+
     # ---------------------------------------------------------------- watches
 
     def add(self, session: Session, asked: WatchRequest) -> None:
@@ -392,8 +400,8 @@ class WatchHub:
         if asked.request_id in watches:
             raise InvalidRequest(f"watch {asked.request_id} is there already")
         for whose, count, most in (
-            ("this connection", len(watches), self._most_watches),
-            ("this member", self._count, self._most_watches * FULL_CLIENTS),
+            ("this connection", len(watches), self.most_watches),
+            ("this member", self._count, self.most_watches * FULL_CLIENTS),
         ):
             if count >= most:
                 raise ConnectionFull(
@@ -668,20 +676,20 @@ SAMPLES = 12
 class Compactor:
     def __init__(self, auto_compaction_ms: float) -> None:
         """0: never."""
-        self._period_ms = auto_compaction_ms
+        self.period_ms = auto_compaction_ms
         self._samples: deque[tuple[float, int]] = deque()
         """(when, newest revision then), while this member leads."""
 
     def tick(self, now_ms: float, revision: int, *, leads: bool) -> int | None:
         """The revision to compact to, if it is time."""
-        if not leads or not self._period_ms:
+        if not leads or not self.period_ms:
             self._samples.clear()
             return None
         samples = self._samples
-        if not samples or now_ms - samples[-1][0] >= self._period_ms / SAMPLES:
+        if not samples or now_ms - samples[-1][0] >= self.period_ms / SAMPLES:
             samples.append((now_ms, revision))
         due = None
-        while samples and now_ms - samples[0][0] >= self._period_ms:
+        while samples and now_ms - samples[0][0] >= self.period_ms:
             due = samples.popleft()[1]
         return due or None
 
@@ -725,6 +733,10 @@ class StoreFigures:
     watches: int
     size_bytes: int
     quota_bytes: int
+    behind: int
+    """Watches that read history."""
+    carried_out: Mapping[str, int]
+    """See `Feed`."""
 
 
 class KeyValueService:
@@ -749,6 +761,11 @@ class KeyValueService:
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
+
+    def configure(self, options: StoreOptions) -> None:
+        self._options = options
+        self._compactor.period_ms = options.auto_compaction_ms
+        self.watches.most_watches = options.max_watches
 
     # ---------------------------------------------------------------- requests
 
@@ -925,6 +942,10 @@ class KeyValueService:
             if follows is not None:
                 refuse(session, number, follows)  # only the leader counts
                 return
+            forbidden = session.refusal_to_read(found.keys)
+            if forbidden is not None:
+                refuse(session, number, forbidden)
+                return
             left_ms = self.leases.left_ms(lease, self._now_ms())
             answer(session, number, done(revision, (found.ttl_ms, left_ms, found.keys)))
 
@@ -1016,6 +1037,8 @@ class KeyValueService:
             len(self.watches),
             self._feed.size_bytes,
             self._options.quota_bytes,
+            self.watches.behind,
+            self._feed.carried_out,
         )
 
     def _look(self) -> None:

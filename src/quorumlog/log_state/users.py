@@ -62,7 +62,11 @@ class Kind(StrEnum):
 
 
 class _Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    pass
+    def __repr__(self) -> str:
+        fields = (
+            f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "secret"
+        )
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 class Grant(_Value, frozen=True, order=True):

@@ -4,9 +4,9 @@ clients for all ports. Sans-IO but for `connection`, `encryption`, `listener`, `
 
 Read in this order: `frame` (bytes), `hello` (what is said first, and for which port), `strangers` (other
 software), `peer_hello` (what two members compare), `errors` (refusals as messages), `limits` (what
-connections may take), `tls` (certificates, and whose they are), `handshakes` (how many at a time),
-`connection` (frames over TCP), `encryption` (TLS below them), `access` (who it is, and may do what),
-`credentials` (how a client says so), `listener` (a port), `rpc` (who is asked,
-and what becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop under a
-client), `loop_thread` (asyncio clients for programs that block).
+connections may take), `quotas` (and one user, or one address), `tls` (certificates, and whose they
+are), `handshakes` (how many at a time), `connection` (frames over TCP), `encryption` (TLS below them),
+`access` (who it is, and may do what), `credentials` (how a client says so), `listener` (a port), `rpc`
+(who is asked, and what becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop
+under a client), `loop_thread` (asyncio clients for programs that block).
 """

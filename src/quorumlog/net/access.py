@@ -25,6 +25,7 @@ from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, 
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM
 from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.quotas import Quotas
 from quorumlog.net.tls import USER, Tls, principal_of
 
 audit = logging.getLogger("quorumlog.audit")
@@ -119,9 +120,12 @@ class Access:
         """None: not known."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
+        self.failures = 0
+        """Users and passwords that were wrong."""
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
         self.clock = time.monotonic
+        self.quotas = Quotas()
         self._wrong: dict[str, tuple[float, int]] = {}
         """By address: when the audit told of a wrong password last, and how many there were since."""
 
@@ -185,13 +189,14 @@ class Access:
             if server.user != name:
                 raise ValueError("another name than in the Hello")
         except Exception:  # whatever is wrong with it: what a client says is no secret of ours
-            self._tell_of_wrong(name, connection.peer_name)
+            self.tell_of_wrong(name, connection.peer_name)
             raise NotAuthenticated(WRONG) from None
         yield Challenge(mechanism=MECHANISM, data=server.get_server_final().encode())
         connection.user = name
 
-    def _tell_of_wrong(self, name: str, peer_name: str) -> None:
+    def tell_of_wrong(self, name: str, peer_name: str) -> None:
         """Once a minute for an address."""
+        self.failures += 1
         address, now_s = peer_name.rpartition(":")[0], self.clock()
         since_s, more = self._wrong.get(address, (-math.inf, 0))
         if now_s - since_s < TELL_OF_WRONG_S:
@@ -214,11 +219,11 @@ class Caller:
     __slots__ = (
         "_access",
         "_connection",
-        "_is_user",
         "_kept",
         "_rights",
         "_said",
         "_unsaid",
+        "is_user",
         "open_in",
     )
 
@@ -229,7 +234,8 @@ class Caller:
         self._kept: tuple[int, set[Any]] = (0, set())
         """The generation, and what was met in it."""
         self._rights = NO_RIGHTS
-        self._is_user = False
+        self.is_user = False
+        """As of when `is_checked` was asked."""
         self._said: set[str] = set()
         self._unsaid = 0
         """Refusals in the audit in this generation, and how many more there were."""
@@ -248,14 +254,14 @@ class Caller:
                 self.open_in = access.generation
             else:
                 users, name = access.users or NO_USERS, self._connection.user
-                self._is_user = users.user(name) is not None
+                self.is_user = users.user(name) is not None
                 self._rights = users.rights_of(name)
         return self.open_in != access.generation
 
     @property
     def has_name(self) -> bool:
         """It is a user, as far as is known by now."""
-        return self.is_checked and self._is_user
+        return self.is_checked and self.is_user
 
     @property
     def is_admin(self) -> bool:
@@ -268,11 +274,14 @@ class Caller:
 
     def passes(self, key: object) -> bool:
         """Whether `refusal(key, ...)` was None, in this generation."""
-        return not self.is_checked or key in self._kept[1]
+        generation, met = self._kept
+        if generation != self._access.generation:
+            return not self.is_checked
+        return key in met or self.open_in == generation
 
     def stranger(self) -> LedgerError | None:
         """What is refused to who is no user, or is not known to be one, whatever it asks."""
-        if not self.is_checked or self._is_user:
+        if not self.is_checked or self.is_user:
             return None
         access, user = self._access, self._connection.user
         if access.users is None:

@@ -26,6 +26,7 @@ from quorumlog.net.frame import (
 )
 from quorumlog.net.handshakes import Handshakes
 from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES, ProcessLimits
+from quorumlog.net.quotas import Meter
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -254,6 +255,10 @@ class Connection(asyncio.BufferedProtocol):
         self.is_client = False
         """It may be closed where clients take too much."""
         self.limits: ProcessLimits | None = None
+        self.is_counted = False
+        """Among those of its user and its address."""
+        self.meter: Meter | None = None
+        """Of a client whose user or address may take so much and no more."""
         self._has_unfinished = False
         """The limits know of it."""
         self.beside_bytes = 0
@@ -320,6 +325,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
+            if self.meter is not None:
+                frames = self.meter.admitted(frames, self)
             session = self.session
             is_free = not (self._held or self._is_clogged or self._out_bytes or self.closed)
             if is_free and len(frames) == 1 and session is not None:
@@ -483,7 +490,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         try:
-            self.write(encode_frame(group, message, batch))
+            buffers = encode_frame(group, message, batch)
+            self.write(buffers)
+            if self.meter is not None and isinstance(message, ClientMessage):
+                self.meter.answered(message.request_id, sum(map(len, buffers)))
         except Exception as error:
             contain(error, self)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,9 +41,14 @@ class ClientUser:
         return f"ClientUser({self.name!r})"
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return _from_file, (self.name, self.sent_file)
+
+    @property
+    def sent_file(self) -> str:
+        """For another process; "": it has QUORUMLOG_PASSWORD. Raises ConfigError."""
         if self._password is not None:
-            raise TypeError("a password is not sent to another process: name a file that has it")
-        return _from_file, (self.name, self.password_file)
+            raise ConfigError("a password is not sent to another process: name a file that has it")
+        return self.password_file
 
     def password(self) -> str:
         """Raises ConfigError."""
@@ -129,6 +136,19 @@ def verifier_for(password: str) -> Verifier:
     except ScramException:
         raise ConfigError("the password has characters that SCRAM does not allow (RFC 4013)") from None
     return Verifier(salt, iterations, stored, server)
+
+
+def fits(password: str, verifier: Verifier) -> bool:
+    """Takes a millisecond or two, in which other threads run."""
+    from scramp.core import ScramException, saslprep  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        prepared = saslprep(password).encode()
+    except ScramException:
+        return False
+    salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)
+    stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    return hmac.compare_digest(stored_key, verifier.stored_key)
 
 
 _of_clients: list[ClientUser] = []

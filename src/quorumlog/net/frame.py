@@ -77,6 +77,8 @@ class Frame(NamedTuple):
     group: str
     message: AnyFrameMessage
     batch: EntryBatch | None
+    size_bytes: int = 0
+    """As it came."""
 
 
 def encode_frame(
@@ -361,4 +363,4 @@ def _decode(
                 raise ProtocolViolation("a message carries a batch inside its control part")
             if batch is not None:
                 message = msgspec.structs.replace(message, batch=batch)
-    return tuple.__new__(Frame, (group, message, batch))
+    return tuple.__new__(Frame, (group, message, batch, frame_bytes))

@@ -24,6 +24,7 @@ PEER_ROLES = ("control", "data")
 class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """The first frame on every connection, from who dialled."""
 
+    passes_limits = True
     protocol: Int = PROTOCOL_VERSION
     role: Text
     """`client`, `control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND)."""
@@ -103,6 +104,7 @@ class Challenge(ClientMessage, frozen=True, kw_only=True, tag=62):
 
 
 class ChallengeResponse(ClientMessage, frozen=True, kw_only=True, tag=70):
+    passes_limits = True
     data: bytes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -76,6 +76,8 @@ class ProcessLimits:
         self._looking: set[object] = set()
         self.accepted = 0
         self.refused = 0
+        self.over: Counter[str] = Counter()
+        """By limit of a user or an address (`[limits]`): connections and requests that were refused."""
         self._is_refusing = False
 
     @property

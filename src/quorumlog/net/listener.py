@@ -23,7 +23,7 @@ from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
-from quorumlog.net.tls import Tls
+from quorumlog.net.tls import MEMBER, Tls, principal_of
 from quorumlog.store.disk import kept_descriptors
 from quorumlog.stray_log import is_loopback
 
@@ -301,14 +301,17 @@ class Listener:
         connection.is_client = not is_peer
         if self._has_peers and not is_peer and isinstance(connection.decoder, FrameDecoder):
             connection.decoder.hears_client()
-        is_let_in = self._silent[connection].is_within or is_peer
+        connection.is_counted = not is_peer and not self._shows_member(connection)
+        over = self.access.quotas.refusal_of_connection(connection) if connection.is_counted else None
+        is_let_in = (self._silent[connection].is_within and over is None) or is_peer
         if not is_let_in and isinstance(hello, Hello) and hello.looks:
             is_let_in = self._limits.lets_look(connection)
             if is_let_in:
+                connection.is_counted = False
                 self._loop.call_later(GREETING_MS / 1000, connection.close)
         if not is_let_in:
-            reason = self._refused()
-            self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
+            refusal = over or Overloaded(self._refused(), retry_after_ms=RETRY_REFUSED_MS)
+            self._turn_away(connection, frame, refusal)
         elif isinstance(hello, Hello) and not is_peer:
             self._ask(connection, frame, self.access.greet(connection, hello, self.tls), None)
         else:
@@ -351,8 +354,23 @@ class Listener:
             connection.write([words])
         connection.close()
 
+    def _shows_member(self, connection: Connection) -> bool:
+        if self.tls is None:
+            return False
+        shown = principal_of(connection.certificate)
+        return shown is not None and (shown.cluster, shown.kind) == (self.tls.cluster, MEMBER)
+
     def _let_in(self, connection: Connection, first: Frame) -> None:
+        if connection.is_counted:
+            refusal = self.access.quotas.refusal_of_connection(connection)  # its user is known by now
+            if refusal is not None:
+                self._turn_away(connection, first, refusal)
+                return
+            self.access.quotas.enter(connection)
         self.connections[connection.connection_id] = connection
+        log.debug(
+            "%s lets %s in", self._name, connection.peer_name, extra={"event": "connection_begins"}
+        )
         self._connect(connection)
         if connection.session is not None:
             connection.session.frame(first)
@@ -373,10 +391,14 @@ class Listener:
     def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._limits.leave(connection)
         self.access.lost(connection)
+        self.access.quotas.leave(connection)
         self._silent.pop(connection, None)
         if self._in_line.pop(connection, None) is not None:
             self._turn.handshakes.leave(connection)
-        self.connections.pop(connection.connection_id, None)
+        if self.connections.pop(connection.connection_id, None) is not None:
+            log.debug(
+                "%s has lost %s", self._name, connection.peer_name, extra={"event": "connection_ends"}
+            )
         self._loop.call_soon(kept_descriptors.refill)
 
     def _give_up(self) -> None:

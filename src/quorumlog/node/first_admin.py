@@ -65,15 +65,19 @@ class FirstAdmin:
         return math.inf if self._order is None else self._next_ms
 
     def tick(self, now_ms: float) -> None:
-        if self._order is None or now_ms < self._next_ms:
+        if self._order is None:
+            return
+        order, users = self._order, self._known.look(now_ms)
+        # At each look: what another member has for the same user may take its place a moment later.
+        if isinstance(users, Users) and is_done(users, order):
+            self._over("")
+            return
+        if now_ms < self._next_ms:
             return
         self._next_ms = now_ms + ASK_EVERY_MS
-        self.problem = f"{self._order.name} is to become an administrator, and is not one yet"
-        order, users = self._order, self._known.look(now_ms)
+        self.problem = f"{order.name} is to become an administrator, and is not one yet"
         if isinstance(users, str):
             self.problem += f": {users}"
-        elif is_done(users, order):
-            self._over("")
         elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:
             self._over(
                 f"{order.name} does not become an administrator: there is one, who adds others (the help"

@@ -3,18 +3,19 @@
 What a member has committed may lie behind what the others have: somebody may have lost a right, or the
 first user may have been named. So where there may be users they count as known while this member is
 fresh, which it is once it has committed what the first heartbeat after its start called committed, and
-for `USERS_MAY_BE_OLD_MS` after it has heard its leader.
+for a time (`[users] may_be_old_ms`) after it has heard its leader.
 """
 
 from __future__ import annotations
 
+from quorumlog.config import UsersOptions
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.log_state.users import NO_USERS, Users
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.store.member_directory import MemberDirectory
 
-USERS_MAY_BE_OLD_MS = 10_000.0
+USERS_MAY_BE_OLD_MS = float(UsersOptions().may_be_old_ms)
 
 
 class KnownUsers:
@@ -22,8 +23,8 @@ class KnownUsers:
         self._directory = directory
         self._log_state = log_state
         self._raft = raft
-        self._may_have_missed_them = directory.store.end.index < 0
-        """Its log was empty when it started: it may be new in a group that has users, or was wiped."""
+        self._may_have_missed_them = directory.store.end.index < 0 or directory.joins
+        """It is new in a group that may have users, or was wiped, and lacks what the others have."""
         self._was_fresh = False
         self._is_new = self._may_have_missed_them and not directory.formation.founding
         self._has_heard = False
@@ -45,10 +46,21 @@ class KnownUsers:
         self._has_heard |= self._raft.leader is not None
         return self._has_heard
 
-    def look(self, now_ms: float, *, for_others: bool = False) -> Users | str:
+    def tick(self, now_ms: float) -> None:
+        if self._directory.joins and self._is_fresh(now_ms, USERS_MAY_BE_OLD_MS):
+            self._directory.has_joined()
+
+    def look(
+        self,
+        now_ms: float,
+        *,
+        may_be_old_ms: float = USERS_MAY_BE_OLD_MS,
+        for_others: bool = False,
+    ) -> Users | str:
         """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns.
-        `for_others`: they count for other groups, too, which may have heard more by now. What those have
-        is not open to everybody because it was where this log, which may lie behind, ends."""
+        `may_be_old_ms`: since the leader was heard. `for_others`: they count for other groups, too,
+        which may have heard more by now. What those have is not open to everybody because it was where
+        this log, which may lie behind, ends."""
         replica, state = self._raft.status().replica, self._log_state.committed
         if replica in self._directory.formation.founding:
             self._may_have_missed_them = False  # it was there when the group formed, without any
@@ -59,19 +71,19 @@ class KnownUsers:
             reason = self._log_state.problem or f"{replica.member_id} reads the state of its log"
             return reason if may_be_some else NO_USERS
         users: Users = state.users
-        if self._is_fresh(now_ms):
+        if self._is_fresh(now_ms, may_be_old_ms):
             self._may_have_missed_them, self._was_fresh = False, True
             return users
         if may_be_some or users.is_on:
             return (
-                f"{replica.member_id} has not heard for {USERS_MAY_BE_OLD_MS / 1000:.0f} s who leads, or"
+                f"{replica.member_id} has not heard for {may_be_old_ms / 1000:.0f} s who leads, or"
                 " has not caught up yet: until then it does not know who the users are"
             )
         return NO_USERS
 
-    def _is_fresh(self, now_ms: float) -> bool:
+    def _is_fresh(self, now_ms: float, may_be_old_ms: float) -> bool:
         reads = self._raft.reads
-        if now_ms - reads.fresh_since_ms() <= USERS_MAY_BE_OLD_MS:
+        if now_ms - reads.fresh_since_ms() <= may_be_old_ms:
             return True
         # Nobody answers the only voter, and nobody else could have committed anything.
         is_alone = self._raft.status().membership.quorum_size == 1

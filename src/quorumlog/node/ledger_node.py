@@ -477,6 +477,7 @@ class LedgerNode:
     def _tick(self, now_ms: float) -> None:
         """With the housekeeping."""
         self._pushes.observe(now_ms)
+        self.users.tick(now_ms)
         if not self.machines.is_any_here:
             self.machines.tick(now_ms, self.durable_committed_index)
         if self._writer.disk_full and now_ms >= self._next_space_ms:

@@ -484,7 +484,7 @@ class Retention:
             if is_archived and start is not None and start.point.index > self._store.begin.index:
                 assert committed is not None, "some of its entries may go"
                 unproven = not_archived(self._store, committed)
-            return _Look(timed, truncations, self._member.directory.used_ratio(), start, unproven)
+            return _Look(timed, truncations, self._member.directory.usage().used_ratio, start, unproven)
 
         return look
 

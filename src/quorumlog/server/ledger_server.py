@@ -19,7 +19,15 @@ from typing import Any, Self
 import msgspec
 import uvloop
 
-from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
+from quorumlog.config import (
+    GroupConfig,
+    LimitOptions,
+    UsersOptions,
+    changes,
+    parse_address,
+    reloaded,
+    with_staging,
+)
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.net.connection import Connection, LoopTurn
@@ -132,12 +140,13 @@ class LedgerServer:
         doors: Sequence[Door] = (),
         hold_machines: Collection[str] = (),
         tls: Tls | None = None,
-        users_group: str | None = None,
+        users: UsersOptions | None = None,
+        limits: LimitOptions | None = None,
     ) -> None:
         """`state_machines`: by name; each group has one of each. `doors`: see `Door`. `hold_machines`:
         names of machines that are not run, so that one which ends its member lets it start
-        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users_group`:
-        whose users are those of all its ports; None: of the first."""
+        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users` and
+        `limits`: of all its ports."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -162,14 +171,17 @@ class LedgerServer:
             for group in self.groups:
                 tls.check_member(group.member_id)
         self._on_role_change = on_role_change
-        if users_group is not None and users_group not in names:
-            raise ConfigError(f"[users] group: there is no group {users_group!r}")
-        self._users = UsersOfServer(
-            users_group or groups[0].group,
+        users = users or UsersOptions()
+        if users.group and users.group not in names:
+            raise ConfigError(f"[users] group: there is no group {users.group!r}")
+        self.users = UsersOfServer(
+            users.group or groups[0].group,
             lambda: self._drivers,
             is_plain=tls is None or tls.options.peers != "required",
+            options=users,
         )
-        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self._users.access)
+        self.users.access.quotas.set(limits or LimitOptions())
+        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self.users.access)
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
@@ -183,7 +195,7 @@ class LedgerServer:
             run_id=self._run_id,
             tls=tls,
             second="listen",
-            access=self._users.access,
+            access=self.users.access,
             is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
@@ -289,6 +301,15 @@ class LedgerServer:
             needs_restart += [f"group {group}: {each}" for each in result.needs_restart]
         return self._reloaded(changed, needs_restart)
 
+    def set_limits(self, limits: LimitOptions) -> list[str]:
+        """Of connections that stand, too. Returns what has changed."""
+        quotas = self.users.access.quotas
+        changed = changes(quotas.options, limits)
+        quotas.set(limits)
+        if changed:
+            log.warning("[limits]: reloaded: %s", ", ".join(changed), extra={"event": "reload"})
+        return [f"[limits] {each}" for each in changed]
+
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
         loop = self.loop = asyncio.get_running_loop()
@@ -322,10 +343,10 @@ class LedgerServer:
             self._give_loop_back()
             raise
         kept_descriptors.keep(self._park_soon)
-        self._users.look()
+        self.users.look()
         for driver in self._drivers.values():
             driver.start()
-        self._users.access.moved.append(self._wake_reads)
+        self.users.access.moved.append(self._wake_reads)
         try:
             await self._doors.open(self._drivers.get)
         except BaseException:
@@ -433,7 +454,7 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         self._listener.close()
-        self._users.close()
+        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         await self._doors.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
@@ -472,7 +493,7 @@ class LedgerServer:
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._listener.close()
-        self._users.close()
+        self.users.close()
         kept_descriptors.let_go(self._park_soon)
         self._doors.abandon()
         for driver in self._drivers.values():
@@ -522,9 +543,7 @@ class LedgerServer:
             connection.send(frame.group, refusal)
             connection.close()
         elif hello.role == "client":
-            connection.session = ClientSession(
-                connection, self._drivers, self._close_client, self._users
-            )
+            connection.session = ClientSession(connection, self._drivers, self._close_client, self.users)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)

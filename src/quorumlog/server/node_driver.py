@@ -10,7 +10,6 @@ import functools
 import logging
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.measures import Histogram
+from quorumlog.measures import Histogram, Requests
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
@@ -119,8 +118,7 @@ class NodeDriver:
         self._connected: set[Replica] = set()
         self._heard_ms = self._now_ms()
         """When this member knew last who leads."""
-        self.answered: defaultdict[tuple[type, int], int] = defaultdict(int)
-        """Requests of clients, by kind and the code of the answer; 0: it was no refusal."""
+        self.requests = Requests()
         self.sync_us = Histogram()
         """How long the flush thread took for each, in microseconds."""
         self.leader_changes = {"election": 0, "handover": 0}

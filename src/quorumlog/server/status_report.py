@@ -21,6 +21,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.server.waiting_reads import ReadLater
+from quorumlog.store.disk import DiskUsage
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.version import VERSION
 from quorumlog.wire.client_messages import MachineInfo, MemberInfo, StatusResponse
@@ -39,7 +40,7 @@ class DiskReport:
     ) -> None:
         self._directory = directory
         self._read_later = read_later
-        self.used_ratio = 0.0
+        self.usage = DiskUsage(0, 0)
         """As of the newest look."""
         self._is_looking = False
 
@@ -49,14 +50,13 @@ class DiskReport:
         if self._directory.durability is Durability.MEMORY:
             return ""
         self._look()
-        if self.used_ratio <= min(config.disk_space_ratio_to_force_clean, config.disk_full_ratio):
+        used_ratio = self.usage.used_ratio
+        if used_ratio <= min(config.disk_space_ratio_to_force_clean, config.disk_full_ratio):
             return ""
-        full = (
-            f"the disk of {self._directory.path} is nearly full{now(f'{100 * self.used_ratio:.0f} %')}"
-        )
+        full = f"the disk of {self._directory.path} is nearly full{now(f'{100 * used_ratio:.0f} %')}"
         limit = f"{100 * config.disk_full_ratio:.0f} % (disk_full_ratio)"
         refuses = f"above {limit} appends are refused"
-        if self.used_ratio > config.disk_full_ratio:
+        if used_ratio > config.disk_full_ratio:
             refuses = f"it is above {limit}, so appends are refused"
         if config.deletes:
             past = (
@@ -71,14 +71,14 @@ class DiskReport:
         return f"{full} and {keeps}; {refuses}: free space"
 
     def _look(self) -> None:
-        def looked(found: float | StoreFailure | LedgerError) -> None:
+        def looked(found: DiskUsage | StoreFailure | LedgerError) -> None:
             self._is_looking = False
-            if isinstance(found, float):  # else whoever needs the disk will say so
-                self.used_ratio = found
+            if isinstance(found, DiskUsage):  # else whoever needs the disk will say so
+                self.usage = found
 
         if not self._is_looking:
             self._is_looking = True
-            self._read_later(self._directory.used_ratio, looked)
+            self._read_later(self._directory.usage, looked)
 
 
 def _losses(lost: Sequence[LostRange]) -> str:
@@ -184,12 +184,13 @@ class StatusReport:
             log_level=self._node.log_state.level,
             machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
             unready=self.unready(),
+            over_limits=sum(process_limits().over.values()),
         )
 
     @property
-    def disk_used_ratio(self) -> float:
+    def disk_usage(self) -> DiskUsage:
         """As of the newest look at it."""
-        return self._disk.used_ratio
+        return self._disk.usage
 
     def unready(self) -> tuple[str, ...]:
         """Why nothing should be sent to this member just now, in sentences; empty: it is ready."""
@@ -204,7 +205,7 @@ class StatusReport:
             found.append("its disk hangs: a sync does not return")
         if node.lacks_space:
             found.append(f"it takes no appends: {node.lacks_space}")
-        elif self._disk.used_ratio > storage.disk_full_ratio:
+        elif self._disk.usage.used_ratio > storage.disk_full_ratio:
             found.append("its disk takes no writes: it is above disk_full_ratio")
         return tuple(found)
 

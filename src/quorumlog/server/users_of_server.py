@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from quorumlog.log_state.users import Users
+from quorumlog.config import UsersOptions
+from quorumlog.log_state.users import NO_USERS, Users
 from quorumlog.net.access import Access
 from quorumlog.server.node_driver import NodeDriver
 
+DEFAULTS = UsersOptions()
 LOOK_EVERY_S = 0.1
 LOOK_AGAIN_S = 0.02
 """While they are not known."""
@@ -19,16 +22,32 @@ PLAIN_USERS = (
 )
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
 class UsersOfServer:
     def __init__(
-        self, group: str, drivers: Callable[[], Mapping[str, NodeDriver]], *, is_plain: bool
+        self,
+        group: str,
+        drivers: Callable[[], Mapping[str, NodeDriver]],
+        *,
+        is_plain: bool,
+        options: UsersOptions = DEFAULTS,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
-        """`group`: where they live. `drivers`: by group. `is_plain`: members need not use TLS."""
+        """`group`: where they live. `drivers`: by group. `is_plain`: members need not use TLS. `clock`,
+        `later`: of the member's turns, in seconds; by default those of the running loop."""
         self.group = group
+        self.options = options
         self.access = Access()
         self._drivers = drivers
         self._is_plain = is_plain
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._later = later
+        self._timer: Timer | None = None
+        self._newest: Users | None = None
         self.hides_status = False
         """There may be users: whoever is none is told where the members are, and no more."""
 
@@ -43,19 +62,31 @@ class UsersOfServer:
             known = driver.node.users
             others = [each for group, each in drivers.items() if group != self.group]
             has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
-            found = known.look(time.monotonic() * 1000, for_others=has_heard)
+            found = known.look(
+                self._clock() * 1000,
+                may_be_old_ms=self.options.may_be_old_ms,
+                for_others=has_heard,
+            )
             self.hides_status = driver.node.directory.has_users
         pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self.look)
+        later = self._later or asyncio.get_running_loop().call_later
+        self._timer = later(pause_s, self.look)
         if isinstance(found, str):
             self.access.learn(None, found)
         else:
+            self._newest = found
             self.access.learn(found)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def newest(self) -> Users | None:
+        """The last that were known, for what only shows how a member is. None: there are some, and this
+        process has never known them."""
+        return self._newest or (None if self.hides_status else NO_USERS)
 
     @property
     def words(self) -> str:

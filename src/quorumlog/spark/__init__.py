@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.net.credentials import ClientUser
+from quorumlog.net.tls import ClientTls
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.session import session
 
@@ -19,13 +21,19 @@ __all__ = ["LedgerDataSource", "newest_batch", "session"]
 
 
 def newest_batch(
-    servers: str, producer_id: str, *, group: str = DEFAULT_GROUP, timeout_ms: int = 30_000
+    servers: str,
+    producer_id: str,
+    *,
+    group: str = DEFAULT_GROUP,
+    timeout_ms: int = 30_000,
+    tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> int | None:
     """Number of the newest batch that a sink has committed under this `producerId`; None: there is none.
     A job that writes fixed ranges goes on behind it. Raises ConfigError, Unreachable, UnknownGroup."""
     from quorumlog.staging import SinkCommits, open_sink_logs
 
-    with open_sink_logs(servers, group, timeout_ms) as logs:
+    with open_sink_logs(servers, group, timeout_ms, tls=tls, user=user) as logs:
         newest = SinkCommits(logs, producer_id).newest()
         return None if newest is None else newest.batch.batch_id
 

@@ -28,6 +28,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP, MIB, parse_address
 from quorumlog.config.staging import is_staging_name
 from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 ALIASES = {"kafka.bootstrap.servers": "servers"}
@@ -76,6 +77,12 @@ def servers_of(name: str, text: str) -> str:
 def tls_of(ca: str, cert: str, key: str) -> ClientTls | None:
     """The same one for the same files, which it reads again when they change. Raises ConfigError."""
     return ClientTls(ca, cert, key) if ca or cert or key else None
+
+
+@cache
+def user_of(name: str, password_file: str) -> ClientUser | None:
+    """Raises ConfigError."""
+    return ClientUser(name, password_file=password_file) if name or password_file else None
 
 
 def name_of(name: str, text: str) -> str:
@@ -168,10 +175,12 @@ def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
     return parse
 
 
-TLS_PARSERS: tuple[Parser, ...] = (
+CLIENT_PARSERS: tuple[Parser, ...] = (
     ("tlsCa", "tls_ca", name_of),
     ("tlsCert", "tls_cert", name_of),
     ("tlsKey", "tls_key", name_of),
+    ("user", "user", name_of),
+    ("passwordFile", "password_file", name_of),
 )
 
 
@@ -489,11 +498,20 @@ class LedgerOptions:
     """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
     tls_cert: str = ""
     tls_key: str = ""
+    user: str = ""
+    """Empty: nobody, or who the certificate says."""
+    password_file: str = ""
+    """At this path on every executor."""
 
     @property
     def tls(self) -> ClientTls | None:
         """Raises ConfigError."""
         return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def as_user(self) -> ClientUser | None:
+        """Raises ConfigError."""
+        return user_of(self.user, self.password_file)
 
     @property
     def served_group(self) -> str:
@@ -773,7 +791,7 @@ _PARSERS = by_name(
         ("reader", "reader", name_of),
         ("readerHold", "reader_hold", boolean),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
-        *TLS_PARSERS,
+        *CLIENT_PARSERS,
     )
 )
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}

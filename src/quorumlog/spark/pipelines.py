@@ -26,7 +26,9 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
+from quorumlog.net.credentials import clients_are, user_of_clients
 from quorumlog.net.errors import ErrorResponse, error_of, error_response
+from quorumlog.net.tls import clients_use, tls_of_clients
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
@@ -91,11 +93,14 @@ class SparkEngine:
 
     def _job(self, run: Callable[[W], R], works: tuple[W, ...], most_bytes: int) -> list[Row]:
         """Rows of `_COLUMNS`, in the order of works."""
+        tls, user = tls_of_clients(), user_of_clients()  # of this process: a worker has none
+        _clients_options()  # refused here, rather than by a worker
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield _row(number, run, works[number], most_bytes)
+            with clients_use(tls), clients_are(user):
+                for batch in batches:
+                    for number in batch.column(0).to_pylist():
+                        yield _row(number, run, works[number], most_bytes)
 
         numbers = self.spark.range(0, len(works), 1, len(works))
         rows = numbers.mapInArrow(task, _COLUMNS).collect()
@@ -217,6 +222,7 @@ def replay_frames(
                 producerId=replay_id,
                 batchId=high,
                 timeoutMs=target.timeout_ms,
+                **_clients_options(),
             ).save()
             report(high - first, stop - first)
         after = _rows_of(commits)
@@ -231,6 +237,15 @@ def replay_frames(
     )
 
 
+def _clients_options() -> dict[str, str]:
+    """What the clients of this process speak with, and as whom. Raises ConfigError."""
+    tls, user = tls_of_clients(), user_of_clients()
+    given = dict(zip(("tlsCa", "tlsCert", "tlsKey"), () if tls is None else tls.files, strict=False))
+    if user is not None:
+        given |= {"user": user.name, "passwordFile": user.sent_file}
+    return {name: value for name, value in given.items() if value}
+
+
 def _rows_of(commits: SinkCommits) -> int:
     """That this replay has put into the target."""
     newest = commits.newest()
@@ -241,6 +256,8 @@ def _read(spark: SparkSession, source: Place, low: int, high: int) -> DataFrame:
     given = {"servers": source.servers, "path": source.path, "archive": source.archive}
     given |= {"group": source.group, "columns": "index,term,body,append_time"}
     named = {name: value for name, value in given.items() if value}
+    if source.servers:
+        named |= _clients_options()
     reading = spark.read.format("quorumlog").options(**named).option("timeoutMs", source.timeout_ms)
     return reading.options(startingOffsets=low, endingOffsets=high).load()
 

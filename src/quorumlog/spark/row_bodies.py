@@ -20,11 +20,12 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.header_array import UInt32Array, UInt64Array
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import (
     ALIASES,
+    CLIENT_PARSERS,
     OPTION_NAMES,
-    TLS_PARSERS,
     by_name,
     fields_of,
     name_of,
@@ -32,6 +33,7 @@ from quorumlog.spark.options import (
     one_of,
     servers_of,
     tls_of,
+    user_of,
 )
 from quorumlog.staging import BatchRules, RowDigest
 from quorumlog.staging.commits import checked_sink_id
@@ -68,11 +70,18 @@ class SinkOptions(msgspec.Struct, frozen=True):
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    user: str = ""
+    password_file: str = ""
 
     @property
     def tls(self) -> ClientTls | None:
         """Raises ConfigError."""
         return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def as_user(self) -> ClientUser | None:
+        """Raises ConfigError."""
+        return user_of(self.user, self.password_file)
 
     @property
     def writes_messages(self) -> bool:
@@ -153,7 +162,7 @@ _PARSERS = by_name(
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
         ("view", "view", one_of(ENTRIES, MESSAGES)),
         ("topic", "topic", name_of),
-        *TLS_PARSERS,
+        *CLIENT_PARSERS,
     )
 )
 assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fields__)

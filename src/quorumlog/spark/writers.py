@@ -64,7 +64,9 @@ def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBo
 
 def begun(options: SinkOptions, producer: str) -> Begun:
     """Before the first task: the hold is taken."""
-    with open_sink_logs(options.servers, options.group, options.timeout_ms, tls=options.tls) as logs:
+    with open_sink_logs(
+        options.servers, options.group, options.timeout_ms, tls=options.tls, user=options.as_user
+    ) as logs:
         newest = SinkCommits(logs, producer).begin()
         return Begun(newest, servers_of(logs))
 
@@ -86,7 +88,9 @@ def staged(
                 digest, count = digest.plus(packed.digest), count + packed.rows
                 yield packed.batch
 
-    client = shared_client(options.servers, staging_name(options.group), options.tls).client
+    client = shared_client(
+        options.servers, staging_name(options.group), options.tls, options.as_user
+    ).client
     client.add_servers(servers)
     try:
         ranges = stage(client, batches(), options.timeout_ms)
@@ -122,7 +126,7 @@ def committed(
     )
     known = dict.fromkeys(address for part in parts for address in part.servers)
     with open_sink_logs(
-        options.servers, options.group, options.timeout_ms, list(known), options.tls
+        options.servers, options.group, options.timeout_ms, list(known), options.tls, options.as_user
     ) as logs:
         commits = SinkCommits(logs, producer)
         commits.commit(batch, options.rules)
@@ -165,7 +169,9 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         if self._forgets:
             options = self._options
             servers, group = options.servers, options.group
-            with open_sink_logs(servers, group, options.timeout_ms, self._servers, options.tls) as logs:
+            with open_sink_logs(
+                *(servers, group, options.timeout_ms, self._servers, options.tls, options.as_user)
+            ) as logs:
                 SinkCommits(logs, self._producer).abandon()
 
 

@@ -10,6 +10,7 @@ from quorumlog.client import LedgerClient, connect
 from quorumlog.config import staging_name
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 from quorumlog.staging.commits import ProducerStand, SinkLogs
 from quorumlog.staging.manifests import RowRange
@@ -48,13 +49,15 @@ class ClientLog:
         timeout_ms: int,
         known: Sequence[str] = (),
         tls: ClientTls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
         """`known`: where somebody else has found members, too."""
         self._servers = servers
         self._group = group
         self._timeout_ms = timeout_ms
         self._tls = tls
-        self.client = connect(servers, group=group, timeout_ms=timeout_ms, tls=tls)
+        self._user = user
+        self.client = connect(servers, group=group, timeout_ms=timeout_ms, tls=tls, user=user)
         if known:
             self.client.add_servers(known)
 
@@ -66,6 +69,7 @@ class ClientLog:
             timeout_ms=self._timeout_ms,
             producer_id=producer,
             tls=self._tls,
+            user=self._user,
         ) as client:
             client.add_servers(self.client.known_servers)
             yield LogSession(client)
@@ -118,12 +122,13 @@ def open_sink_logs(
     timeout_ms: int,
     known: Sequence[str] = (),
     tls: ClientTls | None = None,
+    user: ClientUser | None = None,
 ) -> Generator[SinkLogs]:
     """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group. `known`: where
     somebody else has found members, besides `servers`."""
     with ExitStack() as opened:
         names = group, staging_name(group)
-        logs = [ClientLog(servers, name, timeout_ms, known, tls) for name in names]
+        logs = [ClientLog(servers, name, timeout_ms, known, tls, user) for name in names]
         for log in logs:
             opened.callback(log.close)
         try:

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.entry_header import Buffer
+from quorumlog.measures import Histogram
 
 T = TypeVar("T")
 
@@ -304,10 +305,19 @@ class ClosedFile:
         """It is."""
 
 
+class DiskTimes:
+    """How long writes and syncs of files took, in microseconds; several threads add, and a few may be
+    missing."""
+
+    def __init__(self) -> None:
+        self.write_us, self.sync_us = Histogram(), Histogram()
+
+
 class OsFile:
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, times: DiskTimes) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._times = times
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size_bytes, position)
@@ -333,9 +343,11 @@ class OsFile:
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         size_bytes = sum(map(len, pending))
+        began_s = time.monotonic()
         while pending:
             written = os.pwritev(self._descriptor, pending[:_MAX_BUFFERS], position)
             if written == size_bytes:
+                self._times.write_us.add(int(1e6 * (time.monotonic() - began_s)))
                 return
             position += written
             size_bytes -= written
@@ -367,7 +379,9 @@ class OsFile:
             return self.size() if error.errno == errno.ENXIO else position
 
     def sync(self) -> None:
+        began_s = time.monotonic()
         os.fdatasync(self._descriptor)
+        self._times.sync_us.add(int(1e6 * (time.monotonic() - began_s)))
 
     def uncache(self, position: int, size_bytes: int) -> None:
         with suppress(OSError):
@@ -394,11 +408,14 @@ class OsLock:
 class OsDisk:
     """`Disk` of the operating system (Linux)."""
 
+    def __init__(self) -> None:
+        self.times = DiskTimes()
+
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(path, _opened(path, flags))
+        return OsFile(path, _opened(path, flags), self.times)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

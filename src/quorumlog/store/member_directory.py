@@ -14,7 +14,7 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig, StoreConfig
-from quorumlog.entry import Durability, EntryKind, Formation, HardState, SetBack
+from quorumlog.entry import Durability, EntryKind, Formation, HardState, Replica, SetBack
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,
@@ -36,6 +36,7 @@ from quorumlog.store.disk import (
     Disk,
     DiskFile,
     DiskLock,
+    DiskUsage,
     is_lack_of_space,
     reason_of,
     refusal,
@@ -489,7 +490,10 @@ class MemberDirectory:
         if old.founding:
             assert formation.founding == old.founding, (formation, old)
             assert formation.cluster_id == old.cluster_id, (formation, old)
-        self._record = msgspec.structs.replace(self._record, formation=formation)
+        me = Replica(self._record.member_id, self.directory_id)
+        is_new = bool(formation.cluster_id and not old.cluster_id and me not in formation.founding)
+        joins = self._record.joins or is_new
+        self._record = msgspec.structs.replace(self._record, formation=formation, joins=joins)
         save_member(self._disk, self.path, self._record)
         self.formation = formation
 
@@ -557,6 +561,17 @@ class MemberDirectory:
                 save_member(self._disk, self.path, record)
             self._record = record
 
+    @property
+    def joins(self) -> bool:
+        return self._record.joins
+
+    def has_joined(self) -> None:
+        """It has known all that had been committed. Raises StoreFailure."""
+        if self._record.joins:
+            self._record = msgspec.structs.replace(self._record, joins=False)
+            with suppress(DiskFull), _lack_of_space_named():
+                save_member(self._disk, self.path, self._record)
+
     def first_admin(self) -> UserOrder | None:
         """That was left here while the member was stopped. Raises DirectoryDamaged."""
         return load_first_admin(self._disk, self.path)
@@ -597,10 +612,10 @@ class MemberDirectory:
         """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
         self._durable_file.sync()
 
-    def used_ratio(self) -> float:
-        """The share of its file system that is in use; any thread. Raises StoreFailure."""
+    def usage(self) -> DiskUsage:
+        """Of its file system; any thread. Raises StoreFailure."""
         try:
-            return self._disk.usage(self.path).used_ratio
+            return self._disk.usage(self.path)
         except OSError as error:
             raise StoreFailure(refusal(self.path, "measured", error)) from error
 
@@ -873,7 +888,10 @@ def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> Me
     """The new id is on disk before any file is made again: otherwise a crash in between would leave
     a directory that looks whole and speaks for its old self."""
     formation = record.formation._replace(pending=(), pending_id="")
-    renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
+    joins = bool(formation.cluster_id)
+    renewed = msgspec.structs.replace(
+        record, directory_id=directory_id, formation=formation, joins=joins
+    )
     save_member(disk, path, renewed)
     return renewed
 

@@ -144,6 +144,8 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     leave it out when they write the file."""
     users: bool = False
     """The log says, or has said, who the users are: nobody is let in by not knowing them."""
+    joins: bool = False
+    """It is new in a group that had formed, and has not known yet what had been committed."""
 
 
 def version_of(level: int, *, has_start: bool) -> int:
@@ -176,10 +178,11 @@ class _Stored(msgspec.Struct):
     kind: str | msgspec.UnsetType = msgspec.UNSET
     set_back: SetBack | msgspec.UnsetType = msgspec.UNSET
     users: bool | msgspec.UnsetType = msgspec.UNSET
+    joins: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_member(record: MemberRecord) -> bytes:
-    *own, formation, version, recovery, kind, set_back, users = msgspec.structs.astuple(record)
+    *own, formation, version, recovery, kind, set_back, users, joins = msgspec.structs.astuple(record)
     assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
     stored = _Stored(version, *own, *formation)
     stored.level = formation.level or msgspec.UNSET
@@ -191,6 +194,8 @@ def encode_member(record: MemberRecord) -> bytes:
         stored.set_back = set_back
     if users:
         stored.users = users
+    if joins:
+        stored.joins = joins
     line = msgspec.json.encode(stored)
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
 
@@ -209,7 +214,7 @@ def decode_member(data: bytes) -> MemberRecord:
     recovery = fields.pop("recovery")
     kind = fields.pop("kind") or ""
     set_back = fields.pop("set_back") or None
-    fields["users"] = fields["users"] or False
+    fields["users"], fields["joins"] = fields["users"] or False, fields["joins"] or False
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
         raise ValueError(f"its version is {stored.version}, and what belongs to it is not there")
     return MemberRecord(

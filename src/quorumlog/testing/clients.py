@@ -66,7 +66,7 @@ class SimClient:
         def arrive() -> None:
             # A connection leads to one process; its end takes along what was on its way.
             if member.process == process and member.is_up:
-                _, request, batch = self._decoder.receive_data(frame)[0]
+                _, request, batch, _ = self._decoder.receive_data(frame)[0]
                 assert isinstance(request, AppendRequest), request
                 assert batch is not None
                 member.enter(

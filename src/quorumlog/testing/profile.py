@@ -113,6 +113,8 @@ class SimulationProfile:
     drops_segments: bool = False
     """Members let their first segments go now and then."""
 
+    has_users: bool = False
+    """They come, change and go, and ask for what they may and may not."""
     has_hanging_disks: bool = False
     """Now and then no sync of a member returns for a while, and what it promises takes time to save."""
     runs_machines: bool = False

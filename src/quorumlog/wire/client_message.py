@@ -6,7 +6,7 @@ ProtocolViolation, and no member ever meets it.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -19,3 +19,6 @@ Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     request_id: Int = 0
+    passes_limits: ClassVar[bool] = False
+    """Of a request: it asks who leads, keeps alive what there is, or ends it, and no limit of a user or
+    an address refuses it (`net/quotas.py`)."""

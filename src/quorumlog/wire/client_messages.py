@@ -246,6 +246,7 @@ class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
+    passes_limits = True
     events: bool = False
     """Also what has happened lately."""
 
@@ -359,6 +360,9 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     users: Text = ""
     """`on`, `off`, or `unknown` while this member lets nobody in; empty: an earlier release does not
     say."""
+    over_limits: Int = -1
+    """Connections and requests of clients that were refused for `[limits]` since the process started;
+    -1: an earlier release does not say."""
 
 
 class ReloadRequest(ClientMessage, frozen=True, kw_only=True, tag=96):

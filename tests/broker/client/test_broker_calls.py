@@ -53,6 +53,7 @@ from quorumlog.errors import (
     ClusterChanged,
     LedgerError,
     OutcomeUnknown,
+    Overloaded,
     PendingFull,
     RequestTimeout,
     Unreachable,
@@ -83,6 +84,8 @@ class Brokers:
         self.asked: list[str] = []
         """Address of each request that came."""
         self.stops_at_greetings = 0
+        self.turned_away: list[LedgerError] = []
+        """At the next greetings."""
         self.down: set[str] = set()
         """They accept no connection."""
         self.clusters = {A: "one", B: "one"}
@@ -149,6 +152,8 @@ class Brokers:
         if isinstance(message, Hello | EarlierHello) and self.stops_at_greetings:
             self.stops_at_greetings -= 1
             self.protocol.link_lost(link, CLOSED, self.now_ms)
+        elif isinstance(message, Hello) and self.turned_away:
+            self._say(link, error_response(0, self.turned_away.pop(0)))
         elif isinstance(message, EarlierHello):
             self._say(link, EarlierHelloResponse(request_id=message.request_id))
         elif isinstance(message, Hello):
@@ -196,6 +201,20 @@ def test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal() -> None:
 def test_what_was_certainly_refused_is_told_as_it_is() -> None:
     error = Brokers(PendingFull("full", retry_after_ms=1), REFUSED).outcome(IN_SESSION)
     assert isinstance(error, TopicNotPermitted)
+
+
+@pytest.mark.parametrize("servers", [f"{A},{B}", A])
+def test_who_is_told_when_to_come_back_waits_so_long_and_goes_on(servers: str) -> None:
+    much = Overloaded("much", retry_after_ms=700)
+    brokers = Brokers(much, STORED, servers=servers)
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    assert 700 <= brokers.now_ms < 900
+    brokers = Brokers(Overloaded("much", retry_after_ms=7_000), servers=servers)
+    assert isinstance(brokers.outcome(SendRequest()), Overloaded), "its time-out comes first"
+    brokers = Brokers(STORED, servers=servers)
+    brokers.turned_away = [much] * len(servers.split(","))
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+    assert 700 <= brokers.now_ms < 900
 
 
 def test_a_plain_send_that_may_be_stored_is_not_sent_again() -> None:

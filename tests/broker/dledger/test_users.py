@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from quorumlog.batch import EntryBatch
 from quorumlog.broker import BrokerAdmin, Consumer, Message, Producer, connect, wire
 from quorumlog.broker import group_commands as commands
+from quorumlog.broker.client.broker_calls import UniqKeys, encode_messages
 from quorumlog.broker.dledger.dledger_broker import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.message import SCHEDULE_TOPIC
-from quorumlog.broker.needs import NEEDS, SAID
+from quorumlog.broker.needs import NEEDS, SAID, needs_of_records, needs_to_send, plain_topics
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated
 from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
@@ -49,6 +52,37 @@ def test_every_request_has_its_needs() -> None:
     assert set(NEEDS) == set(wire.RESPONSE_OF)
     questions = {commands.Stand, commands.TopicsQuestion, commands.GroupsQuestion}
     assert set(SAID) == {*commands.FROM_CLIENTS, *questions}
+
+
+def test_topics_of_records_are_seen_one_by_one_as_they_are_all_at_once() -> None:
+    def batch_of(*messages: Message) -> EntryBatch:
+        parts = [encode_messages([each], 0, UniqKeys(), bytes(8)).buffer for each in messages]
+        return EntryBatch(bytearray().join(parts), [len(each) for each in parts])
+
+    plain = [Message("a", b""), Message("orders", b"x" * 300, keys=["k"]), Message("a", b"y")]
+    for messages in (plain[:1], plain[1:2], plain):
+        batch = batch_of(*messages)
+        found = plain_topics(batch)
+        assert found == {each.topic.encode() for each in messages}
+        of_all = needs_of_records(RecordBatch.contiguous(batch.buffer, batch.sizes))
+        assert {need for topic in found or () for need in needs_to_send(topic)} == set(of_all)
+    wide, delayed = Message("w" * 200, b""), Message(SCHEDULE_TOPIC, b"")
+    for closer in ([wide], [delayed], [*plain, delayed], plain * 30):
+        assert plain_topics(batch_of(*closer)) is None
+    for number, byte in ((4, 0), (39, 0x10), (84, 0x80), (84, 0x7F)):  # magic, flags, length of the body
+        batch = batch_of(plain[0])
+        batch.buffer[number] = byte
+        assert plain_topics(batch) is None
+    cut = batch_of(plain[1]).buffer[: 88 + 300 + 1]
+    assert plain_topics(EntryBatch(cut, [len(cut)])) is None
+
+
+def test_what_is_said_of_topics_and_groups_is_decoded_once_at_the_port() -> None:
+    body = commands.encode(commands.CreateTopic("orders", 1))
+    assert commands.command_of_client(body) is commands.command_of_client(body)
+    other = commands.encode(commands.DeleteTopic("orders"))
+    assert isinstance(commands.command_of_client(other), commands.DeleteTopic)
+    assert isinstance(commands.command_of_client(body), commands.CreateTopic)
 
 
 def test_topics_are_read_and_written_where_it_is_granted(brokers: LocalBrokers) -> None:
@@ -88,6 +122,31 @@ def test_a_pull_that_loses_its_right_ends(brokers: LocalBrokers) -> None:
             bob.pull("orders", 0, end, wait_ms=60_000)
         log.change_users(granted)
         assert not bob.pull("orders", 0, end).messages
+
+
+def test_a_consumer_that_loses_a_right_raises_it(brokers: LocalBrokers) -> None:
+    def changed(verb: UserVerb, grant: Grant) -> None:
+        with log_of(brokers.cluster.servers, user=ALICE) as log:
+            log.change_users(UserOrder(verb, "r", (), (grant,)))
+
+    for grant in (GRANTS[0], GRANTS[2]):  # it pulls; it commits, and is there
+        with Consumer(brokers.servers, "shop", "orders", user=BOB) as consumer:
+            changed(UserVerb.REVOKE, grant)
+            with pytest.raises(Forbidden, match="user bob may not read"):
+                while True:
+                    consumer.poll(wait_ms=20_000)
+            with pytest.raises(Forbidden):
+                consumer.run(lambda message: None)
+        changed(UserVerb.GRANT, grant)
+
+        def joins() -> bool:
+            try:
+                with Consumer(brokers.servers, "shop", "orders", user=BOB):
+                    return True
+            except Forbidden:
+                return False
+
+        eventually(joins)
 
 
 def test_a_delayed_message_needs_what_its_topic_does_and_a_retry_its_group(

@@ -14,11 +14,15 @@ import pytest
 
 from harness.etcd_cluster import etcd_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
+from quorumlog.client import connect
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
 from quorumlog.coordinators.etcd_coordinator import MOST_BYTES, EtcdCoordinator
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, NotAuthenticated
 from quorumlog.kv.testing import LocalStores
+from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.net.credentials import ClientUser, verifier_for
 from tests.broker.failover.coordinator_contract import keeps_the_contract
+from tests.waiting import eventually
 
 A_LEASE = b'{"ID": "7", "TTL": "3"}\n'
 
@@ -155,11 +159,31 @@ def test_an_address_of_six_is_named_as_http_has_it() -> None:
     asyncio.run(run())
 
 
-def test_our_own_store_keeps_the_contract() -> None:
+def test_our_own_store_keeps_the_contract_for_a_user_with_the_rights_for_it() -> None:
+    root, broker = ClientUser("root", "sesame"), ClientUser("broker", "tahini")
+    mine = tuple(Grant(right, Kind.KEY, b"quorumlog/failover/") for right in (Right.READ, Right.WRITE))
     with LocalStores() as stores:
-        asyncio.run(
-            keeps_the_contract(lambda group: coordinator_of(CoordinatorKind.KV, stores.servers, group))
-        )
+        servers = stores.cluster.servers
+        with connect(servers) as log:
+            admin = UserOrder(UserVerb.ADD_USER, "root", ("admin",), (), verifier_for("sesame"))
+            log.change_users(admin)
+        with connect(servers, user=root) as log:
+            log.change_users(UserOrder(UserVerb.ADD_ROLE, "failover", (), mine))
+            log.change_users(
+                UserOrder(UserVerb.ADD_USER, "broker", ("failover",), (), verifier_for("tahini"))
+            )
+            eventually(lambda: {row.users for row in log.status()} == {"on"})
+
+        async def run() -> None:
+            nobody = coordinator_of(CoordinatorKind.KV, stores.servers, "orders")
+            with pytest.raises(NotAuthenticated):
+                await nobody.read()
+            await nobody.close()
+            await keeps_the_contract(
+                lambda group: coordinator_of(CoordinatorKind.KV, stores.servers, group, user=broker)
+            )
+
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize(

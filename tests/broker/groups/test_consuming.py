@@ -181,6 +181,30 @@ def test_dead_letters_are_listed_and_sent_to_their_group_again(brokers: LocalBro
     assert (times, topics) == ({b"bad": 2, b"worse": 1}, {"letters"})
 
 
+def test_a_trace_stays_with_its_message_through_delay_retry_and_dead_letter(
+    brokers: LocalBrokers,
+) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    seen: list[tuple[int, str]] = []
+
+    def work(message: StoredMessage) -> None:
+        seen.append((message.reconsume_times, message.properties["traceparent"]))
+        if len(seen) <= 2:
+            raise RuntimeError("not today")
+
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        admin.create_topic("traced", 1)
+        message = Message("traced", b"x", properties={"traceparent": trace})
+        producer.send(message, delay_level=1)
+        with Consumer(brokers.servers, "tracers", "traced", most_retries=1) as consumer:
+            consumer.run(work, until=lambda: len(seen) == 2)
+            (dead,) = admin.dead_letters("tracers")
+            assert dead.properties["traceparent"] == trace
+            admin.resend("tracers", [dead.queue_offset])
+            consumer.run(work, until=lambda: len(seen) == 3)
+    assert seen == [(0, trace), (1, trace), (0, trace)]
+
+
 def cli(brokers: LocalBrokers, *words: str) -> str:
     told = CliRunner().invoke(app, ["broker", "dlq", *words, "--servers", brokers.servers])
     assert told.exit_code == 0, told.output

@@ -68,7 +68,7 @@ from quorumlog.broker.wire import (
     PullRequest,
     QueuesRequest,
 )
-from quorumlog.errors import BadRequest, ClusterChanged, LedgerError
+from quorumlog.errors import NO_RIGHT, BadRequest, ClusterChanged, LedgerError
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
@@ -473,6 +473,9 @@ class AsyncConsumer:
                     self._revoke(queue.key)
                     self._given_up.add(queue.key)
                 await self._join(waits=False)
+            except NO_RIGHT as error:
+                await self._fail(error)
+                return
             except LedgerError as error:
                 log.info("group %s: %s", self.group, error)
                 await asyncio.sleep(PAUSE_S)
@@ -517,7 +520,7 @@ class AsyncConsumer:
         while True:
             try:
                 await self._join()
-            except (UnknownTopic, UnknownConsumerGroup, BadRequest, ClusterChanged) as error:
+            except (UnknownTopic, UnknownConsumerGroup, BadRequest, ClusterChanged, *NO_RIGHT) as error:
                 await self._fail(error)
                 return
             except LedgerError as error:
@@ -551,6 +554,9 @@ class AsyncConsumer:
                 queue.came([], error.min_offset if is_below else error.max_offset)
                 await asyncio.sleep(PAUSE_S)
                 continue
+            except NO_RIGHT as error:
+                await self._fail(error)
+                return
             except LedgerError as error:
                 log.info("queue %d of %s: %s", queue.queue_id, queue.topic, error)
                 await asyncio.sleep(PAUSE_S)
@@ -570,8 +576,8 @@ class AsyncConsumer:
     async def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
         """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
         are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
-        UnknownConsumerGroup, BadRequest if the broker does not take it as a member,
-        and outside of `async with`."""
+        UnknownConsumerGroup, BadRequest if the broker does not take it as a member, Forbidden and
+        NotAuthenticated from when a right is gone; and BadRequest outside of `async with`."""
         found = await self._found(most_messages, wait_ms)
         return self._given(found)
 
@@ -792,6 +798,8 @@ class AsyncConsumer:
             try:
                 await self.retry(message, cause=cause)
                 return
+            except NO_RIGHT:
+                raise
             except LedgerError as error:
                 log.warning("message %s: %s", message.message_id, error)
                 await asyncio.sleep(PAUSE_S)
@@ -823,6 +831,9 @@ class AsyncConsumer:
                 await self._commit_done()
             except (StaleGeneration, UnknownGroupMember):
                 continue  # the next heartbeat brings another assignment
+            except NO_RIGHT as error:
+                await self._fail(error)
+                return
             except LedgerError as error:
                 log.info("group %s: %s", self.group, error)
 

@@ -95,6 +95,7 @@ from quorumlog.errors import (
     ResultUnknown,
     StoreFailure,
 )
+from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER
 from quorumlog.net.limits import process_limits
@@ -415,6 +416,7 @@ class DLedgerBroker:
         self.waiting: WaitingPulls
         self.log: DLedgerCommitLog
         self.role: RolePassThrough
+        self.requests = Requests()
         self._is_open = False
         self._watchers = RoleWatchers(self._role_response)
         self._reader: tuple[MessageMachine, StoreReader] | None = None

@@ -29,7 +29,7 @@ from quorumlog.broker.group_commands import (
     check_group_name,
     check_new_topic_name,
     check_topic_name,
-    decode_command,
+    command_of_client,
     refusal_in,
 )
 from quorumlog.broker.groups.delays import LOOK_INTERVAL_MS, DelayScheduler, TopicRetention
@@ -162,7 +162,7 @@ class GroupService:
 
     def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
         try:
-            command = decode_command(message.body)
+            command = command_of_client(message.body)
         except UNREADABLE as error:
             reason = named_reason(error, message.body, Command)
             raise BadRequest(f"no command of topics and groups: {reason}") from None

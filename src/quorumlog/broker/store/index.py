@@ -17,7 +17,7 @@ from quorumlog.broker.config import (
     INDEX_SLOT_BYTES,
     MessageStoreConfig,
 )
-from quorumlog.broker.record_batch import Int64Array, RecordBatch, java_hash
+from quorumlog.broker.record_batch import Int64Array, RecordBatch, key_hash_of
 from quorumlog.broker.store.flush import StoreCheckpoint
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
@@ -279,11 +279,6 @@ _NAME_DIGITS = 17
 _LOOK_KEYS = 1024
 _LAST_MS = 253_402_300_799_000
 """The last second of the year 9999."""
-
-
-def key_hash_of(topic: str, key: str) -> int:
-    hashed = abs(java_hash(f"{topic}#{key}"))
-    return 0 if hashed == 1 << 31 else hashed
 
 
 def index_file_name(time_ms: float) -> str:

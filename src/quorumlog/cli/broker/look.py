@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorumlog.cli.broker.messages import StoreDirectory, message_line, message_row, print_queues
-from quorumlog.cli.options import DEFAULT_GROUP
+from quorumlog.cli.options import DEFAULT_GROUP, TlsOfClients, speaking_tls
 from quorumlog.cli.output import EXIT_REFUSED, say, spoken_size, tell
 from quorumlog.errors import ConfigError, Refused
 
@@ -254,6 +254,8 @@ def takeover(
             " message and retry is delivered again.",
         ),
     ] = False,
+    *,
+    tls: TlsOfClients,
 ) -> None:
     """Make a member of a replicated log of a stopped classic store, on each machine of its own copy.
 
@@ -278,7 +280,7 @@ def takeover(
         raise ConfigError("give STORE and --members, or --from HOST:PORT of a member that runs")
     report: OldReport | None = None
     if from_broker:
-        with connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
+        with speaking_tls(**tls), connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
             made = make_later_member(broker, str(data_dir), member_id, group=group)
     else:
         made, report = take_over(

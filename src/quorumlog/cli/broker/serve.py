@@ -21,6 +21,7 @@ from quorumlog.cli.options import (
     LogLevel,
     TlsGiven,
     pem_option,
+    user_of,
 )
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, say_ready, tell
 from quorumlog.coordinators import CoordinatorKind
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.failover import FailoverService
     from quorumlog.broker.replication.replica import Replica
+    from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
 
@@ -131,9 +133,11 @@ def failover_of(
     in_sync_timeout_ms: int,
     begins: bool,
     tls: ClientTls | None,
+    user: ClientUser | None = None,
 ) -> Callable[[Replica], FailoverService]:
     """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
-    is returned is called where the event loop runs. `tls`: of the coordinator. Raises ConfigError."""
+    is returned is called where the event loop runs. `tls`, `user`: for the coordinator.
+    Raises ConfigError."""
     from quorumlog.broker.failover import FailoverOptions, FailoverService
     from quorumlog.coordinators import coordinator_of
 
@@ -142,7 +146,7 @@ def failover_of(
     if not group or not all(c.isalnum() or c in "-_." for c in group):
         raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
-    coordinator = coordinator_of(kind, coordinators, group, tls)
+    coordinator = coordinator_of(kind, coordinators, group, tls, user)
 
     def make(replica: Replica) -> FailoverService:
         return FailoverService(replica, coordinator, options, begins=begins)
@@ -160,6 +164,14 @@ def _coordinator_tls(*files: Path | None) -> ClientTls | None:
         return ClientTls(*("" if each is None else str(each) for each in files))
     except ConfigError as error:
         raise ConfigError(str(error).replace("-tls-", "-coordinator-")) from None
+
+
+def _coordinator_user(name: str | None, password_file: Path | None) -> ClientUser | None:
+    """Raises ConfigError."""
+    try:
+        return user_of(name, password_file)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("(-", "(--coordinator")) from None
 
 
 def alone(in_sync_replicas: int) -> str:
@@ -383,6 +395,17 @@ def serve(
         pem_option("--coordinator-cert", "Own certificate, where that store asks for one."),
     ] = None,
     coordinator_key: Annotated[Path | None, pem_option("--coordinator-key", "Its key.")] = None,
+    coordinator_user: Annotated[
+        str | None,
+        typer.Option(help="Who asks with --failover kv, where that store has users.", metavar="NAME"),
+    ] = None,
+    coordinator_password_file: Annotated[
+        Path | None,
+        pem_option(
+            "--coordinator-password-file",
+            "Its first line is the password of --coordinator-user; else QUORUMLOG_PASSWORD.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -478,10 +501,17 @@ def serve(
             in_sync_timeout_ms=in_sync_timeout_ms,
             begins=failover_begin,
             tls=_coordinator_tls(coordinator_ca, coordinator_cert, coordinator_key),
+            user=_coordinator_user(coordinator_user, coordinator_password_file),
         )
-    elif coordinator or failover_begin or coordinator_ca or coordinator_cert or coordinator_key:
+    elif any(
+        (
+            *(coordinator, failover_begin, coordinator_user, coordinator_password_file),
+            *(coordinator_ca, coordinator_cert, coordinator_key),
+        )
+    ):
         raise ConfigError(
-            "--coordinator, --coordinator-ca and --failover-begin need --failover etcd, kv or zookeeper"
+            "--coordinator, --coordinator-ca, --coordinator-user and --failover-begin need --failover"
+            " etcd, kv or zookeeper"
         )
     make_failover = None
     if role is None and failover is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,14 @@ from quorumlog.cli.options import (
     MemberId,
     Members,
     TlsGiven,
+    pem_option,
     split_servers,
+    user_of,
 )
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.cli.run.toml_config import ServerConfig
     from quorumlog.server.doors import Door
 
 
@@ -62,13 +64,19 @@ def serve(
     engine: Annotated[
         EngineName, typer.Option(help="Where keys are: in memory, or in RocksDB (extra `rocksdb`).")
     ] = EngineName.MEMORY,
-    quota_mib: Annotated[int, typer.Option(help="Above so many MiB puts are refused.", min=1)] = 8192,
+    quota_mib: Annotated[
+        int | None, typer.Option(help="Above so many MiB puts are refused. (default: 8192)", min=1)
+    ] = None,
     auto_compaction: Annotated[
-        float, typer.Option(help="History ends after so many seconds; 0: it does not.", min=0.0)
-    ] = 3600.0,
+        float | None,
+        typer.Option(
+            help="History ends after so many seconds; 0: it does not. (default: 3600)", min=0.0
+        ),
+    ] = None,
     max_watches: Annotated[
-        int, typer.Option(help="Of one client; ten times so many of all.", min=1)
-    ] = 10_000,
+        int | None,
+        typer.Option(help="Of one client; ten times so many of all. (default: 10000)", min=1),
+    ] = None,
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
@@ -83,6 +91,22 @@ def serve(
             help="Where the stores of all members listen: the gateway asks whichever leads.",
             envvar="QUORUMLOG_KV_SERVERS",
             metavar="LIST",
+        ),
+    ] = None,
+    as_user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            help="Whom the gateway asks as for who has not logged in, where the stores have users.",
+            envvar="QUORUMLOG_USER",
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        pem_option(
+            "--password-file",
+            "Its first line is the password of --user; else QUORUMLOG_PASSWORD.",
+            "QUORUMLOG_PASSWORD_FILE",
         ),
     ] = None,
     hold_machine: Annotated[
@@ -110,6 +134,7 @@ def serve(
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
+    from quorumlog.config import KvOptions
     from quorumlog.kv.door import door_of, gateway_of
     from quorumlog.kv.service import StoreOptions
 
@@ -130,7 +155,15 @@ def serve(
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_as(server_config)
     tls = tls_of(server_config.tls)
-    options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
+    url = ""
+
+    def options_of(config: ServerConfig) -> StoreOptions:
+        table = config.kv or KvOptions()
+        history_s = table.auto_compaction_s if auto_compaction is None else auto_compaction
+        quota = table.quota_mib if quota_mib is None else quota_mib
+        watches = table.max_watches if max_watches is None else max_watches
+        return StoreOptions(history_s * 1000, quota * MIB, url, watches)
+
     group = server_config.groups[0]
     doors: list[Door] = []
     _check_address("--listen", listen)
@@ -148,9 +181,16 @@ def serve(
             )
         servers = servers or listen
         split_servers(servers)
-        doors.append(gateway_of(group, address, servers, tls))
+        doors.append(gateway_of(group, address, servers, tls, user_of(as_user, password_file)))
         scheme = "http" if tls is None or tls.options.gateway_listen else "https"
-        options = replace(options, etcd_gateway=f"{scheme}://{address}")
-    door = door_of(group, listen, engine.value, options, tls)
-    server = ServingMember(server_config, path, given, doors=[*doors, door], tls=tls)
+        url = f"{scheme}://{address}"
+    door = door_of(group, listen, engine.value, options_of(server_config), tls)
+    server = ServingMember(
+        server_config,
+        path,
+        given,
+        doors=[*doors, door],
+        tls=tls,
+        reload_store=lambda config: door.configure(options_of(config)),
+    )
     run_member(server, [partial(look_at_store, door, group.group)])

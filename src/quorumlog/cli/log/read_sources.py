@@ -32,6 +32,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LeaderNotReady,
     NotLeader,
+    Overloaded,
     RequestTimeout,
     Unreachable,
 )
@@ -363,7 +364,7 @@ def _milliseconds(time: datetime | None) -> int:
     return -1 if time is None else milliseconds_of(time)
 
 
-_PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady)
+_PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady, Overloaded)
 """What a client that reads for ever sits out."""
 
 

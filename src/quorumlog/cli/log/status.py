@@ -47,6 +47,7 @@ KEYS = (
     "problem",
     "problems",
     "unready",
+    "over_limits",
 )
 
 

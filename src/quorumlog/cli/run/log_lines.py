@@ -11,21 +11,26 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from quorumlog.cli.options import LogFormat, LogLevel
+from quorumlog.cli.output import log_errors
 from quorumlog.figures import without_figures
 
 EVENTS = (
+    "connection_begins",
     "connection_closed",
+    "connection_ends",
     "connection_refused",
     "data_lost",
     "directory",
     "handover",
     "listens",
     "member_stops",
+    "over_limit",
     "peer_connected",
     "peer_lost",
     "problem",
     "problem_over",
     "reload",
+    "request_refused",
     "role",
 )
 """As whoever logs one says in `extra`. Of other records `broker`, `store` or `log`, after the part that
@@ -105,3 +110,6 @@ def log_to_stderr(level: LogLevel, form: LogFormat = LogFormat.TEXT) -> None:
     handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
     handler.addFilter(Folding(handler.emit))
     logging.basicConfig(level=level.value.upper(), handlers=[handler])
+    if form is LogFormat.JSON:
+        logging.captureWarnings(True)
+        log_errors()

@@ -7,7 +7,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
@@ -75,8 +75,13 @@ class ServingMember(LedgerServer):
         given: Mapping[str, Any],
         doors: Sequence[Door] = (),
         tls: Tls | None = None,
+        reload_store: Callable[[ServerConfig], Sequence[str]] | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `doors` and `tls` as of `LedgerServer`."""
+        """`path` and `given` as in `load_server_config`, `doors` and `tls` as of `LedgerServer`.
+        `reload_store`: of a member with a store; returns what has changed."""
+        if config.kv is not None and reload_store is None:
+            raise ConfigError(f"{path}: [kv] is of `quorumlog kv serve` alone")
+        self._reload_store = reload_store or (lambda config: ())
         machines = load_machines(config.state_machines)
         super().__init__(
             config.groups,
@@ -85,7 +90,8 @@ class ServingMember(LedgerServer):
             doors=doors,
             hold_machines=config.hold_machines,
             tls=tls,
-            users_group=config.users_group,
+            users=config.users,
+            limits=config.limits,
         )
         self.admin, self.tls = config.admin, tls
         self._tls_options, self._log_format = config.tls, config.log_format
@@ -105,6 +111,7 @@ class ServingMember(LedgerServer):
         try:
             config = load_server_config(self._path, self._given)
             of_groups = self.reload(config.groups)
+            changed += self.set_limits(config.limits)
         except ConfigError as error:
             log.error("SIGHUP: nothing is reloaded: %s", error, extra={"event": "reload"})
             return self._reloaded([*changed, f"nothing is reloaded: {error}"])
@@ -115,7 +122,7 @@ class ServingMember(LedgerServer):
             "log_format": config.log_format == self._log_format,
             "[tls]; what its files hold is read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
-            "[users]": (config.users_group or self.groups[0].group) == self._users.group,
+            "[users]": config.users == self.users.options,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:
@@ -130,7 +137,11 @@ class ServingMember(LedgerServer):
         root.setLevel(level)
         if before != level:
             changed.append("log_level {} -> {}".format(*names))
-        return self._reloaded([*changed, *of_groups.changed], [*differ, *of_groups.needs_restart])
+        of_store = self._reload_store(config)
+        for each in of_store:
+            log.warning("the key-value store: reloaded: %s", each, extra={"event": "reload"})
+        changed += [*of_groups.changed, *of_store]
+        return self._reloaded(changed, [*differ, *of_groups.needs_restart])
 
     async def start(self) -> None:
         await super().start()

@@ -22,6 +22,13 @@
 
     [users]                                 # of the whole process, see docs/security.md
     group = "orders"                        # where they live; otherwise in the first one
+    may_be_old_ms = 10000                   # without the leader's word for so long, nobody is let in
+
+    [limits]                                # of the whole process, see docs/security.md
+    user_requests = 1000
+
+    [kv]                                    # of `quorumlog kv serve`
+    quota_mib = 8192
 
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
@@ -47,8 +54,11 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    KvOptions,
+    LimitOptions,
     StoreConfig,
     TlsOptions,
+    UsersOptions,
     parse_address,
     parse_members,
 )
@@ -68,8 +78,10 @@ _OF_PROCESS: dict[str, Any] = {
     "hold_machines": tuple[str, ...],
     "groups": dict[str, dict[str, Any]],
     "tls": dict[str, Any],
-    "users": dict[str, str],
+    "users": dict[str, Any],
+    "limits": dict[str, Any],
     "admin": AdminOptions,
+    "kv": KvOptions,
 }
 _KINDS: dict[Any, str] = {
     LogFormat: f"is none of {', '.join(LogFormat)}",
@@ -77,7 +89,7 @@ _KINDS: dict[Any, str] = {
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
-    dict[str, Any]: "is not a table; write [tls]",
+    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""
@@ -99,10 +111,11 @@ class ServerConfig(NamedTuple):
     hold_machines: tuple[str, ...] = ()
     """Names of those that are not run."""
     tls: TlsOptions | None = None
-    users_group: str | None = None
-    """Whose users are those of the process; None: of the first one."""
+    users: UsersOptions = UsersOptions()
+    limits: LimitOptions = LimitOptions()
     admin: AdminOptions | None = None
     log_format: str | None = None
+    kv: KvOptions | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
@@ -117,9 +130,8 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     found = {name: _typed(name, document.pop(name), path) for name in _OF_PROCESS if name in document}
     tables = found.pop("groups", None)
     tls = tls_options(found.pop("tls", {}), overrides.pop("tls", {}), path)
-    users = found.pop("users", {})
-    if unknown := [name for name in users if name != "group"]:
-        raise ConfigError(f"{path} [users]: unknown option {unknown[0]!r}; there is group")
+    users = _of_table(UsersOptions, found.pop("users", {}), f"{path} [users]")
+    limits = _of_table(LimitOptions, found.pop("limits", {}), f"{path} [limits]")
     for place, options in ((f"{path}: option 'bind'", found), ("--bind", overrides)):
         if "bind" in options:
             _within(place, partial(parse_address, options["bind"]))
@@ -132,13 +144,12 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     else:
         groups = _groups(document, tables, overrides, path)
     _refuse_shared_directories(groups)
-    users_group = users.get("group")
     names = [group.group for group in groups]
-    if users_group is not None and users_group not in names:
+    if users.group and users.group not in names:
         raise ConfigError(
-            f"{path} [users]: there is no group {users_group!r}; there are {', '.join(names)}"
+            f"{path} [users]: there is no group {users.group!r}; there are {', '.join(names)}"
         )
-    return ServerConfig(tuple(groups), tls=tls, users_group=users_group, **found)
+    return ServerConfig(tuple(groups), tls=tls, users=users, limits=limits, **found)
 
 
 def tls_options(
@@ -146,14 +157,18 @@ def tls_options(
 ) -> TlsOptions | None:
     """Of the table `[tls]` of a file, and the command line, which wins. Raises ConfigError."""
     place = f"{path} [tls]" if table else None
-    known = [each.name for each in fields(TlsOptions)]
-    for name in table:
-        if name not in known:
-            raise ConfigError(f"{place}: unknown option {name!r}; there are {', '.join(known)}")
     options = {**table, **{name: value for name, value in given.items() if value is not None}}
     if not options:
         return None
-    return _within(place, lambda: TlsOptions(**{"cert": "", "key": "", "ca": "", **options}))
+    return _of_table(TlsOptions, {"cert": "", "key": "", "ca": "", **options}, place)
+
+
+def _of_table(kind: Callable[..., T], options: Mapping[str, Any], place: str | None) -> T:
+    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{place}: unknown option {name!r}; there are {', '.join(known)}")
+    return _within(place, lambda: kind(**options))
 
 
 def _groups(
@@ -243,6 +258,8 @@ def _typed(name: str, value: Any, place: str | None) -> Any:
         typed = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         wrong = _KINDS.get(kind) or f"is not of type {kind.__name__}"
+        if kind == dict[str, Any]:
+            wrong = f"is not a table; write [{name}]"
         if name == "members":
             wrong = 'is not a list of members; write "n0=HOST:PORT,..."'
         raise ConfigError(f"{place}: option {name!r}: {value!r} {wrong}") from None

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, overload
 
-from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.errors import NO_RIGHT, LedgerError, OutcomeUnknown
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.values import BytesLike, Item, Unreadable, V, without_value
 from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
@@ -62,7 +62,8 @@ class Lease:
         self._task: asyncio.Task[None] | None = None
         self._end: asyncio.TimerHandle | None = None
         self.lost = asyncio.Event()
-        """Set once it has ended, or may have."""
+        """Set once it has ended, or may have, or may not be kept alive any more."""
+        self._refusal: LedgerError | None = None
 
     @classmethod
     async def grant(cls, asking: Asking, ttl_s: float, lease_id: int = 0) -> Lease:
@@ -114,6 +115,9 @@ class Lease:
             try:
                 await self.keep_alive_once()
                 pause_s = self._third_s
+            except NO_RIGHT as refusal:
+                self._refusal = refusal
+                self.lost.set()
             except LedgerError:
                 pause_s = max(RETRY_S, self._third_s / 10)
 
@@ -144,7 +148,10 @@ class Lease:
         return told
 
     def check(self) -> None:
-        """Raises LockLost if it may have ended."""
+        """Raises LockLost if it may have ended; Forbidden, NotAuthenticated if its user may not keep it
+        alive any more."""
+        if self._refusal is not None:
+            raise self._refusal
         if os.getpid() != self._process:
             raise LockLost(
                 f"the lease {self.id} was granted before the process forked and stays with the parent:"
@@ -263,6 +270,7 @@ class _Place(Generic[V]):
             try:
                 await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if not news.done():
+                    lease.check()
                     raise LockLost(f"the lease {lease.id} has ended while it waited")
                 news.result()
             finally:

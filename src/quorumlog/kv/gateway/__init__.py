@@ -2,5 +2,5 @@
 a client of all members' stores, so that it answers wherever the leader is.
 
 Read in this order: `etcd_json` (what is asked and answered), `routes` (what is done, and who else has a
-gateway), `gateway` (HTTP).
+gateway), `logins` (whose request it is), `gateway` (HTTP).
 """

@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any
 
-from quorumlog.errors import LedgerError, Overloaded
+from quorumlog.errors import Forbidden, LedgerError, Overloaded
 from quorumlog.kv.errors import (
     Compacted,
     FutureRevision,
@@ -246,8 +246,19 @@ def watch_of(given: Given) -> WatchRequest:
 Told = dict[str, Any]
 INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 5, 8
 FAILED_PRECONDITION, OUT_OF_RANGE, UNAVAILABLE = 9, 11, 14
+PERMISSION_DENIED, UNAUTHENTICATED = 7, 16
 """gRPC's codes."""
-HTTP_STATUS = {NOT_FOUND: 404, RESOURCE_EXHAUSTED: 429, UNAVAILABLE: 503}
+HTTP_STATUS = {
+    NOT_FOUND: 404,
+    RESOURCE_EXHAUSTED: 429,
+    UNAVAILABLE: 503,
+    PERMISSION_DENIED: 403,
+    UNAUTHENTICATED: 401,
+}
+NO_USERS = FAILED_PRECONDITION, "authentication is not enabled"
+NO_USER = INVALID_ARGUMENT, "user name is empty"
+WRONG_PASSWORD = INVALID_ARGUMENT, "authentication failed, invalid user ID or password"
+WRONG_TOKEN = UNAUTHENTICATED, "invalid auth token"
 
 _ERRORS: dict[type[LedgerError], tuple[int, str]] = {
     Compacted: (OUT_OF_RANGE, "mvcc: required revision has been compacted"),
@@ -257,6 +268,7 @@ _ERRORS: dict[type[LedgerError], tuple[int, str]] = {
     NoSpace: (RESOURCE_EXHAUSTED, "mvcc: database space exceeded"),
     KeyNotFound: (INVALID_ARGUMENT, "key not found"),
     Overloaded: (RESOURCE_EXHAUSTED, "too many requests"),
+    Forbidden: (PERMISSION_DENIED, "permission denied"),
 }
 _LONG_TTL = "a TTL must be"
 _INVALID = {
@@ -283,6 +295,10 @@ def error_of(error: LedgerError) -> tuple[int, Told]:
         if _LONG_TTL in str(error):
             code = OUT_OF_RANGE
         words = next((told for ours, told in _INVALID.items() if ours in str(error)), str(error))
+    return refusal(code, words)
+
+
+def refusal(code: int, words: str) -> tuple[int, Told]:
     message = f"etcdserver: {words}"
     told = {"error": message, "code": code, "message": message}
     return HTTP_STATUS.get(code, 400), told

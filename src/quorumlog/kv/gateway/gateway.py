@@ -14,13 +14,24 @@ import h11
 
 from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
-from quorumlog.errors import LedgerError, Overloaded, ProtocolViolation
+from quorumlog.errors import LedgerError, NotAuthenticated, Overloaded, ProtocolViolation
 from quorumlog.kv.client.asking import addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.gateway.etcd_json import Given, Told, error_of
+from quorumlog.kv.gateway.etcd_json import (
+    NO_USER,
+    NO_USERS,
+    WRONG_PASSWORD,
+    WRONG_TOKEN,
+    Given,
+    Told,
+    error_of,
+    refusal,
+)
+from quorumlog.kv.gateway.logins import Logins
 from quorumlog.kv.gateway.routes import GatewayMembers, Routes
 from quorumlog.net.connection import Connection
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
@@ -66,7 +77,8 @@ class HttpDecoder:
                 if isinstance(event, h11.ConnectionClosed):
                     break
         except h11.RemoteProtocolError as error:
-            raise ProtocolViolation(f"no request of HTTP: {error}") from None
+            # Without what it quotes: where a length is wrong, a body with a password is a line to it.
+            raise ProtocolViolation(f"no request of HTTP: {str(error).partition(': ')[0]}") from None
         if event is h11.PAUSED and len(self.http.trailing_data[0]) > MAX_AHEAD_BYTES:
             raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
         return [Frame("", each, None) for each in found]
@@ -88,7 +100,9 @@ MOST_WAITING_BYTES = 64 << 20
 """Of all clients, in requests that are not answered."""
 TIMEOUT_S = 5.0
 """As long as etcd itself waits for a majority."""
-WATCH_PATH = "/v3/watch"
+WATCH_PATH, LOGIN_PATH = "/v3/watch", "/v3/auth/authenticate"
+TOKEN = b"authorization"
+"""Header of who has logged in."""
 JSON_HEADERS = [("content-type", "application/json")]
 
 
@@ -100,16 +114,20 @@ class EtcdGateway(Door):
         member_id: str,
         group: str | None = None,
         tls: Tls | None = None,
+        user: ClientUser | None = None,
     ) -> None:
-        """`servers`: the stores of all members, HOST:PORT,... `tls`: None: the port is plain. Raises
-        ConfigError."""
+        """`servers`: the stores of all members, HOST:PORT,... `tls`: None: the port is plain. `user`:
+        whom it asks the stores as for clients that have not logged in. Raises ConfigError."""
         self._listen = parse_address(listen)
         self._servers = servers
         addresses_of(servers)
         self._member_id = member_id
         self._tls = tls
+        self._user = user
         self.group = group
-        self._client: AsyncKeyValueClient | None = None
+        self.logins = Logins(self._routes_as)
+        self.routes: Routes | None = None
+        """Of clients that have not logged in."""
         self._listener = Listener(
             "the gateway for clients of etcd",
             self._connect,
@@ -122,11 +140,7 @@ class EtcdGateway(Door):
 
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
-        options = None if self._tls is None else self._tls.options
-        goes_over = options is not None and options.store_listen and options.peers != "required"
-        tls = None if self._tls is None or goes_over else self._tls.as_client()
-        self._client = AsyncKeyValueClient(self._servers, timeout_ms=1000 * TIMEOUT_S, tls=tls)
-        self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
+        self.routes = self._routes_as(self._user)
         host, port = self._listen
         await self._listener.open(host, port)
         log.info(
@@ -137,15 +151,25 @@ class EtcdGateway(Door):
             extra={"event": "listens"},
         )
 
+    def _routes_as(self, user: ClientUser | None) -> Routes:
+        options = None if self._tls is None else self._tls.options
+        goes_over = options is not None and options.store_listen and options.peers != "required"
+        tls = None if self._tls is None or goes_over else self._tls.as_client()
+        timeout_ms = 1000 * TIMEOUT_S
+        client = AsyncKeyValueClient(self._servers, timeout_ms=timeout_ms, tls=tls, user=user)
+        return Routes(client, self._member_id, GatewayMembers(client.asking))
+
     def _connect(self, connection: Connection) -> None:
         decoder = connection.decoder
         assert isinstance(decoder, HttpDecoder), decoder
-        connection.session = _Client(self._routes, connection, decoder)
+        assert self.routes is not None
+        connection.session = _Client(self, self.routes, connection, decoder)
 
     async def close(self) -> None:
         self.abandon()
-        if self._client is not None:
-            await self._client.close()
+        await self.logins.close()
+        if self.routes is not None:
+            await self.routes.client.close()
         await asyncio.sleep(0)
 
     def abandon(self) -> None:
@@ -156,7 +180,11 @@ class EtcdGateway(Door):
 class _Client:
     """The session of one client: a request after the other, or a watch until it ends."""
 
-    def __init__(self, routes: Routes, connection: Connection, decoder: HttpDecoder) -> None:
+    def __init__(
+        self, gateway: EtcdGateway, routes: Routes, connection: Connection, decoder: HttpDecoder
+    ) -> None:
+        """`routes`: of who has not logged in."""
+        self._gateway = gateway
         self._routes = routes
         self._connection = connection
         self._decoder = decoder
@@ -230,19 +258,39 @@ class _Client:
 
     async def _one(self, request: h11.Request, body: bytes) -> None:
         path = request.target.decode("ascii", "replace").partition("?")[0]
+        says = next((value.decode("latin-1") for name, value in request.headers if name == TOKEN), "")
+        unknown = WRONG_TOKEN if says else NO_USER
         try:
             given = _object_of(body) if request.method == b"POST" else {}
+            if request.method == b"POST" and path == LOGIN_PATH:
+                unknown = WRONG_PASSWORD
+                self._answer(*await self._log_in(given))
+                return
+            routes = self._gateway.logins.routes_of(says) if says else self._routes
             if request.method == b"POST" and path == WATCH_PATH:
                 self._is_watching = True
-                async with aclosing(self._routes.watch(given, self._connection.hold_beside)) as told:
+                async with aclosing(routes.watch(given, self._connection.hold_beside)) as told:
                     await self._stream(told)
                 return
-            status, answer = await self._routes.answer(request.method.decode(), path, given)
+            status, answer = await routes.answer(request.method.decode(), path, given)
+        except NotAuthenticated:
+            status, answer = refusal(*unknown)
         except LedgerError as error:
             status, answer = error_of(error)
         except RecursionError:
             status, answer = error_of(InvalidRequest("the request is nested too deeply"))
         self._answer(status, answer)
+
+    async def _log_in(self, given: Given) -> tuple[int, Told]:
+        access = self._gateway.access
+        if not access.is_on:
+            return refusal(*NO_USERS)
+        try:
+            token = await self._gateway.logins.begin(given)
+        except NotAuthenticated:
+            access.tell_of_wrong(str(given.get("name")), self._connection.peer_name)
+            raise
+        return 200, {"header": self._routes.header(0), "token": token}
 
     def _send(self, *events: Any) -> None:
         self._connection.write(self._decoder.sent(*events))

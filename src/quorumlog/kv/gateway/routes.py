@@ -16,12 +16,10 @@ from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.errors import Compacted, LeaseNotFound
 from quorumlog.kv.gateway.etcd_json import (
-    FAILED_PRECONDITION,
     Given,
     Told,
     answer,
     delete_of,
-    error_of,
     flag_of,
     key_value,
     known,
@@ -99,7 +97,6 @@ class GatewayMembers:
 VERSION = "3.5.1"
 """Of the etcd whose answers these are compared with."""
 HEALTH_TIMEOUT_S = 2.0
-NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 
 MOST_HELD_BYTES = 1 << 20
 """Of what one watch has heard, and its client has not taken."""
@@ -113,7 +110,7 @@ class Routes:
         """`client`: of all members' stores, with the codec `bytes`."""
         self.waiting_bytes = 0
         """Of requests that are being answered."""
-        self._client = client
+        self.client = client
         self._member_id = member_id
         self._members = members
         self._of_path: dict[str, Callable[[Given], Awaitable[Told]]] = {
@@ -134,26 +131,25 @@ class Routes:
         }
 
     async def answer(self, method: str, path: str, given: Given) -> Answer:
+        """Raises LedgerError."""
         if method == "GET" and path == "/version":
             return 200, {"etcdserver": VERSION, "etcdcluster": VERSION}
         if method == "GET" and path == "/health":
             return await self._health()
-        if method == "POST" and path == "/v3/auth/authenticate":
-            words = {"error": NO_AUTHENTICATION, "message": NO_AUTHENTICATION}
-            return 400, {**words, "code": FAILED_PRECONDITION}
         act = self._of_path.get(path) if method == "POST" else None
         if act is None:
             return 404, {"error": "Not Found", "code": 5, "message": "Not Found"}
-        try:
-            return 200, await act(given)
-        except LedgerError as error:
-            return error_of(error)
+        return 200, await act(given)
 
-    def _header(self, revision: int) -> Told:
+    async def prove(self) -> None:
+        """That the stores know this user. Raises NotAuthenticated."""
+        await self.client.asking.call(StoreStatusRequest(), StatusAnswer)
+
+    def header(self, revision: int) -> Told:
         """An empty store is at revision 1 in etcd, and clients rely on being told one."""
         return without_defaults(
             {
-                "cluster_id": str(number_of_text(self._client.asking.cluster_id)),
+                "cluster_id": str(number_of_text(self.client.asking.cluster_id)),
                 "member_id": str(number_of_text(self._member_id)),
                 "revision": str(max(1, revision)),
             }
@@ -161,7 +157,7 @@ class Routes:
 
     async def _tell(self, asked: Any, expected: type[Any]) -> Told:
         revision, found = await self._ask(asked, expected)
-        return {"header": self._header(revision), **answer(found, revision)}
+        return {"header": self.header(revision), **answer(found, revision)}
 
     # ---------------------------------------------------------------- keys
 
@@ -182,14 +178,14 @@ class Routes:
         check(asked, len(body))
         changes = writes(asked) if isinstance(asked, Range | Txn) else True
         request = CommandRequest(command=body) if changes else QuestionRequest(question=body)
-        return await self._client.asking.call(request, expected)
+        return await self.client.asking.call(request, expected)
 
     async def _compact(self, given: Given) -> Told:
         given = known(given, "revision", "physical")
         flag_of(given, "physical")
         compact = Compact(number_of(given, "revision"))
         revision, _ = await self._ask(compact, CompactAnswer)
-        return {"header": self._header(revision)}
+        return {"header": self.header(revision)}
 
     # ---------------------------------------------------------------- leases
 
@@ -201,18 +197,18 @@ class Routes:
         grant = Grant(ttl_ms or 1, number_of(given, "ID"))
         revision, found = await self._ask(grant, GrantAnswer)
         told = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
-        return {"header": self._header(revision), **told}
+        return {"header": self.header(revision), **told}
 
     async def _keep_alive(self, given: Given) -> Told:
         lease = number_of(known(given, "ID"), "ID")
         asked = checked(KeepAliveRequest(leases=(lease,)))
-        revision, (ttl_ms,) = await self._client.asking.call(asked, list[int])
+        revision, (ttl_ms,) = await self.client.asking.call(asked, list[int])
         told = without_defaults({"ID": str(lease), "TTL": str(ttl_ms // 1000)})
-        return {"result": {"header": self._header(revision), **told}}
+        return {"result": {"header": self.header(revision), **told}}
 
     async def _revoke(self, given: Given) -> Told:
         revision, _ = await self._ask(Revoke(number_of(known(given, "ID"), "ID")), RevokeAnswer)
-        return {"header": self._header(revision)}
+        return {"header": self.header(revision)}
 
     async def _time_to_live(self, given: Given) -> Told:
         """What is left is told in whole seconds, rounded down; -1: there is no such lease."""
@@ -221,7 +217,7 @@ class Routes:
         wants_keys = flag_of(given, "keys")
         asked = checked(TimeToLiveRequest(lease=lease))
         try:
-            revision, (ttl_ms, left_ms, keys) = await self._client.asking.call(
+            revision, (ttl_ms, left_ms, keys) = await self.client.asking.call(
                 asked, tuple[int, int, list[bytes]]
             )
         except LeaseNotFound:
@@ -229,19 +225,19 @@ class Routes:
         times = {"TTL": str(left_ms // 1000), "grantedTTL": str(ttl_ms // 1000)}
         named = [b64encode(key).decode() for key in keys] if wants_keys else []
         told = without_defaults({"ID": str(lease), **times, "keys": named})
-        return {"header": self._header(revision), **told}
+        return {"header": self.header(revision), **told}
 
     async def _newest_header(self) -> Told:
         """Where the answer is a refusal of ours, which has no revision, and none of etcd's."""
         revision, _ = await self._ask(Range(b"\0", count_only=True), RangeAnswer)
-        return self._header(revision)
+        return self.header(revision)
 
     async def _leases(self, given: Given) -> Told:
         known(given)
         asked = QuestionRequest(question=encode(Leases()))
-        revision, found = await self._client.asking.call(asked, LeasesAnswer)
+        revision, found = await self.client.asking.call(asked, LeasesAnswer)
         leases = [{"ID": str(lease)} for lease, _, _ in found.leases]
-        return {"header": self._header(revision), **without_defaults({"leases": leases})}
+        return {"header": self.header(revision), **without_defaults({"leases": leases})}
 
     # ---------------------------------------------------------------- the cluster
 
@@ -251,12 +247,12 @@ class Routes:
             {"ID": str(number_of_text(name)), "name": name, "clientURLs": [url]}
             for name, url in await self._members.all()
         ]
-        return {"header": self._header(0), "members": members}
+        return {"header": self.header(0), "members": members}
 
     async def _health(self) -> Answer:
         """Whether a majority stores what is changed."""
         try:
-            await self._client.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
+            await self.client.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
         except LedgerError as error:
             return 503, {"health": "false", "reason": str(error)}
         return 200, {"health": "true", "reason": ""}
@@ -267,7 +263,7 @@ class Routes:
         """What a watch tells, until it is closed or cancelled. `holds` is told how many bytes wait until
         its client takes them. Raises InvalidRequest."""
         watching = Watching(
-            self._client.asking, self._client.values, watch_of(given), MOST_HELD_BYTES, holds
+            self.client.asking, self.client.values, watch_of(given), MOST_HELD_BYTES, holds
         )
         try:
             # etcd creates a watch below the compacted revision too, and then cancels it: the member's
@@ -286,7 +282,7 @@ class Routes:
             await watching.close()
 
     def _result(self, told: Told, revision: int) -> Told:
-        return {"result": {"header": self._header(revision), **told}}
+        return {"result": {"header": self.header(revision), **told}}
 
 
 def _event(change: Change) -> Told:

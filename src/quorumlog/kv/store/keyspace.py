@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
@@ -80,6 +80,7 @@ class Keyspace:
         """The newest change; history below `compacted` is gone, below `swept_to` from the engine."""
         self.keys = 0
         """How many there are: an engine with a disk would have to look at each."""
+        self.carried_out = {"put": 0, "delete": 0, "range": 0, "txn": 0}
         self.begin_command()
         self.take_over()
 
@@ -577,6 +578,8 @@ class Feed:
         self.wake: Callable[[], object] = lambda: None
         self.size_bytes = 0
         """Of the engine, about; as of the last batch."""
+        self.carried_out: Mapping[str, int] = {}
+        """How many of each operation, since the machine was made."""
 
     def tell(self, items: list[Change]) -> None:
         if items:

@@ -192,6 +192,7 @@ def _no_lease(lease: int) -> LeaseNotFound:
 
 def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> Body:
     if isinstance(operation, Put):
+        keyspace.carried_out["put"] += 1
         value, lease = operation.value, operation.lease
         if operation.keeps_value or operation.keeps_lease:
             old = keyspace.current(operation.key)
@@ -203,9 +204,12 @@ def _operation(keyspace: Keyspace, operation: Operation, index: int, room: Answe
             return PUT_TAG, None
         return PUT_TAG, msgspec.Raw(before)
     if isinstance(operation, DeleteRange):
+        keyspace.carried_out["delete"] += 1
         return _delete(keyspace, operation, index, room)
     if isinstance(operation, Range):
+        keyspace.carried_out["range"] += 1
         return read_range(keyspace, operation, room)
+    keyspace.carried_out["txn"] += 1
     # Which branch is taken was decided by the state before, of the inner ones too: etcd's order.
     plan = _plan(keyspace, operation)
     return _carry_out_plan(keyspace, plan, index, room)
@@ -600,6 +604,8 @@ class KeyValueMachine(StateMachine):
         """`feed` hears of what changes; `slice_items`: so many are saved at once."""
         self.keyspace = Keyspace(engine())
         self._feed = feed
+        if feed is not None:
+            feed.carried_out = self.keyspace.carried_out
         self._slice_items = slice_items
         self._saves = 0
         """Under way: what they have to read is not swept."""
@@ -698,7 +704,7 @@ class KeyValueMachine(StateMachine):
         if isinstance(asked, Range | Txn):
             check(asked, len(question))
         if isinstance(asked, Range):
-            return read_range(keyspace, asked, room)
+            return _operation(keyspace, asked, keyspace.revision, room)
         if isinstance(asked, Txn):
             return answer_txn(keyspace, asked, room)
         if isinstance(asked, History):

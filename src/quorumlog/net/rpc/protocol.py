@@ -21,6 +21,7 @@ from quorumlog.errors import (
     ConfigError,
     LedgerError,
     NotAuthenticated,
+    Overloaded,
     ProtocolViolation,
     Refused,
     WrongPort,
@@ -182,7 +183,7 @@ class RpcProtocol:
         self._calls.now_ms = now_ms
         product = self._product
         try:
-            for group, message, batch in frames:
+            for group, message, batch, _ in frames:
                 if link.state is LinkState.CLOSED:
                     return
                 link.last_received_ms = now_ms
@@ -320,7 +321,10 @@ class RpcProtocol:
             self.view.group_unknown[link.address] = refusal
         reason = str(refusal).removeprefix(f"{link.address} ").removeprefix(f"{link.address}: ")
         is_wrong = isinstance(refusal, WrongPort)
+        link.is_greeted_again |= isinstance(refusal, Overloaded)
         self._drop(link, reason if is_wrong else f"turned this client away: {reason}")
+        if isinstance(refusal, Overloaded):
+            self._links.rest(link.address, self._calls.now_ms + refusal.retry_after_ms)
         error = self.view.group_unknown_to_all()
         if isinstance(refusal, ClusterChanged) and all(
             address in self.view.group_unknown or self._links.is_down(address)

@@ -23,6 +23,7 @@ from quorumlog.errors import (
     NotLeader,
     OutcomeUnknown,
     OutOfSequence,
+    Overloaded,
     ProtocolViolation,
     Refused,
     RequestTimeout,
@@ -248,6 +249,7 @@ class CallTracker:
     def _refused(self, link: Link, call: Call, error: LedgerError) -> None:
         self._product.refused(link, call, error)
         may_repeat = not call.is_once or (isinstance(error, LeaderNotReady) and not call.changes)
+        may_repeat |= isinstance(error, Overloaded) and error.retry_after_ms > 0
         is_to_pass = (error.retriable or error.is_elsewhere) and may_repeat
         if call.is_numbered and isinstance(error, OutcomeUnknown):
             call.may_be_done = is_to_pass = True  # sent again, it is told
@@ -278,14 +280,17 @@ class CallTracker:
             self.fail(call, error)
 
     def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
-        """Until the next attempt: between half and the whole of what is due."""
+        """Until the next attempt: between half and the whole of what is due; but all of what a server
+        says that has too much to do, and for how long."""
         if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= HINTS:
             return 0.0
         timings = self._timings
         wait = timings.backoff_ms * (1 << min(attempts - 1, 10))
-        if error is not None and error.retry_after_ms > 0:
-            wait = max(wait, error.retry_after_ms)
-        return min(wait, timings.backoff_limit_ms) * self._random.uniform(0.5, 1.0)
+        told_ms = 0 if error is None else error.retry_after_ms
+        wait = min(max(wait, told_ms), timings.backoff_limit_ms) * self._random.uniform(0.5, 1.0)
+        if isinstance(error, Overloaded):
+            wait = max(wait, told_ms * self._random.uniform(1.0, 1.2))
+        return wait
 
     # ---------------------------------------------------------------- no answer
 

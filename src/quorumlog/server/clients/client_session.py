@@ -8,6 +8,8 @@ first), all behind it are refused too, until the client resends from the first r
 from __future__ import annotations
 
 import functools
+import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,6 +51,8 @@ from quorumlog.wire.client_messages import (
     UsersRequest,
 )
 
+log = logging.getLogger("quorumlog.server")
+
 OF_USERS = (ChangeUsersRequest, UsersRequest)
 WAITING_LIMIT = 1000
 """Requests of a connection that are neither appends nor reads, which have bounds of their own."""
@@ -74,26 +78,30 @@ class ClientSession:
         self._waiting = 0
         self._in_flight_bytes = 0
         """Of appends that are not answered yet."""
+        self._began_s: dict[int, float] = {}
+        """Of requests that are not answered yet, by their ids."""
 
     def frame(self, frame: Frame) -> None:
         request: Any
-        group, request, _ = frame
+        group, request, _, _ = frame
         if type(request) not in RESPONSE_OF:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
         driver = self._drivers.get(group)
+        refusal = None
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(request, group)
-            if refusal is not None:
-                self._connection.send(group, error_response(request.request_id, refusal))
-                return
         if driver is None:
             known = ", ".join(self._drivers)
-            error = UnknownGroup(
+            refusal = refusal or UnknownGroup(
                 f"group {group!r} is not served here; groups: {known}", groups=self._drivers
             )
-            self._connection.send(group, error_response(request.request_id, error))
-        elif driver.stopped:
-            self._reply(driver, request, begins_anew(driver.config.member_id))
+            self._connection.send(group, error_response(request.request_id, refusal))
+            return
+        self._began_s[request.request_id] = time.monotonic()
+        if refusal is None and driver.stopped:
+            refusal = begins_anew(driver.config.member_id)
+        if refusal is not None:
+            self._reply(driver, request, refusal)
         else:
             if isinstance(request, AppendRequest) and request.previous_connection:
                 self._close_client(request.previous_connection)
@@ -101,10 +109,10 @@ class ClientSession:
 
     def _refusal(self, request: Any, group: str) -> LedgerError | None:
         """Of this user, as its rights are by now."""
-        if isinstance(request, StatusRequest):
-            return None  # it is bare for who is nobody
         key = key_of(request, group)
         if not self._caller.passes(key):
+            if isinstance(request, StatusRequest):
+                return None  # it is bare for who is nobody
             refusal = self._caller.refusal(key, needs_of(request, group))
             if refusal is not None:
                 return refusal
@@ -115,7 +123,7 @@ class ClientSession:
     def take(self, driver: NodeDriver, frame: Frame) -> None:
         """In the member's turn."""
         request: Any
-        _, request, batch = frame
+        _, request, batch, _ = frame
         if isinstance(request, AppendRequest):
             self._append(driver, request, batch)
         elif isinstance(request, ReadRequest):
@@ -164,8 +172,18 @@ class ClientSession:
         if isinstance(outcome, LedgerError):
             if isinstance(request, AppendRequest):
                 driver.events.refused(outcome)
+            log.debug(
+                "%s: %s of %s is refused: %s",
+                driver.config.full_name,
+                type(request).__name__.removesuffix("Request"),
+                self._connection.peer_name,
+                outcome,
+                extra={"event": "request_refused"},
+            )
             code, outcome = outcome.code, error_response(request.request_id, outcome)
-        driver.answered[type(request), code] += 1
+        began_s = self._began_s.pop(request.request_id, None)
+        if began_s is not None:
+            driver.requests.answered(type(request), code, time.monotonic() - began_s)
         self._connection.send(driver.config.group, outcome, batch)
 
     def _serve(self, driver: NodeDriver, request: ClientMessage, serving: Serving, outcome: Any) -> None:

@@ -27,9 +27,10 @@ from quorumlog.broker.message import KEYS, TAGS
 from quorumlog.broker.record_batch import Found, PropertyColumns, QueueKey, RecordBatch, gather
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import (
-    TLS_PARSERS,
+    CLIENT_PARSERS,
     as_kafkas,
     boolean,
     by_name,
@@ -41,6 +42,7 @@ from quorumlog.spark.options import (
     pattern_of,
     servers_of,
     tls_of,
+    user_of,
 )
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
@@ -140,11 +142,18 @@ class MessageOptions:
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    user: str = ""
+    password_file: str = ""
 
     @property
     def tls(self) -> ClientTls | None:
         """Raises ConfigError."""
         return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def as_user(self) -> ClientUser | None:
+        """Raises ConfigError."""
+        return user_of(self.user, self.password_file)
 
     def wants(self, topic: str) -> bool:
         if self.topic_pattern:
@@ -208,7 +217,7 @@ _PARSERS = by_name(
         ("minOffsetsPerTrigger", "min_offsets", number_of(0, 2**62)),
         ("maxTriggerDelay", "max_trigger_delay_ms", duration_ms),
         ("consumerGroup", "consumer_group", name_of),
-        *TLS_PARSERS,
+        *CLIENT_PARSERS,
     )
 )
 

@@ -183,7 +183,10 @@ class BrokerSource:
         self._options = options
 
     def connect(self) -> BrokerClient:
-        return connect(self._options.servers, timeout_ms=self._options.timeout_ms, tls=self._options.tls)
+        options = self._options
+        return connect(
+            options.servers, timeout_ms=options.timeout_ms, tls=options.tls, user=options.as_user
+        )
 
     def partitions(self) -> list[MessagePartition]:
         """Raises ConfigError, QueueOffsetOutOfRange, or what the broker refuses with."""

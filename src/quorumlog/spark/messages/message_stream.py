@@ -338,7 +338,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._options.consumer_group
         if group and _has_begun(end):
             options = self._options
-            with BrokerAdmin(options.servers, timeout_ms=options.timeout_ms, tls=options.tls) as admin:
+            with BrokerAdmin(
+                options.servers,
+                timeout_ms=options.timeout_ms,
+                tls=options.tls,
+                user=options.as_user,
+            ) as admin:
                 admin.create_group(group)
                 admin.commit(group, _flat(end["queues"]))
 

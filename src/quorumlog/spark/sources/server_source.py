@@ -19,6 +19,7 @@ from quorumlog.client import LedgerClient, MemberStatusRow, leader_of
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS
 from quorumlog.config import MIB
 from quorumlog.errors import (
+    NO_RIGHT,
     IndexOutOfRange,
     LedgerError,
     ProtocolViolation,
@@ -28,6 +29,7 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.log_state.log_state import Resets
+from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions, LogBounds, skip_lost_entries
 from quorumlog.spark.partitions import (
@@ -87,7 +89,9 @@ def _told(rows: Sequence[MemberStatusRow]) -> str:
 def groups_at(options: LedgerOptions) -> list[str]:
     """See `served_groups`."""
     most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
-    client, _ = shared_client(options.servers, options.served_group, options.tls, most_ms)
+    client, _ = shared_client(
+        options.servers, options.served_group, options.tls, options.as_user, most_ms
+    )
     return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
 
 
@@ -108,7 +112,8 @@ class ServerSource:
         self._options = options
         self._group = options.served_group
         self._client, self._failures = shared_client(
-            options.servers, self._group, options.tls, min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+            *(options.servers, self._group, options.tls, options.as_user),
+            min(MEMBER_TIMEOUT_MS, options.timeout_ms),
         )
         self._readers = NO_READERS
         stated = (options.starting_offsets, options.ending_offsets)
@@ -157,6 +162,8 @@ class ServerSource:
                 max_staleness_ms=self._options.max_staleness_ms,
                 timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
             )
+        except NO_RIGHT:
+            raise
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
         begins = [row.ledger_begin_index for row in rows if row.id == fresh.member_id]
@@ -170,6 +177,8 @@ class ServerSource:
             return f"no member leads: {_told(rows)}"
         try:
             end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
+        except NO_RIGHT:
+            raise
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
@@ -187,7 +196,7 @@ class ServerSource:
         """`status` shows a refusal as a row; a wrong group name is no outage and is told at once."""
         try:
             self._client.get(0, from_member="any")
-        except UnknownGroup:
+        except (UnknownGroup, *NO_RIGHT):
             raise
         except (LedgerError, ProtocolViolation):
             return
@@ -223,6 +232,8 @@ class ServerSource:
                     )
                     header = batch.headers()[0]
                     return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
+                except NO_RIGHT:
+                    raise
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
                     self._note_failure(member, failure)
@@ -261,6 +272,8 @@ class ServerSource:
                 order.append(member)
                 try:
                     return ask(member)
+                except NO_RIGHT:
+                    raise
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
             if time.monotonic() >= deadline:
@@ -322,6 +335,8 @@ class ServerSource:
                 before = check.next_index
                 try:
                     yield from self._read(check, member, heads)
+                except NO_RIGHT:
+                    raise
                 except (LedgerError, ProtocolViolation, RangeMismatch) as error:
                     problems.append(error)
                     self._note_failure(member, error)
@@ -411,18 +426,22 @@ class SharedClient(NamedTuple):
     failures: dict[str, float]
 
 
-_shared: dict[tuple[int, str, str, int, ClientTls | None], SharedClient] = {}
+_shared: dict[tuple[int, str, str, int, ClientTls | None, ClientUser | None], SharedClient] = {}
 _shared_lock = threading.Lock()
 
 
 def shared_client(
-    servers: str, group: str, tls: ClientTls | None, timeout_ms: int = MEMBER_TIMEOUT_MS
+    servers: str,
+    group: str,
+    tls: ClientTls | None,
+    user: ClientUser | None = None,
+    timeout_ms: int = MEMBER_TIMEOUT_MS,
 ) -> SharedClient:
     """The one of this process: Spark forks its workers, and a client's thread does not survive that."""
-    key = (os.getpid(), servers, group, timeout_ms, tls)
+    key = (os.getpid(), servers, group, timeout_ms, tls, user)
     with _shared_lock:
         shared = _shared.get(key)
         if shared is None:
-            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms, tls=tls)
+            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms, tls=tls, user=user)
             shared = _shared[key] = SharedClient(client, {})
         return shared

@@ -1,0 +1,24 @@
+"""What a key-value store may be given anew while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quorumlog.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class KvOptions:
+    """The table `[kv]`."""
+
+    quota_mib: int = 8192
+    """Above it puts are refused, while deletions and compaction go on."""
+    auto_compaction_s: float = 3600.0
+    """History older than that ends; 0: it does not end by itself."""
+    max_watches: int = 10_000
+    """Of one client; ten times so many of all."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("quota_mib", 1), ("auto_compaction_s", 0), ("max_watches", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"[kv] {name} must be at least {least}, not {getattr(self, name)}")

@@ -1,0 +1,165 @@
+"""Users of the gateway: who logs in as with etcd, and whom it asks as for the others."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quorumlog.client import connect as log_of
+from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.gateway import logins
+from quorumlog.kv.gateway.gateway import EtcdGateway
+from quorumlog.kv.service import StoreOptions
+from quorumlog.kv.testing import LocalStores
+from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.net.credentials import ClientUser, verifier_for
+from quorumlog.server.free_ports import free_ports
+from tests.kv.etcd import Etcd, running_etcd
+
+pytestmark = pytest.mark.processes
+
+MINE = tuple(Grant(right, Kind.KEY, b"mine/") for right in (Right.READ, Right.WRITE))
+WORDS = ("code", "error", "message")
+
+
+class Gateways(LocalStores):
+    """That of n1 asks as bob for who has not logged in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports = {f"n{number}": port for number, port in enumerate(free_ports(3))}
+        self.gateways: dict[str, EtcdGateway] = {}
+
+    def _doors(self, member_id: str) -> list[Any]:
+        address = f"127.0.0.1:{self.ports[member_id]}"
+        (door,) = super()._doors(member_id)
+        assert isinstance(door, KeyValueDoor)
+        door._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
+        user = ClientUser("bob", "tahini") if member_id == "n1" else None
+        self.gateways[member_id] = EtcdGateway(address, self.servers, member_id, user=user)
+        return [self.gateways[member_id], door]
+
+
+@pytest.fixture(scope="module")
+def gateways() -> Iterator[Gateways]:
+    with Gateways() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with running_etcd() as running:
+        yield running
+
+
+def asked(port: int, path: str, body: Any, token: str = "") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        headers = {"authorization": token} if token else {}
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def put(port: int, key: str, token: str = "") -> tuple[int, Any]:
+    words = {name: b64encode(text.encode()).decode() for name, text in (("key", key), ("value", "v"))}
+    status, told = asked(port, "/v3/kv/put", words, token)
+    return status, {name: told[name] for name in WORDS if name in told}
+
+
+def log_in(port: int, name: str, password: str) -> tuple[int, Any]:
+    status, told = asked(port, "/v3/auth/authenticate", {"name": name, "password": password})
+    return status, {name: told[name] for name in (*WORDS, "token") if name in told}
+
+
+def until(happens: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not happens():
+        assert time.monotonic() < end_s
+
+
+@pytest.fixture(scope="module")
+def users(gateways: Gateways, etcd: Etcd) -> None:
+    port = gateways.ports["n0"]
+    assert log_in(port, "bob", "tahini") == log_in(etcd._port, "bob", "tahini")  # there are no users yet
+    for path, body in (
+        ("user/add", {"name": "root", "password": "sesame"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("user/add", {"name": "bob", "password": "tahini"}),
+        ("role/add", {"name": "mine"}),
+        ("user/grant", {"user": "bob", "role": "mine"}),
+        (
+            "role/grant",
+            {
+                "name": "mine",
+                "perm": {"permType": "READWRITE", "key": "bWluZS8=", "range_end": "bWluZTA="},
+            },
+        ),
+        ("enable", {}),
+    ):
+        asked(etcd._port, f"/v3/auth/{path}", body)
+    with log_of(gateways.cluster.servers) as log:
+        log.change_users(UserOrder(UserVerb.ADD_USER, "root", ("admin",), (), verifier_for("sesame")))
+    with log_of(gateways.cluster.servers, user=ClientUser("root", "sesame")) as log:
+        log.change_users(UserOrder(UserVerb.ADD_ROLE, "mine", (), MINE))
+        log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
+    until(lambda: log_in(port, "bob", "tahini")[0] == 200)
+
+
+@pytest.mark.usefixtures("users")
+def test_who_logs_in_is_that_user_in_the_words_of_etcd(gateways: Gateways, etcd: Etcd) -> None:
+    port = gateways.ports["n0"]
+    ours, theirs = (log_in(each, "bob", "tahini")[1]["token"] for each in (port, etcd._port))
+    until(lambda: put(port, "mine/a", ours)[0] == 200)
+    for each, token in ((port, ours), (etcd._port, theirs)):
+        assert put(each, "mine/a", token) == (200, {})
+    for key, mine, other in (("other", ours, theirs), ("mine/a", "wrong", "wrong"), ("mine/a", "", "")):
+        assert put(port, key, mine) == put(etcd._port, key, other)
+    for name, password in (("bob", "wrong"), ("mallory", "tahini")):
+        assert log_in(port, name, password) == log_in(etcd._port, name, password)
+    assert put(gateways.ports["n1"], "mine/b") == (200, {})
+    assert put(gateways.ports["n1"], "other")[0] == 403
+    assert "tahini" not in repr(gateways.gateways["n1"].__dict__)
+
+
+@pytest.mark.usefixtures("users")
+def test_what_is_told_of_a_login_has_no_password(
+    gateways: Gateways, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = gateways.ports["n2"]
+    gateways.gateways["n2"].access._wrong.clear()  # it has told of another one a moment ago
+    assert log_in(port, "mallory", "wrong-4712")[0] == 400
+    body = json.dumps({"name": "bob", "password": "tahini-4711"})
+    request = (
+        f"POST /v3/auth/authenticate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n  {body}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request.encode())
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+    assert "'mallory' at 127.0.0.1" in caplog.text and "no request of HTTP" in caplog.text
+    assert "4711" not in caplog.text and "4712" not in caplog.text
+
+
+@pytest.mark.usefixtures("users")
+def test_a_token_ends_when_it_is_not_used_and_when_there_are_too_many(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = gateways.ports["n0"]
+    first = log_in(port, "bob", "tahini")[1]["token"]
+    monkeypatch.setattr(logins, "MOST_LOGINS", 1)
+    second = log_in(port, "bob", "tahini")[1]["token"]
+    assert (put(port, "mine/a", first)[0], put(port, "mine/a", second)[0]) == (401, 200)
+    monkeypatch.setattr(logins, "KEPT_S", 0.0)
+    assert put(port, "mine/a", second)[0] == 401

@@ -22,7 +22,7 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async, leader_of
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS_BY_NAME, Measured, measure
@@ -36,7 +36,7 @@ RAW_WRITE_BYTES = 4 * MIB
 POLL_S = 0.02
 STATUS_TIMEOUT_MS = 1000
 TIMEOUT_S = 600.0
-TARGETS = (Target("share_of_disk", 0.8, True),)
+TARGETS = (PromisedFigure("share_of_disk", 0.8, True),)
 
 
 class CatchUp(NamedTuple):

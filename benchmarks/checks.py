@@ -17,17 +17,17 @@ from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.client.broker_calls import UniqKeys, encode_messages
 from quorumlog.broker.message import Message
 from quorumlog.broker.wire import PullRequest, SendRequest
-from quorumlog.kv.door import _Client
+from quorumlog.kv.endpoint import _Client
 from quorumlog.kv.requests import CommandRequest, Put, decode_command_of_client, encode
-from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
+from quorumlog.log_state.users import NO_USERS, Kind, Right, RoleGrant, User, UserRole, Users
 from quorumlog.net.access import Access
 from quorumlog.net.frame import Frame
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.wire.client_messages import AppendRequest
 
 TURNS, TIMES = 60, 1_000
-GRANTS = tuple(Grant(Right.ADMIN, kind, b"orders") for kind in Kind if kind is not Kind.CLUSTER)
-BOB = Users(True, b"", (User("bob", ("r",)),), (Role("r", GRANTS),))
+GRANTS = tuple(RoleGrant(Right.ADMIN, kind, b"orders") for kind in Kind if kind is not Kind.CLUSTER)
+BOB = Users(True, b"", (User("bob", ("r",)),), (UserRole("r", GRANTS),))
 
 
 class Asked(Protocol):
@@ -53,8 +53,8 @@ def store_session(access: Access) -> Asked:
         client._asked.clear()
         client._asked_bytes = 0
 
-    door: Any = SimpleNamespace(access=access, service=SimpleNamespace(request=request))
-    client = _Client(door, connection())
+    endpoint: Any = SimpleNamespace(access=access, service=SimpleNamespace(request=request))
+    client = _Client(endpoint, connection())
     client._is_greeted = True
     return client
 

@@ -15,7 +15,7 @@ import uvloop
 
 from benchmarks.links import PROXY_NOTE, DelayedMembers, servers_leader_first
 from benchmarks.outcome import Outcome, Report
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.workloads import LOADS_BY_NAME, Measured, measure
 
 REPETITIONS = 3
@@ -79,5 +79,5 @@ def _outcome(slow: Slow, load: str, without: list[Measured], with_delay: list[Me
         "without_p99_ms": statistics.median(measured.p99_ms for measured in without),
         "with_p99_ms": statistics.median(measured.p99_ms for measured in with_delay),
     }
-    targets = (Target("share", slow.share, True),)
+    targets = (PromisedFigure("share", slow.share, True),)
     return Outcome(f"{slow.name}-{load}", figures, targets, f"delay each way; {PROXY_NOTE}")

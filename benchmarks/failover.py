@@ -16,7 +16,7 @@ from harness.faults import Failover, Watch, kill_leader, stop_leader, terminate_
 from harness.member_processes import MemberProcesses
 from harness.producer import Producer
 from quorumlog import connect_async
-from quorumlog.bench.figures import Target, target_rows
+from quorumlog.bench.figures import PromisedFigure, target_rows
 
 BODY = bytes(1024)
 IN_FLIGHT = 256
@@ -35,7 +35,7 @@ QUIET_SECONDS = 0.3
 
 class FailoverTimes(NamedTuple):
     signal_name: str
-    targets: tuple[Target, ...]
+    targets: tuple[PromisedFigure, ...]
     """Of the figures of `figures`."""
     seconds: tuple[float, ...]
     unknown_outcomes: int
@@ -63,9 +63,9 @@ class FailoverTimes(NamedTuple):
         return self.figures[name]
 
 
-KILL_TARGETS = (Target("median_s", 0.2, False), Target("p99_s", 0.6, False))
-HAND_OVER_TARGETS = (Target("median_s", 0.1, False),)
-STOP_TARGETS = (Target("median_s", 1.2, False), Target("worst_s", 2.5, False))
+KILL_TARGETS = (PromisedFigure("median_s", 0.2, False), PromisedFigure("p99_s", 0.6, False))
+HAND_OVER_TARGETS = (PromisedFigure("median_s", 0.1, False),)
+STOP_TARGETS = (PromisedFigure("median_s", 1.2, False), PromisedFigure("worst_s", 2.5, False))
 
 
 Fault = Callable[[MemberProcesses, Watch, Producer], Awaitable[Failover]]
@@ -103,7 +103,7 @@ async def _time(
     members: MemberProcesses,
     batch: list[bytes],
     in_flight: int,
-    faults: Sequence[tuple[str, int, tuple[Target, ...], Fault]],
+    faults: Sequence[tuple[str, int, tuple[PromisedFigure, ...], Fault]],
     report: Callable[[str], None],
 ) -> list[FailoverTimes]:
     async with connect_async(members.servers) as client, connect_async(members.servers) as watching:

@@ -23,7 +23,7 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import bodies_of
 from quorumlog.client.status_rows import leader_of
@@ -31,7 +31,7 @@ from quorumlog.config import DEFAULT_GROUP, parse_address
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.read_promise import READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import READ_INDEX, ReadGuarantee
 
 READERS = 64
 ENTRIES = 1000
@@ -104,7 +104,7 @@ def _requests() -> Iterator[bytes]:
                     first_index=index,
                     stop_index=index + 1,
                     limit_bytes=1,
-                    promise=ReadPromise(consistency=READ_INDEX),
+                    promise=ReadGuarantee(consistency=READ_INDEX),
                 ),
             )
         )
@@ -158,7 +158,10 @@ def measure_fresh_reads(folder: Path, seconds: float, report: Report) -> Outcome
     return Outcome(
         "fresh reads",
         figures,
-        (Target("follower_per_second", LEAST, True), Target("three_over_one", 1.0, True)),
+        (
+            PromisedFigure("follower_per_second", LEAST, True),
+            PromisedFigure("three_over_one", 1.0, True),
+        ),
         "read_index, single entries; cpu_us: of the members that are asked, for one read",
     )
 

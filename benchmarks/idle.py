@@ -11,13 +11,16 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import bodies_of
 
 SETTLE_SECONDS = 6.0
 """Twice the interval of the checkpoint, the last thing that is written after an append."""
-TARGETS = (Target("cpu_share_highest", 0.005, False), Target("bytes_written", 0.0, False))
+TARGETS = (
+    PromisedFigure("cpu_share_highest", 0.005, False),
+    PromisedFigure("bytes_written", 0.0, False),
+)
 
 
 def measure_idle(

@@ -12,7 +12,7 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import usage_of
 from quorumlog.entry_header import HEADER_BYTES
 
@@ -40,7 +40,7 @@ def time_start(folder: Path, size_bytes: int, report: Report) -> Outcome:
         figures["sparse_gigabytes"] = _add_sparse_segments(member.data_dir, size_bytes) / 1e9
         figures["sparse_s"] = uvloop.run(_started(members))
         figures["worst_s"] = max(figures["clean_s"], figures["killed_s"], figures["sparse_s"])
-    return Outcome("start", figures, (Target("worst_s", 3.0, False),))
+    return Outcome("start", figures, (PromisedFigure("worst_s", 3.0, False),))
 
 
 def _add_sparse_segments(directory: Path, size_bytes: int) -> int:
@@ -64,7 +64,7 @@ def measure_memory(folder: Path, size_bytes: int, report: Report) -> Outcome:
         "mb_per_second": size_bytes / 1e6 / seconds,
         "anonymous_mb": highest / 1e6,
     }
-    return Outcome("memory", figures, (Target("anonymous_mb", 200.0, False),))
+    return Outcome("memory", figures, (PromisedFigure("anonymous_mb", 200.0, False),))
 
 
 async def fill(members: MemberProcesses, size_bytes: int, report: Report) -> None:

@@ -16,7 +16,7 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, MembershipRefused, OutcomeUnknown, connect_async
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
 from quorumlog.client.status_rows import MemberStatusRow, leader_of
@@ -26,7 +26,7 @@ LOAD = "256-writers"
 NEW_ID = "n9"
 ASK_EVERY_S = 0.1
 LIMIT_S = 3600.0
-TARGETS = (Target("share_of_load", 0.75, True), Target("elections", 0.0, False))
+TARGETS = (PromisedFigure("share_of_load", 0.75, True), PromisedFigure("elections", 0.0, False))
 
 
 def measure_learner(folder: Path, size_bytes: int, seconds: float, report: Report) -> Outcome:

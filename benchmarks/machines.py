@@ -26,7 +26,7 @@ from harness.machines import PADDED_FROM_NAME, PADDING_NAME, Idle
 from harness.member_processes import MemberProcesses
 from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect, connect_async
 from quorumlog.batch import EntryBatch
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import RunningGroup, usage_of
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
 from quorumlog.config import MIB
@@ -72,7 +72,7 @@ def time_machine_start(folder: Path, log_bytes: int, snapshot_bytes: int, report
         "start_cpu_s": used_s,
     }
     note = "start_cpu_s: processor time by then, whatever else the computer does"
-    return Outcome("machine-start", figures, (Target("start_s", 5.0, False),), note)
+    return Outcome("machine-start", figures, (PromisedFigure("start_s", 5.0, False),), note)
 
 
 def measure_install(folder: Path, snapshot_bytes: int, seconds: float, report: Report) -> Outcome:
@@ -99,7 +99,7 @@ def measure_install(folder: Path, snapshot_bytes: int, seconds: float, report: R
         "during_per_second": statistics.median(during),
         "share_of_load": statistics.median(during) / before.records_per_second,
     }
-    targets = (Target("anonymous_mb", 200.0, False), Target("share_of_load", 0.75, True))
+    targets = (PromisedFigure("anonymous_mb", 200.0, False), PromisedFigure("share_of_load", 0.75, True))
     return Outcome("machine-install", figures, targets, "memory: of the wiped member, the highest")
 
 
@@ -196,7 +196,7 @@ def measure_apply(entries: int, report: Report) -> Outcome:
         runner.apply(batch)
     per_entry_us = (time.perf_counter() - began_s) * 1e6 / (1024 * rounds)
     figures = {"entries": 1024.0 * rounds, "us_an_entry": per_entry_us}
-    return Outcome("machine-apply", figures, (Target("us_an_entry", 3.0, False),))
+    return Outcome("machine-apply", figures, (PromisedFigure("us_an_entry", 3.0, False),))
 
 
 def measure_apply_share(batches: int, report: Report) -> Outcome:
@@ -222,7 +222,7 @@ def measure_apply_share(batches: int, report: Report) -> Outcome:
         "more_us": statistics.median(more),
     }
     note = "processor time of one member and its client, an entry"
-    return Outcome("machine-apply-share", figures, (Target("more_us", 3.0, False),), note)
+    return Outcome("machine-apply-share", figures, (PromisedFigure("more_us", 3.0, False),), note)
 
 
 class Echo(StateMachine):
@@ -246,7 +246,7 @@ def measure_results(seconds: float, report: Report) -> Outcome:
         "results_per_second": statistics.median(rates[ECHO]),
         "share": statistics.median(shares),
     }
-    return Outcome("machine-results", figures, (Target("share", 0.8, True),))
+    return Outcome("machine-results", figures, (PromisedFigure("share", 0.8, True),))
 
 
 async def _appends(servers: str, machine: str, seconds: float) -> float:

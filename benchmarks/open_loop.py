@@ -31,7 +31,7 @@ from hdrh.histogram import HdrHistogram
 from rich.table import Table
 
 from quorumlog.batch import EntryBatch
-from quorumlog.bench.figures import Target, target_rows, without_nan
+from quorumlog.bench.figures import PromisedFigure, target_rows, without_nan
 from quorumlog.bench.raw_writer import RawConnection, leader_connections
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import APPEND_LOADS, AppendLoad, bodies_of, measure, members_watched
@@ -43,7 +43,7 @@ from quorumlog.wire.client_messages import AppendRequest, AppendResponse
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 OVERLOAD = 2.0
-OVERLOAD_TARGETS = (Target("goodput_share", 0.8, True), Target("p99_ms", 2000, False))
+OVERLOAD_TARGETS = (PromisedFigure("goodput_share", 0.8, True), PromisedFigure("p99_ms", 2000, False))
 """Accepted requests wait behind at most `max_uncommitted_bytes`: about a second of single records."""
 TICK_LIMIT = 64
 """Requests that leave in one tick: a sender that is behind still takes the answers in between."""
@@ -124,7 +124,7 @@ class OpenMeasured:
         return float(getattr(self, name))
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[PromisedFigure, ...]:
         return OVERLOAD_TARGETS if self.share_of_peak >= OVERLOAD else ()
 
     def row(self) -> dict[str, Any]:

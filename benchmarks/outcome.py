@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from quorumlog.bench.figures import Target, target_rows, without_nan
+from quorumlog.bench.figures import PromisedFigure, target_rows, without_nan
 
 Report = Callable[[str], None]
 """Told what begins."""
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     name: str
     figures: dict[str, float]
     """NaN: was not measured."""
-    targets: tuple[Target, ...] = ()
+    targets: tuple[PromisedFigure, ...] = ()
     note: str = ""
     """What to know when reading the figures."""
 

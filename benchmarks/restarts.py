@@ -8,9 +8,9 @@ import numpy as np
 
 from benchmarks.outcome import Outcome, Report
 from quorumlog import LocalCluster, connect
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 
-TARGETS = (Target("median_s", 0.05, False), Target("worst_s", 0.2, False))
+TARGETS = (PromisedFigure("median_s", 0.05, False), PromisedFigure("worst_s", 0.2, False))
 POLL_SECONDS = 0.001
 LIMIT_SECONDS = 30.0
 

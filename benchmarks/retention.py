@@ -12,7 +12,7 @@ import uvloop
 from benchmarks.outcome import Outcome, Report
 from harness.member_processes import MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import bodies_of
 from quorumlog.config import MIB
@@ -32,8 +32,8 @@ LOOK_SECONDS = 1.0
 START_MS = 120_000
 """For three members to load on a machine that is busy."""
 TARGETS = (
-    Target("segments_above_retention", 2.0, False),
-    Target("memory_growth", 0.05, False),
+    PromisedFigure("segments_above_retention", 2.0, False),
+    PromisedFigure("memory_growth", 0.05, False),
 )
 
 

@@ -16,7 +16,7 @@ import uvloop
 from benchmarks.links import servers_leader_first
 from benchmarks.outcome import Outcome, Report
 from harness.member_processes import MemberProcesses
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import AppendLoad, Measured, measure
 from quorumlog.log_state.producers import MOST_BATCHES
@@ -85,4 +85,4 @@ def _outcome(compared: Compared, without: list[Measured], with_sessions: list[Me
             e.cpu_seconds_per_million for e in with_sessions
         ),
     }
-    return Outcome(compared.load.name, figures, (Target("share", compared.share, True),))
+    return Outcome(compared.load.name, figures, (PromisedFigure("share", compared.share, True),))

@@ -14,7 +14,7 @@ import uvloop
 from benchmarks.links import servers_leader_first
 from benchmarks.outcome import Outcome, Report
 from harness.member_processes import MemberProcesses
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.running_group import usage_of
 from quorumlog.bench.workloads import AppendLoad, measure
 from quorumlog.config import parse_address
@@ -24,7 +24,7 @@ WRITERS = AppendLoad("silent-256-clients", 256, 1, 1, 1024)
 REPETITIONS = 5
 MOST_SECONDS = 3.0
 """Of one load: silent connections are closed after five."""
-TARGETS = (Target("share", 0.9, True), Target("memory_mb", 100.0, False))
+TARGETS = (PromisedFigure("share", 0.9, True), PromisedFigure("memory_mb", 100.0, False))
 
 
 def measure_silent(

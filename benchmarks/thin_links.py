@@ -22,7 +22,7 @@ from benchmarks.links import PROXY_NOTE, DelayedMembers
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from harness.faults import Watch
 from quorumlog import connect_async
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.cli.output import out
 from quorumlog.config import KIB
 from quorumlog.entry_header import HEADER_BYTES
@@ -47,7 +47,7 @@ def measure_thin_link(folder: Path, kib_per_second: float, size_bytes: int, repo
         "seconds": seconds,
         "share_of_link": caught_up_bytes / seconds / bytes_per_second,
     }
-    return Outcome("thin-link", figures, (Target("share_of_link", 0.9, True),), PROXY_NOTE)
+    return Outcome("thin-link", figures, (PromisedFigure("share_of_link", 0.9, True),), PROXY_NOTE)
 
 
 async def _catch_up(

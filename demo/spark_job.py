@@ -24,7 +24,7 @@ from quorumlog import connect, leader_of
 from quorumlog.config import MIB
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
-from quorumlog.pipelines.engine import Engine
+from quorumlog.pipelines.engine import WorkEngine
 from quorumlog.pipelines.places import Place
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _kill_leader_under(query: StreamingQuery, members: MemberProcesses) -> str:
     return leader.id
 
 
-def audit_all(servers: str, archived: str, engine: Engine) -> Comparison:
+def audit_all(servers: str, archived: str, engine: WorkEngine) -> Comparison:
     """Whoever was killed has to be back: a member that does not answer is a difference as well."""
     deadline = time.monotonic() + _TIMEOUT_S
     with connect(servers) as client:

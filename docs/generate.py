@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quorumlog.admin.metrics import METRICS
-from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherEvent, DispatcherState
 
 DOCS = Path(__file__).parent
 
@@ -22,14 +22,14 @@ def dispatcher_automaton() -> str:
     """The table `TRANSITIONS` as a Mermaid state diagram; BEGUN leads from everywhere to COMPARE and
     is drawn once, as the way in."""
     lines = ["```mermaid", "stateDiagram-v2"]
-    begun = {TRANSITIONS[state, Event.BEGUN] for state in DispatcherState}
+    begun = {TRANSITIONS[state, DispatcherEvent.BEGUN] for state in DispatcherState}
     assert len(begun) == 1, begun
     lines.append(f"    [*] --> {begun.pop().name}: BEGUN (from every state)")
     for (state, event), following in TRANSITIONS.items():
-        if event is not Event.BEGUN:
+        if event is not DispatcherEvent.BEGUN:
             lines.append(f"    {state.name} --> {following.name}: {event.name}")
     lines += ["```", "", "| event | what has happened |", "| --- | --- |"]
-    lines += [f"| `{event.name}` | {event.value} |" for event in Event]
+    lines += [f"| `{event.name}` | {event.value} |" for event in DispatcherEvent]
     return "\n".join(lines)
 
 

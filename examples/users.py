@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 
 from quorumlog import Entry, LedgerClient, LedgerError, LocalCluster, connect
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, verifier_for
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")  # a program names a file
-READS = Grant(Right.READ, Kind.LOG, b"default", is_exact=True)
+READS = RoleGrant(Right.READ, Kind.LOG, b"default", is_exact=True)
 
 
 def first_read(log: LedgerClient) -> list[Entry]:
@@ -27,12 +27,12 @@ def first_read(log: LedgerClient) -> list[Entry]:
 def main() -> None:
     with LocalCluster(members=3, store="memory") as cluster:
         with connect(cluster.servers) as log:
-            first = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
+            first = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
             log.change_users(first)
         with connect(cluster.servers, user=ALICE) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "readers", (), (READS,)))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "readers", (), (READS,)))
             log.change_users(
-                UserOrder(UserVerb.ADD_USER, "bob", ("readers",), (), verifier_for("tahini"))
+                UserOrder(UserOperation.ADD_USER, "bob", ("readers",), (), verifier_for("tahini"))
             )
             log.append(b"for bob")
         with connect(cluster.servers, user=BOB) as log:

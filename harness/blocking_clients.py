@@ -74,7 +74,7 @@ class Output:
     """Written by hand, at the end."""
 
 
-CLOSED = 'BadRequest("the client is closed: make another one")'
+CLOSED = 'BadRequest("the client is closed: create a new one")'
 OUTPUTS = [
     Output(
         "client/blocking_client.py",
@@ -152,7 +152,7 @@ OUTPUTS = [
                 "broker/client/async_broker_client.py",
                 "AsyncBrokerClient",
                 "BrokerClient",
-                bases="Connected",
+                bases="ConnectingShell",
                 closed=CLOSED,
                 end="AsyncBrokerClient._end",
                 after="self._connect()",
@@ -185,7 +185,7 @@ OUTPUTS = [
                 closed=CLOSED,
             ),
         ),
-        imports="from quorumlog.broker.client.blocking_shells import BlockingRun, Connected\n"
+        imports="from quorumlog.broker.client.blocking_shells import BlockingRun, ConnectingShell\n"
         "from quorumlog.broker.client.blocking_shells import ONE_MEMBER\n"
         "from quorumlog.net.loop_thread import ONE_SESSION\n",
         more="def connect(\n"

@@ -24,7 +24,7 @@ import quorumlog.spark
 from harness.spark_cluster import SETTINGS
 from quorumlog import connect
 from quorumlog.pipelines import auditing, compacting, statistics
-from quorumlog.pipelines.engine import Engine
+from quorumlog.pipelines.engine import WorkEngine
 from quorumlog.spark.pipelines import Place, SparkEngine, archive, audit, compact, replay_frames
 from quorumlog.spark.session import is_connect, running
 
@@ -39,7 +39,7 @@ def run(
     folder: Path,
     target: str,
     hold: str,
-    engine: Engine | None,
+    engine: WorkEngine | None,
 ) -> str:
     """The result, as JSON; not of replay. `target`: of the archive. Works are small, so that there are
     many."""

@@ -21,7 +21,7 @@ from quorumlog.broker import BrokerAdmin, Consumer, Message, Producer
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.kv import connect as connect_store
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 
@@ -69,10 +69,10 @@ def a_log() -> Iterator[AdminPort]:
 class Stores(LocalStores):
     def __init__(self) -> None:
         super().__init__()
-        self.doors: dict[str, KeyValueDoor] = {}
+        self.endpoints: dict[str, KeyValueEndpoint] = {}
 
-    def _doors(self, member_id: str) -> list[KeyValueDoor]:
-        (self.doors[member_id],) = made = super()._doors(member_id)
+    def _endpoints(self, member_id: str) -> list[KeyValueEndpoint]:
+        (self.endpoints[member_id],) = made = super()._endpoints(member_id)
         return made
 
 
@@ -83,7 +83,7 @@ def a_store() -> Iterator[AdminPort]:
             keys.put(f"orders/{number}", b"x" * number)
         leader = stores.cluster.leader()
         process = LogProcess(
-            stores.cluster.server(leader), [partial(look_at_store, stores.doors[leader], "default")]
+            stores.cluster.server(leader), [partial(look_at_store, stores.endpoints[leader], "default")]
         )
         with AdminPort(free_address(), process) as port:
             yield port

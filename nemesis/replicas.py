@@ -28,7 +28,7 @@ from harness.broker_process import BrokerProcess
 from harness.proxy import CUT, Network, both_ways
 from nemesis.failover.group import SLAVES
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.switching import Lost, Survey, Switch, SwitchReport, change_list
+from quorumlog.broker.client.switching import ClusterProbe, Lost, Switch, SwitchReport, change_list
 from quorumlog.broker.epochs import named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest
@@ -159,13 +159,13 @@ class Replicas:
                 self.force(to)
 
     def switch(self, to: str) -> SwitchReport:
-        with closing(Survey(self.brokers[to].address)) as survey:
+        with closing(ClusterProbe(self.brokers[to].address)) as survey:
             return Switch(survey, to, timeout_ms=3_000).run()
 
     def force(self, to: str) -> None:
         """Without whoever does not answer: its directory is emptied."""
         with suppress(LedgerError):
-            with closing(Survey(self.brokers[to].address)) as survey:
+            with closing(ClusterProbe(self.brokers[to].address)) as survey:
                 there = {answer.directory_id for answer in survey.answers.values()}
                 gone = {peer.id for one, peer in named_by(survey.shown()).items() if one not in there}
                 if not gone or not gone <= self.down:
@@ -181,7 +181,7 @@ class Replicas:
     def gather(self) -> str:
         """Who missed a switch is told of the newest master; returns its id, or nothing."""
         living = [name for name in self.brokers if name not in self.down]
-        with closing(Survey(self.brokers[living[0]].address)) as survey:
+        with closing(ClusterProbe(self.brokers[living[0]].address)) as survey:
             master = survey.master()
             if master is not None:
                 with suppress(SwitchRefused):  # all of them follow

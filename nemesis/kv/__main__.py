@@ -10,7 +10,7 @@ import typer
 
 from harness.signals import end_as_ctrl_c_does
 from nemesis.kv.run import KINDS, run
-from quorumlog.kv.door import ENGINES
+from quorumlog.kv.endpoint import ENGINES
 
 
 def main(

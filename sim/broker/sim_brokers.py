@@ -7,7 +7,7 @@ from typing import Any, cast
 from weakref import ref
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.broker_port import TICK_MS, PutQueue, ReadTurns, WaitingPulls, greet
+from quorumlog.broker.broker_port import TICK_MS, PutQueue, ReadQueue, WaitingPulls, greet
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.store.dispatch import MESSAGES
@@ -15,7 +15,7 @@ from quorumlog.broker.wire import broker_request_decoder
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.net.connection import Connection, Session
 from quorumlog.net.frame import AnyFrameMessage, Frame, encode_frame
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import MachineFactory, NodeHandle
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
@@ -138,13 +138,15 @@ class SimBrokers(SimPorts):
         def of_now() -> bool:
             return member.process == process and member.is_up and member.node is node
 
-        door = DoorMember(
+        endpoint = NodeHandle(
             lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
         )
         broker = self.brokers[member.member_id] = self._made[member.member_id]
         loop = cast(Any, _Loop(member))
         waiting = WaitingPulls(loop)
-        broker.open(door, lambda message_log: PutQueue(message_log, loop), ReadTurns(_Reads()), waiting)
+        broker.open(
+            endpoint, lambda message_log: PutQueue(message_log, loop), ReadQueue(_Reads()), waiting
+        )
 
         def tick() -> None:
             if of_now():

@@ -23,8 +23,8 @@ from quorumlog.broker.wire import (
     AssignmentResponse,
     CommitRequest,
     GroupAnswer,
+    GroupHeartbeatRequest,
     GroupQuestionRequest,
-    HeartbeatRequest,
     OpenSessionRequest,
     OpenSessionResponse,
     PullRequest,
@@ -256,7 +256,7 @@ class SimReader(_Client):
 
     def _beat(self) -> None:
         life, generation, said_ms = self._life, self._generation, self.cluster.now_ms
-        request = HeartbeatRequest(
+        request = GroupHeartbeatRequest(
             group=GROUP,
             member=self._member,
             topics=[(TOPIC, "*")],

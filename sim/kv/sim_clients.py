@@ -56,7 +56,7 @@ from sim.kv.histories import (
     is_open,
 )
 from sim.kv.linearizability import UNKNOWN, Happened
-from sim.kv.sim_sessions import SimDoors
+from sim.kv.sim_sessions import SimEndpoints
 
 PREFIX, PREFIX_END = b"k/", b"k0"
 KEYS = (b"k/1", b"k/2", b"k/3")
@@ -71,10 +71,10 @@ Heard = Callable[[Any], None]
 
 class SimStoreClient(SimCalls):
     def __init__(
-        self, doors: SimDoors, histories: Histories, name: str, timings: Timings | None = None
+        self, endpoints: SimEndpoints, histories: Histories, name: str, timings: Timings | None = None
     ) -> None:
-        random = doors.cluster.stream(f"store client {name}")
-        super().__init__(doors, StoreProduct(), random, timings)
+        random = endpoints.cluster.stream(f"store client {name}")
+        super().__init__(endpoints, StoreProduct(), random, timings)
         self._histories = histories
         self._name = name
         self._watch: SeenWatch | None = None

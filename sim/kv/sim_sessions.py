@@ -16,7 +16,7 @@ from quorumlog.kv.store.keyspace import Change, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import MachineFactory, NodeHandle
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.promises import Checker
@@ -37,7 +37,7 @@ class _NotingFeed(Feed):
         super().tell(items)
 
 
-class SimDoors(SimPorts):
+class SimEndpoints(SimPorts):
     """A service for each process of each member."""
 
     def __init__(self, options: StoreOptions, histories: Histories) -> None:
@@ -68,10 +68,10 @@ class SimDoors(SimPorts):
             return member.process == process and member.is_up and member.node is node
 
         feed = self._feeds[member.member_id] = _NotingFeed(self.cluster, self._histories)
-        door = DoorMember(
+        endpoint = NodeHandle(
             lambda: node if of_now() else None, lambda act: member.enter(act) if of_now() else None
         )
-        service = KeyValueService(door, feed, self._options, lambda: member.local_ms)
+        service = KeyValueService(endpoint, feed, self._options, lambda: member.local_ms)
         self.services[member.member_id] = service
         # The thread that applies hands over; the loop looks a moment later.
         feed.wake = lambda: member.later(0.0, service.drain) if of_now() else None
@@ -88,32 +88,32 @@ class SimDoors(SimPorts):
         self.break_off(member)
 
 
-class DoorsOpen(Checker):
-    """No checker: it opens a door where a process begins."""
+class EndpointsOpen(Checker):
+    """No checker: it opens an endpoint where a process begins."""
 
-    def __init__(self, cluster: SimCluster, doors: SimDoors) -> None:
+    def __init__(self, cluster: SimCluster, endpoints: SimEndpoints) -> None:
         super().__init__(cluster)
-        self._doors = doors
+        self._endpoints = endpoints
 
     def started(self, member: SimMember) -> None:  # type: ignore[override]
-        self._doors.started(member)
+        self._endpoints.started(member)
 
     def stopped(self, member: SimMember) -> None:  # type: ignore[override]
-        self._doors.stopped(member)
+        self._endpoints.stopped(member)
 
 
 class SimSession(SimConnection):
     """As the service sees it."""
 
-    def __init__(self, doors: SimDoors, member: SimMember, told: Told, lost: Lost) -> None:
-        super().__init__(doors, member, request_decoder(), told, lost)
-        self._doors = doors
+    def __init__(self, endpoints: SimEndpoints, member: SimMember, told: Told, lost: Lost) -> None:
+        super().__init__(endpoints, member, request_decoder(), told, lost)
+        self._endpoints = endpoints
 
     def refusal_to_read(self, keys: list[bytes]) -> None:
         """There are no users."""
 
     def take(self, frame: Frame) -> None:
-        service, message = self._doors.services[self.member.member_id], frame.message
+        service, message = self._endpoints.services[self.member.member_id], frame.message
         if isinstance(message, Hello):
             service.greet(self, message.cluster_id, self.send)
         else:
@@ -131,6 +131,6 @@ class SimSession(SimConnection):
         self.break_off()
 
     def left(self) -> None:
-        service = self._doors.services.get(self.member.member_id)
+        service = self._endpoints.services.get(self.member.member_id)
         if service is not None:
             service.lost(self)

@@ -19,7 +19,7 @@ from sim.kv.histories import Histories
 from sim.kv.linearizability import Happened
 from sim.kv.promises import check_all
 from sim.kv.sim_clients import SimStoreClient
-from sim.kv.sim_sessions import DoorsOpen, SimDoors
+from sim.kv.sim_sessions import EndpointsOpen, SimEndpoints
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.conditional_appends import ConditionalAppends
 from sim.log.profile import application_profile
@@ -45,14 +45,14 @@ class SimStores(NamedTuple):
     """Members with a store each, none of which runs yet, and what clients of them note."""
 
     cluster: SimCluster
-    doors: SimDoors
+    endpoints: SimEndpoints
     histories: Histories
 
     def check(self) -> None:
         """Of a cluster that is whole. Raises Violation."""
         counts = self.cluster.trace.counts
         leaders = [m for m in self.cluster.members if m.node.raft.role is Role.LEADER]
-        check_all(self.histories, self.doors.machines[leaders[0].member_id].keyspace)
+        check_all(self.histories, self.endpoints.machines[leaders[0].member_id].keyspace)
         counts["store: keys checked"] += len(self.histories.of_key)
 
 
@@ -64,13 +64,13 @@ def made_stores(
     profile = profile or application_profile(random, seed, faults, 1_500.0)
     histories = Histories()
     options = StoreOptions(auto_compaction_ms=Random(f"{seed}:compaction").choice((0, 3_000)))
-    doors = SimDoors(options, histories)
-    cluster = doors.cluster = LogWorld(random, profile, Trace(), doors.machines_of).cluster
+    endpoints = SimEndpoints(options, histories)
+    cluster = endpoints.cluster = LogWorld(random, profile, Trace(), endpoints.machines_of).cluster
     # These know what was appended, which here is the service's.
     kinds = AcknowledgedAppends | ConditionalAppends
     cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
-    cluster.checkers.append(DoorsOpen(cluster, doors))
-    return SimStores(cluster, doors, histories)
+    cluster.checkers.append(EndpointsOpen(cluster, endpoints))
+    return SimStores(cluster, endpoints, histories)
 
 
 def run_store(
@@ -81,11 +81,11 @@ def run_store(
     try:
         stores = made_stores(seed, faults)
         cluster = stores.cluster
-        stores.doors.stalls = STALLS
+        stores.endpoints.stalls = STALLS
         result.of_key = stores.histories.of_key
         result.counts = cluster.trace.counts
         clients = [
-            SimStoreClient(stores.doors, stores.histories, f"c{number}") for number in range(CLIENTS)
+            SimStoreClient(stores.endpoints, stores.histories, f"c{number}") for number in range(CLIENTS)
         ]
         for member in cluster.members:
             member.start()

@@ -15,10 +15,10 @@ from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.epochs import Peer, Run
 from quorumlog.broker.failover import Answer, FailoverRules, OnDisk, Request
 from quorumlog.broker.replication import replica as replicas
-from quorumlog.broker.replication.links import SlaveLink, Work
-from quorumlog.broker.replication.replica import Replica, ReplicaObserver
+from quorumlog.broker.replication.links import LinkWork, SlaveLink
+from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.errors import LedgerError
 from quorumlog.testing.disk import SimDisk
 from sim.replicas.promises import ROOT
@@ -80,7 +80,7 @@ class Clock:
 
 
 class Broker(ReplicaObserver):
-    def __init__(self, world: World, name: str, first_role: Role, master: str) -> None:
+    def __init__(self, world: World, name: str, first_role: BrokerRole, master: str) -> None:
         self.world = world
         self.name = name
         self.first_role = first_role
@@ -90,7 +90,7 @@ class Broker(ReplicaObserver):
         if world.is_harsh:
             self.clock = Clock(world.clock, world.random)
         self.directories = 0
-        self.replica: Replica | None = None
+        self.replica: BrokerReplica | None = None
         self.is_paused = False
         self.is_slow = False
         """Its disk."""
@@ -106,7 +106,7 @@ class Broker(ReplicaObserver):
         """What comes while it is paused."""
         self.to_do: deque[Callable[[], None]] = deque()
         """For its disk, in this order."""
-        self.received: tuple[SlaveLink, Work] | None = None
+        self.received: tuple[SlaveLink, LinkWork] | None = None
         """As a slave, and not written yet."""
         self.last_run: Run | None = None
         """The newest that `Promises` knows of."""
@@ -120,7 +120,7 @@ class Broker(ReplicaObserver):
         )
         me = Peer(id=self.name, address=self.name, ha_address=self.name)
         with patch.object(replicas, "new_directory_id", self.draw_directory_id):
-            self.replica = Replica(
+            self.replica = BrokerReplica(
                 store,
                 me,
                 self.first_role,
@@ -152,11 +152,11 @@ class Broker(ReplicaObserver):
         """Its directory is lost, and another one is there."""
         self.crash(self.world.random, power=False)
         self.disk = SimDisk()
-        self.first_role, self.first_master = Role.SLAVE, master
+        self.first_role, self.first_master = BrokerRole.SLAVE, master
         self.start()
 
     @property
-    def living(self) -> Replica:
+    def living(self) -> BrokerReplica:
         assert self.replica is not None, self.name
         return self.replica
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.broker.broker_server import state_of, work_of
-from quorumlog.broker.client.switching import Asked
+from quorumlog.broker.client.switching import BrokerProbe
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 from quorumlog.testing.disk import Crashed
@@ -19,7 +19,7 @@ class OperatorGone(Exception):
     """The process of a switch is killed between two of its steps."""
 
 
-class SimulatedAsked(Asked):
+class SimulatedAsked(BrokerProbe):
     """`world.meanwhile` runs before each thing that is asked; the operator may be gone then."""
 
     def __init__(self, world: World, is_gone_at: int = -1) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.broker.epochs import Epoch, Run, RunKey
 from quorumlog.broker.failover import NO_HOLDER, ElectionRecord
-from quorumlog.broker.message import BLANK_MAGIC, PutResult
+from quorumlog.broker.message import BLANK_MAGIC, PutMessageResult
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.replication.replica import BrokerReplica
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.testing.disk import SimDisk
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def place_of(head: bytes, offset: int) -> Place:
     return Place(int(head[_BODY_AT:_LOOK_BYTES]), offset, _HEAD.unpack_from(head)[2])
 
 
-def places_in(replica: Replica, first: int = 0) -> list[Place]:
+def places_in(replica: BrokerReplica, first: int = 0) -> list[Place]:
     """All in its log, whoever has confirmed them."""
     log, found = replica.store.commit_log, list[Place]()
     offset, stop = max(log.min_offset, first), log.max_offset
@@ -95,7 +95,7 @@ class Promises:
 
     # ---------------------------------------------------------------- messages
 
-    def was_acknowledged(self, broker: Broker, result: PutResult, number: int) -> None:
+    def was_acknowledged(self, broker: Broker, result: PutMessageResult, number: int) -> None:
         world, replica = self._world, broker.living
         self.acknowledged.append(number)
         place = Place(number, result.physical_offset, result.queue_offset)
@@ -169,7 +169,7 @@ class Promises:
         """Once in each run."""
         replica = broker.living
         run = replica.history.last
-        if replica.role is Role.SLAVE or run is None or run.number == 0 or run.key in self.led:
+        if replica.role is BrokerRole.SLAVE or run is None or run.number == 0 or run.key in self.led:
             return
         leaders = {one for key, one in self.led.items() if key[:2] == run.key[:2]}
         self.led[run.key] = replica.directory_id

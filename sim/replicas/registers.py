@@ -15,12 +15,12 @@ from quorumlog.broker.failover import (
     NO_HOLDER,
     RELAYS_PER_LEASE,
     Answer,
+    CoordinatorSnapshot,
     ElectionRecord,
-    Granted,
-    Put,
+    GrantedLease,
+    PutRecord,
     Renew,
     Request,
-    Standing,
 )
 from sim.replicas.machines import Clock
 
@@ -68,7 +68,7 @@ class SimRegister:
 
     def ask(self, sender: str, request: Request, answer: Callable[[Answer], None]) -> None:
         """The answer may never come, and the request may be carried out although it does not."""
-        if isinstance(request, Put):
+        if isinstance(request, PutRecord):
             self.last_put_ms = self._world.clock.now_ms
 
         def arrive() -> None:
@@ -84,15 +84,15 @@ class SimRegister:
 
     # ---------------------------------------------------------------- as Coordinator
 
-    def read(self) -> Standing:
+    def read(self) -> CoordinatorSnapshot:
         record = None if self.record is None else self.record.encode()
-        return Standing(self.revision, record, self.holder)
+        return CoordinatorSnapshot(self.revision, record, self.holder)
 
-    def grant(self, ttl_ms: int) -> Granted:
+    def grant(self, ttl_ms: int) -> GrantedLease:
         lease = next(self._numbers)
         self._ttl_ms[lease] = self._granted_ms(ttl_ms)
         self._begin(lease)
-        return Granted(lease, self._ttl_ms[lease])
+        return GrantedLease(lease, self._ttl_ms[lease])
 
     def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         holder = NO_HOLDER if takes else lease
@@ -198,12 +198,12 @@ class SimZooKeeper(SimRegister):
     ) -> None:
         self._tick_ms = lease_ms / RELAYS_PER_LEASE
         self._followers: dict[str, Follower] = {}
-        self._before = Standing(0, None, NO_HOLDER)
+        self._before = CoordinatorSnapshot(0, None, NO_HOLDER)
         super().__init__(world, lease_ms, taking, changing)
         self._ping()
         self._cut()
 
-    def read(self) -> Standing:
+    def read(self) -> CoordinatorSnapshot:
         found = super().read()
         is_old = self.has_faults and self._world.random.random() < 1 / 20
         return self._before if is_old else found
@@ -217,7 +217,7 @@ class SimZooKeeper(SimRegister):
 
     def _passes(self, sender: str, request: Request) -> bool:
         follower = self._followers.setdefault(sender, Follower())
-        if isinstance(request, Renew | Put):
+        if isinstance(request, Renew | PutRecord):
             follower.touched.add(request.lease)
         return self._hears_leader(follower)
 

@@ -20,12 +20,12 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.epochs import Epoch, Run, RunKey, named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.failover import FailoverOptions
-from quorumlog.broker.message import Message, PutResult, PutStatus, encode_records
+from quorumlog.broker.message import Message, PutMessageResult, PutStatus, encode_records
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.replication import links as old_dialect
 from quorumlog.broker.replication.links import MasterLink, OldMasterLink, SlaveLink
 from quorumlog.broker.replication.replica import DRAIN_MS
-from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
+from quorumlog.broker.store.log_files import BrokerRole, PutOutcome, PutRequest
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.testing.disk import Crashed, SimDisk
 from sim.replicas.machines import SMALL, TICK_MS, Broker, Moments
@@ -113,7 +113,7 @@ class World:
             self.register = register(self, options.lease_ms, *told)
         for name in "abcde"[:brokers]:
             is_first = register is None and not self.brokers
-            role = Role.SYNC_MASTER if is_first else Role.SLAVE
+            role = BrokerRole.SYNC_MASTER if is_first else BrokerRole.SLAVE
             master = "" if is_first or register is not None else "a"
             self.brokers[name] = Broker(self, name, role, master)
 
@@ -176,7 +176,12 @@ class World:
     def connect(self, name: str) -> None:
         broker = self.brokers[name]
         slave = broker.replica
-        if slave is None or slave.role is not Role.SLAVE or name in self.wires or name in self.away:
+        if (
+            slave is None
+            or slave.role is not BrokerRole.SLAVE
+            or name in self.wires
+            or name in self.away
+        ):
             return
         told = slave.master
         master_name = "" if told is None else told.ha_address
@@ -287,14 +292,16 @@ class World:
 
     @property
     def masters(self) -> list[Broker]:
-        return [b for b in self.brokers.values() if b.is_running and b.living.role is not Role.SLAVE]
+        return [
+            b for b in self.brokers.values() if b.is_running and b.living.role is not BrokerRole.SLAVE
+        ]
 
     def put(self, broker: Broker) -> None:
         number = self.number
         self.number += 1
 
         def done(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK:
+            if isinstance(outcome, PutMessageResult) and outcome.status is PutStatus.PUT_OK:
                 self.promises.was_acknowledged(broker, outcome, number)
 
         sizes = (0, 100, 600) if self.config.file_reserved_time else (600, 1_500, 3_000)

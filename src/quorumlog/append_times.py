@@ -14,8 +14,8 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
     append_time: datetime | None = None
-    """What the last time mark in front of it says, or a later reset of the log's clock if that is less,
-    in UTC; None where there is none."""
+    """Time of the last time mark before the entry, or of a later reset of the log's clock if that is
+    earlier, in UTC; None if there is no mark."""
 
 
 def time_of(time_ms: int) -> datetime | None:

@@ -55,13 +55,12 @@ def record_batch_of(
     constants: Mapping[str, pa.Scalar] | None = None,
     times: Sequence[tuple[int, int]] | None = None,
 ) -> pa.RecordBatch:
-    """The NORMAL entries of `batch` as rows; no-ops are left out.
+    """The NORMAL entries of `batch` as rows, without no-ops.
 
     The fields of `schema` are `body` (binary) and fields of the header by their names in
     `quorumlog.batch.HEADER_DTYPE` (any integer type that holds them); only these columns are built.
-    `constants`: fields that have one value in every row. `times`: of the field `append_time`, (position,
-    milliseconds since 1970 from there on, -1 for null). Raises BadRequest for 2 GiB or more.
-    """
+    `constants`: fields with one value in every row. `times`: for the field `append_time`, (position,
+    milliseconds since 1970 from there on, -1 for null). Raises BadRequest for 2 GiB or more."""
     words = batch.words()
     constants = constants or {}
     columns = []
@@ -108,8 +107,8 @@ def _bodies_of(batch: EntryBatch) -> pa.Array:
 
 
 def batch_of_bodies(bodies: pa.Array) -> EntryBatch:
-    """The other way: entries with these bodies, a column of `binary` without nulls, for an append. Not
-    to be stamped here: Arrow's memory is not written to. Raises BadRequest for 2 GiB or more."""
+    """The reverse: entries with these bodies, a column of `binary` without nulls, for an append. Do not
+    stamp the batch: Arrow's memory is not writable. Raises BadRequest for 2 GiB or more."""
     count = len(bodies)
     offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset : bodies.offset + count + 1]
     sizes = np.diff(offsets).astype(np.int64) + HEADER_BYTES

@@ -16,7 +16,7 @@ from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreF
 T = TypeVar("T")
 
 MEMBER = ("quorumlog.node.", "quorumlog.consensus.", "quorumlog.log_state.", "quorumlog.store.")
-PASSED_THROUGH = ("quorumlog.node.door_member",)
+PASSED_THROUGH = ("quorumlog.node.node_handle",)
 """It hands over what serving code has said, and what the member answers."""
 
 

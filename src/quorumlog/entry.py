@@ -151,12 +151,13 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
     count: int
     durability: Durability
     ranges: tuple[EntryRange, ...] = ()
-    """Of a producer's append that a crash had cut: where its parts lie, in order; `first_index` is that
-    of the first and `term` that of the last. Empty: all of it lies together."""
+    """Set only for a producer's append that a crash has cut: the index ranges of its parts, in order.
+    `first_index` is that of the first part, `term` that of the last. Empty: the entries are contiguous.
+    """
     results: tuple[bytes | None, ...] = ()
-    """What a state machine gave for the entries, one each; empty if they were appended for none."""
+    """The state machine's result of each entry; empty for an append without a state machine."""
     failures: tuple[tuple[int, str], ...] = ()
-    """(place in `results`, why) of the commands that the machine has refused."""
+    """(position in `results`, reason) of each command that the state machine refused."""
 
     @property
     def last_index(self) -> int:
@@ -190,6 +191,6 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
 
     @property
     def result(self) -> bytes | None:
-        """Of the only entry."""
+        """The result of the only entry."""
         assert len(self.results) == 1, self
         return self.results[0]

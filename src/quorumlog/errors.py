@@ -8,7 +8,7 @@
     |   |       UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset,
     |   |       UpgradeNotFinished, WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders,
     |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
-    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
+    |   |       LevelNotReported, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp, Forbidden,
     |   |       NotAuthenticated
     |   +-- AlreadyCommitted   of a session: in the log already, at forgotten indices
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
@@ -193,13 +193,13 @@ class UpgradeNotFinished(Refused):
 
 
 class Forbidden(Refused):
-    """The user has no right to it; the message says which."""
+    """The user lacks a right; the message names it."""
 
     code = 430
 
 
 class NotAuthenticated(Refused):
-    """The servers have users, and this client has named none, or its password is wrong."""
+    """The servers have users, and this client gave no user, or a wrong password."""
 
     code = 431
 
@@ -209,9 +209,10 @@ NO_RIGHT = (Forbidden, NotAuthenticated)
 
 
 class WrongLastIndex(Refused):
-    """A conditional append named another index than that of the last data entry: nothing was written.
-    `expected` is what it named, `actual` the index of the last data entry, which is committed (-1:
-    there is none); where the leader's log holds none any more, of the entry before its begin."""
+    """The `expected_last` of a conditional append is not the index of the last data entry; nothing was
+    written. `expected` is that argument, `actual` the index of the last data entry, which is committed
+    (-1: there is none). If retention has deleted all data entries, `actual` is the index before the
+    log's first entry."""
 
     code = 421
 
@@ -228,7 +229,7 @@ class MembershipRefused(Refused):
     code = 602
 
 
-class LevelNotTold(Refused):
+class LevelNotReported(Refused):
     """Not every member has reported that it knows this kind of entry: one is silent, or runs an earlier
     release. The message names it."""
 
@@ -379,12 +380,12 @@ class ConfigError(ValueError):
 
 
 def the_extra(name: str) -> str:
-    """How to install what is missing, for the end of a sentence."""
+    """How to install a missing extra, for the end of a sentence."""
     return f"the extra `{name}`: pip install '.[{name}]' in a clone of quorumlog"
 
 
 class ProtocolViolation(Exception):
-    """Bytes or messages that no correct counterpart sends."""
+    """Bytes or messages that no correct peer sends."""
 
 
 class StoreFailure(Exception):

@@ -31,13 +31,13 @@ from quorumlog.config import TlsOptions
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.users import (
     NO_USERS,
-    Grant,
     Kind,
     Right,
+    RoleGrant,
     User,
+    UserOperation,
     UserOrder,
     UsersChange,
-    UserVerb,
 )
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.tls import Tls
@@ -247,16 +247,16 @@ def test_where_there_are_users_the_page_and_the_metrics_ask_who_looks(
     monkeypatch.setattr(who, "WRONG_PAUSE_S", 0.0)
 
     def add(name: str, role: str) -> UserOrder:
-        return UserOrder(UserVerb.ADD_USER, name, (role,), (), verifier_for(f"of {name}"))
+        return UserOrder(UserOperation.ADD_USER, name, (role,), (), verifier_for(f"of {name}"))
 
-    watches = Grant(Right.READ, Kind.CLUSTER, b"")
+    watches = RoleGrant(Right.READ, Kind.CLUSTER, b"")
     with LocalCluster(1) as cluster, looked_at(cluster) as port:
         assert get(port, "/metrics")[0] == 200
         with connect(cluster.servers) as log:
             log.change_users(add("alice", "admin"))
         with connect(cluster.servers, user=ClientUser("alice", "of alice")) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "nothing", (), ()))
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "watches", (), (watches,)))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "nothing", (), ()))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "watches", (), (watches,)))
             log.change_users(add("bob", "nothing"))
             log.change_users(add("prometheus", "watches"))
         eventually(lambda: get(port, "/metrics", said="prometheus:of prometheus")[0] == 200)

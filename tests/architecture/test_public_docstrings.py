@@ -27,7 +27,7 @@ MODULES = (
     "quorumlog.testing",
 )
 SEE = re.compile(r"(?:[Ss]ee|[Aa]s|as of|as in) `(\w+)\.(\w+)`")
-Verb = Callable[..., Any]
+ClientOperation = Callable[..., Any]
 
 
 def exported(module: ModuleType) -> Iterator[Any]:
@@ -39,7 +39,7 @@ def exported(module: ModuleType) -> Iterator[Any]:
     yield from (getattr(module, name) for name in names)
 
 
-def verbs_of(kind: type) -> dict[str, Verb]:
+def operations_of(kind: type) -> dict[str, ClientOperation]:
     """Its own and inherited ones, but for those of other packages; by name."""
     found = {}
     for name, value in inspect.getmembers(kind, inspect.isroutine):
@@ -49,7 +49,7 @@ def verbs_of(kind: type) -> dict[str, Verb]:
     return found
 
 
-def given_by(verb: Verb) -> Iterator[type]:
+def given_by(verb: ClientOperation) -> Iterator[type]:
     """Classes of ours that its annotation names."""
     function: Any = inspect.unwrap(getattr(verb, "__func__", verb))
     named = str(function.__annotations__.get("return", ""))
@@ -67,9 +67,9 @@ def is_ours(kind: object) -> bool:
     )
 
 
-def public() -> tuple[dict[str, Verb], set[type]]:
+def public() -> tuple[dict[str, ClientOperation], set[type]]:
     """Functions by module and name, and classes."""
-    functions: dict[str, Verb] = {}
+    functions: dict[str, ClientOperation] = {}
     classes: set[type] = set()
     new: list[type] = []
     for module in map(import_module, MODULES):
@@ -83,7 +83,7 @@ def public() -> tuple[dict[str, Verb], set[type]]:
         kind = new.pop()
         if kind not in classes:
             classes.add(kind)
-            new += [given for verb in verbs_of(kind).values() for given in given_by(verb)]
+            new += [given for verb in operations_of(kind).values() for given in given_by(verb)]
     return functions, classes
 
 
@@ -106,7 +106,7 @@ def test_every_function_says_what_it_takes_gives_and_raises() -> None:
     "kind", sorted(CLASSES, key=lambda kind: kind.__qualname__), ids=lambda kind: kind.__qualname__
 )
 def test_every_verb_says_what_it_takes_gives_and_raises(kind: type) -> None:
-    silent = [name for name, verb in verbs_of(kind).items() if not inspect.getdoc(verb)]
+    silent = [name for name, verb in operations_of(kind).items() if not inspect.getdoc(verb)]
     assert silent == [], f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -114,7 +114,7 @@ def test_every_verb_says_what_it_takes_gives_and_raises(kind: type) -> None:
     "kind", sorted(CLASSES, key=lambda kind: kind.__qualname__), ids=lambda kind: kind.__qualname__
 )
 def test_a_verb_that_refers_to_another_refers_to_one_that_says_it(kind: type) -> None:
-    for name, verb in verbs_of(kind).items():
+    for name, verb in operations_of(kind).items():
         for other, its_verb in SEE.findall(inspect.getdoc(verb) or ""):
             assert other in BY_NAME, f"{kind.__qualname__}.{name} refers to {other}"
             meant = inspect.getdoc(getattr(BY_NAME[other], its_verb, None)) or ""

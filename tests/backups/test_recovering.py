@@ -12,7 +12,7 @@ from quorumlog.backups import RecoveryPlan, plan_recovery, recover_cluster
 from quorumlog.backups.folding import state_of
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.log_state.control_entries import LEVEL, ControlBody, Membership, TimeMark
+from quorumlog.log_state.control_entries import LEVEL, ControlBody, MembershipEntry, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
@@ -147,8 +147,8 @@ def test_a_directory_that_forgot_its_promises_is_nobody_in_the_majority(tmp_path
 
 
 def test_who_votes_is_what_the_log_says(tmp_path: Path) -> None:
-    only_n0 = Membership((N0,), (N0,), addresses=(("n0", "h:1"),))
-    joint = Membership(REPLICAS, (N0,))
+    only_n0 = MembershipEntry((N0,), (N0,), addresses=(("n0", "h:1"),))
+    joint = MembershipEntry(REPLICAS, (N0,))
     alone = plan_recovery([made(str(tmp_path / "a"), more=[joint, only_n0], committed=21)])
     assert not alone.is_needed
     assert alone.address == "h:1"

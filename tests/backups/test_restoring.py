@@ -16,7 +16,7 @@ from quorumlog.entry import EntryId, EntryKind, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
     ControlBody,
-    Membership,
+    MembershipEntry,
     OpenProducer,
     ProducerBatch,
     TimeMark,
@@ -37,7 +37,7 @@ from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import append_batch, body_of, flip
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
-OLD = Membership((Replica("n0", "a"), Replica("n1", "b")), (Replica("n0", "a"),))
+OLD = MembershipEntry((Replica("n0", "a"), Replica("n1", "b")), (Replica("n0", "a"),))
 ENTRIES: list[ControlBody | bytes | None] = [
     None,
     OLD,
@@ -120,7 +120,7 @@ def check_restored(
         logs.append(data_of(disk, path))
         directory = opened(disk, path, member_id, len(targets))
         formation = directory.formation
-        assert isinstance(body, Membership)
+        assert isinstance(body, MembershipEntry)
         assert body.old == body.new == formation.founding
         assert sorted(formation.founding) == list(formation.founding)
         assert Replica(member_id, directory.directory_id) in formation.founding

@@ -22,7 +22,7 @@ from quorumlog.errors import (
     StoreFailure,
     Unreachable,
 )
-from quorumlog.log_state.control_entries import ControlBody, Keep, Membership, TimeMark
+from quorumlog.log_state.control_entries import ControlBody, Keep, MembershipEntry, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node.log_states import LogStateReading
 from quorumlog.store.directory_reader import DirectoryReader
@@ -41,7 +41,7 @@ from tests.store.stopping_disk import Stopped, StoppingDisk
 BODIES: list[ControlBody | bytes | None] = [None, *(body_of(index) for index in range(1, 30))]
 CONTROLS: list[ControlBody | bytes | None] = [
     None,
-    Membership((Replica("n0", "a"),), (Replica("n0", "a"),)),
+    MembershipEntry((Replica("n0", "a"),), (Replica("n0", "a"),)),
     *(b"one",) * 5,
     TimeMark(1000),
     *(b"two" * 90,) * 5,

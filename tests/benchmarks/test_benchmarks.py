@@ -22,7 +22,7 @@ from benchmarks.retention import retention_outcome
 from benchmarks.sessions import COMPARED, measure_sessions
 from benchmarks.silent import measure_silent
 from benchmarks.thin_links import measure_thin_link
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.workloads import AppendLoad
 from quorumlog.cli.bench_tables import target_lines
 from tests.tools import run_tool
@@ -191,7 +191,7 @@ def test_what_applying_costs_is_a_time() -> None:
 
 
 def test_an_outcome_says_what_was_not_measured() -> None:
-    outcome = Outcome("name", {"a": 1.0, "b": math.nan}, (Target("b", 2, False),), "note")
+    outcome = Outcome("name", {"a": 1.0, "b": math.nan}, (PromisedFigure("b", 2, False),), "note")
     row = outcome.row()
     assert (row["a"], row["b"], row["note"]) == (1.0, None, "note")
     assert row["targets"] == [{"figure": "b", "bound": 2, "at_least": False, "met": False}]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from harness.maven import Unavailable
 from harness.rocketmq.store_tool import StoreTool, class_path
-from quorumlog.broker.message import Message, PutResult, crc_of, encode_records
+from quorumlog.broker.message import Message, PutMessageResult, crc_of, encode_records
 from quorumlog.broker.offline.offline_ledger import OfflineLedger, convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -49,7 +49,7 @@ def fill(store: MessageStore, first: int, count: int) -> None:
         ]
         keys = [f"{n:032X}" for n in numbers]
         records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000, keys))
-        assert isinstance(put_and_wait(store, records), PutResult)
+        assert isinstance(put_and_wait(store, records), PutMessageResult)
 
 
 def settled(store: MessageStore) -> None:

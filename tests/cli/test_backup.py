@@ -215,7 +215,7 @@ def test_ctrl_c_says_where_it_goes_on(start: Start, tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=60)
             assert process.returncode == 130
-            assert b"; the same command goes on there" in told
+            assert b"; repeat the command to continue there" in told
 
 
 # ---------------------------------------------------------------- what is said
@@ -375,7 +375,7 @@ def test_a_reader_that_is_no_archive_is_not_led_past_what_it_has_not_read(
         given = ("backup", "--servers", cluster.servers, "--to", tmp_path / "b", "--hold", "billing")
         result = cli(*given)
         assert result.exit_code == 2
-        assert f"billing is a reader of the log, whose position is {reader.position}" in plain(
+        assert f"billing is already a reader of the log, at position {reader.position}" in plain(
             result.stderr
         )
         assert load_backup(OsDisk(), str(tmp_path / "b")) is None

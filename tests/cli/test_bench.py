@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog import LocalCluster
 from quorumlog.bench.closed_loop import Result
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.workloads import LOADS, AppendLoad, Measured, ReadLoad
 from quorumlog.cli.bench_tables import target_lines
 from tests.cli.conftest import Cli, objects, plain
@@ -57,8 +57,8 @@ def test_an_unknown_load_is_refused_with_the_valid_ones(servers: str, cli: Cli) 
 
 
 def test_a_target_is_met_on_its_own_side_of_the_bound() -> None:
-    load = ReadLoad("load", False, targets=(Target("mb_per_second", 500, True),))
-    timed = AppendLoad("timed", 1, 1, 1, 1024, (Target("p50_ms", 1.1, False),))
+    load = ReadLoad("load", False, targets=(PromisedFigure("mb_per_second", 500, True),))
+    timed = AppendLoad("timed", 1, 1, 1, 1024, (PromisedFigure("p50_ms", 1.1, False),))
     nan = float("nan")
     lines = target_lines(
         [

@@ -14,7 +14,7 @@ from quorumlog.broker import Consumer, Message
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
-from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.message import PutMessageResult, encode_records
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.store.index import index_file_name
 from quorumlog.broker.store.message_store import MessageStore
@@ -74,7 +74,7 @@ def brokers() -> Iterator[LocalBrokers]:
         (f"topic create {'t' * 128}", 2, "up to 127 bytes, not 128"),
         ("topic create a --queues 0", 2, "--queues 0"),
         ("topic create a --perm x", 2, "--perm is one of"),
-        ("topic create a --retention 7", 2, "--retention '7' is no duration"),
+        ("topic create a --retention 7", 2, "--retention '7' is not a duration"),
         ("topic update orders", 2, "nothing to change"),
         ("topic update nosuch --queues 3", 1, "there is no topic nosuch"),
         ("topic show ''", 2, "a topic has 1 to 255 bytes, not 0"),
@@ -155,7 +155,7 @@ def test_a_slip_about_a_directory_makes_none(cli: Cli, tmp_path: Path, line: str
 def made_store(root: Path, time_ms: float = 1_700_000_000_000) -> None:
     store = MessageStore(str(root), CONFIG, wall_clock=lambda: time_ms)
     records = RecordBatch.contiguous(*encode_records([Message("held", b"x", keys=("k",))], 0, 0))
-    assert isinstance(put_and_wait(store, records), PutResult)
+    assert isinstance(put_and_wait(store, records), PutMessageResult)
     store.close()
 
 

@@ -69,7 +69,7 @@ def test_a_renewed_certificate_has_the_same_names_and_key(made: Path) -> None:
     ("words", "reason"),
     [
         (("member", "--id", "n1", "--host", "ü ber"), "--host"),
-        (("member", "--id", "../n1", "--host", "127.0.0.1"), "names no file"),
+        (("member", "--id", "../n1", "--host", "127.0.0.1"), "cannot be the name of a file"),
         (("client", "--user", ""), "--user"),
         (("renew", "nowhere.crt"), "nowhere.crt is not there"),
     ],

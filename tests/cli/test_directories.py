@@ -180,7 +180,7 @@ def test_read_stops_at_damage_and_goes_on_behind_it_if_told_to(cli: Cli, damaged
     assert (stops.exit_code, stops.stdout.splitlines()) == (3, LINES[:77])
     said = plain(stops.stderr)
     assert "body_crc does not match (position" in said
-    assert "--skip-damaged goes on behind it" in said
+    assert "--skip-damaged continues after it" in said
     skips = cli("read", "--path", damaged, "--skip-damaged")
     held = [line for line in LINES if line != "line 77"]
     assert skips.stdout_bytes == "\n".join(held).encode() + b"\n" + NOT_TEXT + b"\n"
@@ -505,4 +505,4 @@ def test_the_root_of_a_java_broker_in_dledger_mode_is_verified_or_named(
         assert "holds the directories of members (dledger-n0); name one of them" in refused.stderr
     dumped = cli("broker", "dump", tmp_path)
     assert dumped.exit_code == 2
-    assert "holds a replicated log: make a store of it, broker convert does" in dumped.stderr
+    assert "holds a replicated log: make a store of it with `quorumlog broker convert`" in dumped.stderr

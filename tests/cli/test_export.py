@@ -164,7 +164,7 @@ def test_any_byte_of_a_file_that_changes_is_noticed(cli: Cli, small: Path, tmp_p
         assert broken.value.position <= place
         content[place] ^= 1
     file.write_bytes(content + b"\0")
-    with file.open("rb") as opened, pytest.raises(FileDamaged, match="behind the end mark"):
+    with file.open("rb") as opened, pytest.raises(FileDamaged, match="follow the end mark"):
         survey(opened, lambda done, in_all: None)
 
 
@@ -192,7 +192,7 @@ def test_a_file_of_another_export_or_of_something_else_is_never_changed(
         file.write_bytes(content)
         result = cli("export", file, "--path", small)
         assert (result.exit_code, file.read_bytes()) == (2, content)
-        assert "exists and is no export" in plain(result.stderr)
+        assert "exists and is not an export" in plain(result.stderr)
     file.unlink()
     assert cli("export", file, "--path", small, "--from", 1, "--to", 5).exit_code == 0
     content = file.read_bytes()
@@ -200,7 +200,7 @@ def test_a_file_of_another_export_or_of_something_else_is_never_changed(
         ("--from 2", 2, "--path", small, "--from", 2),
         ("--to 3", 2, "--path", small, "--to", 3),
         ("--to 3 is below --from 5", 2, "--path", small, "--from", 5, "--to", 3),
-        ("--to 99 is above the end of what is committed, index 6", 1, "--path", small, "--to", 99),
+        ("--to 99 is above the end of the committed log, index 6", 1, "--path", small, "--to", 99),
         ("--from 99", 1, "--path", small, "--from", 99),
         ("is of another log", 2, "--path", stopped[0]),
         ("--servers is missing", 2),
@@ -218,7 +218,7 @@ def test_what_is_no_file_or_in_use_is_refused(cli: Cli, small: Path, tmp_path: P
     assert result.exit_code == 2
     assert "Is a directory; name another file" in plain(result.stderr)
     result = cli("export", "/dev/null", "--path", small)
-    assert "is no ordinary file" in plain(result.stderr)
+    assert "is not a regular file" in plain(result.stderr)
     with (tmp_path / "file").open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         result = cli("export", tmp_path / "file", "--path", small)

@@ -266,7 +266,7 @@ def test_slips(cli: Cli, free_address: str, tmp_path: Path) -> None:
     lines.write_text('{"index":1,"term":1,"text":"a"}\n')
     for said, *options in (
         ("No such file or directory; name a file that export wrote", tmp_path / "none"),
-        ("is no export; name one that export wrote", notes),
+        ("is not an export; name a file that export wrote", notes),
         ("JSON lines of an earlier release: export again", lines),
         ("--to 1 is below --from 3; swap them", file, "--from", 3, "--to", 1),
     ):

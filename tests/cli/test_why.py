@@ -92,7 +92,7 @@ def test_reload_raises_the_quota_of_a_store(
     member = f'member_id = "n0"\nmembers = "n0={free_address}"\ndata_dir = "{tmp_path}/log"\n[kv]\n'
     config.write_text(f"{member}quota_mib = 1\n")
     said = cli("serve", "--config", config)
-    assert (said.exit_code, "[kv] is of `quorumlog kv serve` alone" in said.stderr) == (2, True)
+    assert (said.exit_code, "[kv] is for `quorumlog kv serve` only" in said.stderr) == (2, True)
     store = f"127.0.0.1:{free_ports(1)[0]}"
     first_line(start("kv", "serve", "--config", config, "--listen", store))
     with connect_store(store) as keys:

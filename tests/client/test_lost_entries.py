@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import IndexOutOfRange, SequenceGap
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
@@ -36,7 +36,7 @@ def test_a_tail_does_not_wait_for_a_log_that_grows_again_to_pass_over_it(
     tail = client.tail(0)
     assert [next(tail).body for _ in range(3)] == [b"a", b"b", b"c"]
     group.lose(2)
-    with pytest.raises(IndexOutOfRange, match="entry 3 was read, and the log ends at 1 now") as error:
+    with pytest.raises(IndexOutOfRange, match="entry 3 was read, but the log now ends at 1") as error:
         next(tail)
     assert error.value.committed_index == 1
 
@@ -93,7 +93,7 @@ def opening(last_sequence: Callable[[], int]) -> Callable[[FakeServer, object], 
         return ConnectProducerResponse(
             request_id=message.request_id,
             opened=True,
-            epoch=Epoch(len(server.group.entries), server.group.term),
+            epoch=ProducerEpoch(len(server.group.entries), server.group.term),
             last_sequence=last_sequence(),
         )
 

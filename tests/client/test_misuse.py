@@ -102,7 +102,7 @@ def test_a_source_that_has_to_be_waited_for_needs_a_loop() -> None:
     with (
         connect("127.0.0.1:1") as log,
         pytest.raises(
-            BadRequest, match="items is an asynchronous source, which only a client of connect_async"
+            BadRequest, match="items is an asynchronous iterable, which needs a client of connect_async"
         ),
     ):
         log.append_stream(source())  # type: ignore[arg-type]

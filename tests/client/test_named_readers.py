@@ -19,8 +19,8 @@ from quorumlog import (
     connect,
     connect_async,
 )
-from quorumlog.client import reader_verbs
-from quorumlog.client.reader_verbs import ReaderStand
+from quorumlog.client import reader_operations
+from quorumlog.client.reader_operations import ReaderState
 from quorumlog.wire.client_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
@@ -169,10 +169,10 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
 
     for number in range(3):
         group[number].script = script  # type: ignore[assignment]
-    verbs = asyncio_client_of(client)._verbs
-    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderStand(0, 0), None, None))
+    verbs = asyncio_client_of(client)._operations
+    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderState(0, 0), None, None))
     assert stand.position == 1
-    later = ReaderStand(1, 0)
+    later = ReaderState(1, 0)
     assert _driven(client, lambda: verbs.commit_reader("a", 5, later, None, None)).position == 4
     assert [move.position for move in moves] == [1, 5, 5, 5]
 
@@ -186,7 +186,7 @@ def _driven(client: Client, verb: Callable[[], object]) -> object:
 @pytest.mark.parametrize("refusal", [ReaderMoved("it stands at 60"), IndexOutOfRange("it is deleted")])
 def test_a_seek_that_may_have_been_done_is_not_called_refused(refusal: LedgerError) -> None:
     """Between the first try, whose answer was lost, and the second somebody has gone on from there."""
-    seeking = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seeks_from=100), 10_000)
+    seeking = reader_operations.move(MoveReaderRequest(reader="r", position=50, seeks_from=100), 10_000)
     (first,) = next(seeking).new
     first.error = OutcomeUnknown("the connection was lost")
     (second,) = next(seeking).new
@@ -196,7 +196,9 @@ def test_a_seek_that_may_have_been_done_is_not_called_refused(refusal: LedgerErr
 
 
 def test_what_was_meant_for_an_older_log_is_said_once_more() -> None:
-    committing = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seen_index=-1), 10_000)
+    committing = reader_operations.move(
+        MoveReaderRequest(reader="r", position=50, seen_index=-1), 10_000
+    )
     (first,) = next(committing).new
     first.error = ReaderMoved("a reader was ended since", committed_index=70)
     (second,) = next(committing).new
@@ -207,7 +209,7 @@ def test_what_was_meant_for_an_older_log_is_said_once_more() -> None:
 
 
 def test_an_end_whose_outcome_is_unknown_does_not_end_the_reader_behind_it() -> None:
-    ending = reader_verbs.move(MoveReaderRequest(reader="r", ends=True, seen_index=3), 10_000)
+    ending = reader_operations.move(MoveReaderRequest(reader="r", ends=True, seen_index=3), 10_000)
     (first,) = next(ending).new
     first.error = OutcomeUnknown("the connection was lost")
     (second,) = next(ending).new
@@ -217,7 +219,7 @@ def test_an_end_whose_outcome_is_unknown_does_not_end_the_reader_behind_it() -> 
 
 
 def test_an_opening_whose_outcome_is_unknown_makes_no_reader_anew_that_was_ended_behind_it() -> None:
-    opening = reader_verbs.open_reader(MoveReaderRequest(reader="r", opens=True), 10_000)
+    opening = reader_operations.open_reader(MoveReaderRequest(reader="r", opens=True), 10_000)
     (question,) = next(opening).new
     question.response = ReadersResponse(request_id=1, committed_index=40, keep_from_index=0)
     (first,) = next(opening).new
@@ -237,7 +239,9 @@ def test_a_commit_that_may_have_been_done_does_not_undo_a_seek_behind_it(
     position: int, last_index: int, is_made_again: bool
 ) -> None:
     """Somebody saw it done, and has led the reader back since."""
-    committing = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000)
+    committing = reader_operations.move(
+        MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000
+    )
     (first,) = next(committing).new
     first.error = OutcomeUnknown("leadership was lost")
     (second,) = next(committing).new
@@ -256,7 +260,9 @@ def test_a_commit_that_may_have_been_done_does_not_undo_a_seek_behind_it(
 
 
 def test_a_commit_of_a_reader_that_is_gone_stays_unknown() -> None:
-    committing = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000)
+    committing = reader_operations.move(
+        MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000
+    )
     (first,) = next(committing).new
     first.error = OutcomeUnknown("leadership was lost")
     (second,) = next(committing).new

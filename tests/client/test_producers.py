@@ -195,7 +195,7 @@ def test_who_has_no_producer_has_no_numbers(cluster: LocalCluster, new_client: N
         with pytest.raises(BadRequest, match="producer_id"):
             call()
     log = new_client(cluster.servers, producer_id="p")
-    with pytest.raises(BadRequest, match="either"):
+    with pytest.raises(BadRequest, match="exclude each other"):
         log.append(b"a", sequence=0, expected_last=0)
     with pytest.raises(BadRequest, match="from 0 on"):
         log.append(b"a", sequence=-1)

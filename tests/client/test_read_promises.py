@@ -9,7 +9,7 @@ import pytest
 from quorumlog.errors import BadRequest, LedgerError, NotCaughtUp, TooStale
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import ReadRequest
-from quorumlog.wire.read_promise import COMMITTED, READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import COMMITTED, READ_INDEX, ReadGuarantee
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, FakeGroup, FakeServer
 
@@ -35,9 +35,9 @@ def test_what_a_read_asks_for_is_what_was_named(group: FakeGroup, new_client: Ne
     client.get(last_index, read_consistency="read_index")
     client.get(last_index, read_consistency="committed", max_staleness_ms=10)
     assert [asked.promise for asked in asked_of(group)] == [
-        ReadPromise(consistency=COMMITTED, max_staleness_ms=250, at_least_index=last_index),
-        ReadPromise(consistency=READ_INDEX),
-        ReadPromise(consistency=COMMITTED, max_staleness_ms=10, at_least_index=last_index),
+        ReadGuarantee(consistency=COMMITTED, max_staleness_ms=250, at_least_index=last_index),
+        ReadGuarantee(consistency=READ_INDEX),
+        ReadGuarantee(consistency=COMMITTED, max_staleness_ms=10, at_least_index=last_index),
     ]
     assert not any(asked.from_leader for asked in asked_of(group)), "whoever answers keeps the promise"
 
@@ -81,7 +81,7 @@ def test_a_server_of_an_earlier_release_is_not_asked_for_what_it_would_not_keep(
 ) -> None:
     group.knows_promises = False
     client = new_client(group.addresses)
-    with pytest.raises(BadRequest, match=r"answers as it is, whatever read_consistency \(read_index\)"):
+    with pytest.raises(BadRequest, match=r"ignores read_consistency \(read_index\)"):
         client.get(0, read_consistency="read_index")
     assert asked_of(group) == []
 
@@ -93,5 +93,5 @@ def test_a_long_read_is_bound_to_one_end(group: FakeGroup, new_client: NewClient
     results = client.read_batches(0, batch_bytes=4000)
     assert sum(batch.count for batch in results) == 51
     first, *others = sorted(asked_of(group), key=lambda asked: asked.first_index)
-    assert first.promise == ReadPromise(consistency=READ_INDEX)
-    assert {asked.promise for asked in others} == {ReadPromise(at_least_index=50)}
+    assert first.promise == ReadGuarantee(consistency=READ_INDEX)
+    assert {asked.promise for asked in others} == {ReadGuarantee(at_least_index=50)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherEvent, DispatcherState
 from quorumlog.consensus.messages import (
     HeartbeatResponse,
     PushEntryRequest,
@@ -46,7 +46,7 @@ def test_every_state_can_be_entered_and_left() -> None:
     states = set(DispatcherState)
     assert set(TRANSITIONS.values()) == states
     assert {before for before, _ in TRANSITIONS} == states
-    assert {event for _, event in TRANSITIONS} == set(Event)
+    assert {event for _, event in TRANSITIONS} == set(DispatcherEvent)
 
 
 def test_a_way_leads_from_every_state_to_append() -> None:

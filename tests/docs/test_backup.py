@@ -33,7 +33,7 @@ def test_what_it_says_when_it_is_refused_is_said() -> None:
     )
     source = re.sub(r'"\s*\n\s*f?"', "", source)
     for row in rows:
-        assert row["it says"] in source, row
+        assert row["message"] in source, row
 
 
 @pytest.fixture

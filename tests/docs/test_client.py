@@ -11,7 +11,7 @@ from tests.docs.markdown import DOCS, ROOT, section, tables
 TEXT = (DOCS / "client.md").read_text()
 
 
-def verbs_of(client: type) -> set[str]:
+def operations_of(client: type) -> set[str]:
     return {
         name for name, _ in inspect.getmembers(client, inspect.isfunction) if not name.startswith("_")
     }
@@ -20,9 +20,9 @@ def verbs_of(client: type) -> set[str]:
 def test_every_verb_has_its_row() -> None:
     (rows,) = tables(section(TEXT, "The verbs"))
     assert [row["verb"] for row in rows] == sorted(
-        verbs_of(LedgerClient), key=[row["verb"] for row in rows].index
+        operations_of(LedgerClient), key=[row["verb"] for row in rows].index
     )
-    assert verbs_of(LedgerClient) == verbs_of(AsyncLedgerClient)
+    assert operations_of(LedgerClient) == operations_of(AsyncLedgerClient)
 
 
 def test_what_is_raised_at_once_is_no_retriable_refusal() -> None:

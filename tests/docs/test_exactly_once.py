@@ -38,4 +38,4 @@ def test_the_table_of_failures_names_what_there_is() -> None:
     assert names <= known, names - known
     told = {"OutcomeUnknown", "ProducerFenced", "ProducerExpired", "SequenceGap", "AlreadyCommitted"}
     assert told | {"TooManyProducers"} <= names
-    assert any(f"{MOST_PRODUCERS:,}" in row["what fails"] for row in rows)
+    assert any(f"{MOST_PRODUCERS:,}" in row["fault"] for row in rows)

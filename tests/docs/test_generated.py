@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherEvent, DispatcherState
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -35,7 +35,7 @@ def test_every_generated_part_is_up_to_date(generate: ModuleType) -> None:
 def test_the_picture_of_the_dispatcher_shows_every_transition(generate: ModuleType) -> None:
     picture = generate.dispatcher_automaton()
     for (state, event), following in TRANSITIONS.items():
-        if event is Event.BEGUN:
+        if event is DispatcherEvent.BEGUN:
             assert following is DispatcherState.COMPARE
         else:
             assert f"{state.name} --> {following.name}: {event.name}" in picture

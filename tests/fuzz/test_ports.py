@@ -132,9 +132,9 @@ class Gateway(LocalStores):
         super().__init__(1, tls=tls_options(tls))
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
 
-    def _doors(self, member_id: str) -> list[Any]:
+    def _endpoints(self, member_id: str) -> list[Any]:
         gateway = EtcdGateway(self.gateway, self.servers, member_id, tls=self.tls_of(member_id))
-        return [gateway, *super()._doors(member_id)]
+        return [gateway, *super()._endpoints(member_id)]
 
 
 @PLAIN_AND_TLS

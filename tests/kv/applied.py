@@ -22,8 +22,8 @@ from quorumlog.kv.requests import (
     RangeAnswer,
     Revoke,
     RevokeAnswer,
-    Stand,
-    StandAnswer,
+    StoreStats,
+    StoreStatsAnswer,
     Txn,
     TxnAnswer,
     encode,
@@ -40,7 +40,7 @@ KINDS: dict[type, Any] = {
     Revoke: RevokeAnswer,
     Compact: CompactAnswer,
     History: HistoryAnswer,
-    Stand: StandAnswer,
+    StoreStats: StoreStatsAnswer,
 }
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from quorumlog.kv.requests import (
     Txn,
     encode,
 )
-from quorumlog.log_state.control_entries import Epoch, ProducerBatch, encode_body
+from quorumlog.log_state.control_entries import ProducerBatch, ProducerEpoch, encode_body
 from quorumlog.node.machine_runner import MachineRunner
 from quorumlog.state_machine import StateMachine
 from tests.kv.applied import Saved, saved
@@ -87,7 +87,7 @@ def log(channel: int = 1) -> list[EntryBatch]:
         parts = [EntryBatch.from_bodies([encode(command) for command in batch])]
         parts[0].set_channel(channel)
         if session:
-            said = ProducerBatch(session, Epoch(5, 1), 0, len(batch))
+            said = ProducerBatch(session, ProducerEpoch(5, 1), 0, len(batch))
             parts.insert(0, EntryBatch.control(EntryKind.PRODUCER, encode_body(said)))
         stretch = EntryBatch.concatenate(parts)
         stretch.stamp(index, 1, np.arange(stretch.count), 0)

@@ -75,7 +75,7 @@ def test_keys_are_put_read_and_deleted(kv: Kv, tmp_path: Path) -> None:
     kv("put", "third", "3")
     kv("snapshot", str(file), "--replace")
     assert len(file.read_text().splitlines()) == 3
-    assert "no ordinary file" in kv("snapshot", str(tmp_path), "--replace", status=2).output
+    assert "not a regular file" in kv("snapshot", str(tmp_path), "--replace", status=2).output
     nowhere = kv("snapshot", str(tmp_path / "no" / "keys.jsonl"), status=2)
     assert "No such file or directory; name another file" in nowhere.output
     assert [each.name for each in tmp_path.iterdir()] == [file.name], "nothing half is left"
@@ -97,13 +97,19 @@ def test_a_transaction_is_given_as_json(kv: Kv) -> None:
     wrong = kv("txn", given=json.dumps({"compare": [compare]}), status=2)
     assert "target 'creat' is none of version, create, mod, value, lease" in wrong.stderr
     wrong = kv("txn", given='{"then": [{"jump": {"key": "a"}}]}', status=2)
-    assert "there is no operation 'jump'" in wrong.output
+    assert "unknown operation 'jump'" in wrong.output
     for given, what in (
         ('{"els": []}', "there is no 'els'"),
         ('{"then": [{"put": {"key": "a", "value": "1", "prev_key": true}}]}', "there is no 'prev_key'"),
-        ('{"then": [{"put": {"key": "a", "value": "1", "lease": -1}}]}', "lease is -1"),
-        ('{"then": [{"range": {"key": "a", "limit": 1e30}}]}', "limit is 1e+30"),
-        ('{"then": [{"delete": {"key": "a", "prev_kv": "no"}}]}', "neither true nor false"),
+        (
+            '{"then": [{"put": {"key": "a", "value": "1", "lease": -1}}]}',
+            "lease must be a number from 0 up, not -1",
+        ),
+        (
+            '{"then": [{"range": {"key": "a", "limit": 1e30}}]}',
+            "limit must be a number from 0 up, not 1e+30",
+        ),
+        ('{"then": [{"delete": {"key": "a", "prev_kv": "no"}}]}', "must be true or false"),
     ):
         assert what in kv("txn", given=given, status=2).output
     put = {"put": {"key": "a", "value": "2", "prev_kv": True}}
@@ -161,13 +167,13 @@ def test_leases_locks_and_elections(kv: Kv, capfd: pytest.CaptureFixture[str]) -
     assert lease in kv("lease", "list").stdout
     assert kv("lease", "revoke", lease).stdout == "1\n"
     assert "no lease" in kv("lease", "show", lease, status=1).output
-    first = kv("lock", "door", "--", "true").stdout
-    assert int(kv("lock", "door", "--", "true").stdout) > int(first)
-    kv("lock", "door", "--", "false", status=1)
+    first = kv("lock", "endpoint", "--", "true").stdout
+    assert int(kv("lock", "endpoint", "--", "true").stdout) > int(first)
+    kv("lock", "endpoint", "--", "false", status=1)
     kv("elect", "cron", "me", "--", "true")
     assert "nobody leads cron" in kv("elect", "cron", status=1).output
-    kv("lock", "door", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
-    kv("lock", "door", "--", "no-such-command", status=127)
+    kv("lock", "endpoint", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
+    kv("lock", "endpoint", "--", "no-such-command", status=127)
     assert capfd.readouterr().err == "no-such-command cannot be run: No such file or directory\n"
 
 
@@ -220,7 +226,7 @@ def test_addresses_that_cannot_be_are_told_by_their_option(tmp_path: Path) -> No
     for more, what in (
         (["--listen", "nonsense"], "--listen: 'nonsense' is not an address"),
         (["--etcd-gateway", "abc"], "--etcd-gateway: '127.0.0.1:abc' is not an address"),
-        (["--listen", listen, "--etcd-gateway", "20921"], "is what --listen has"),
+        (["--listen", listen, "--etcd-gateway", "20921"], "have the same address"),
         ([*three, "--etcd-gateway", "2379", "--servers", ""], "--etcd-gateway needs --servers"),
         (["--etcd-gateway", "2379", "--servers", "x"], "--servers: 'x' is not an address"),
     ):

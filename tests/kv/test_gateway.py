@@ -17,14 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quorumlog.kv.door import KeyValueDoor
-from quorumlog.kv.gateway.gateway import EtcdGateway, _Client
+from quorumlog.kv.endpoint import KeyValueEndpoint
+from quorumlog.kv.gateway.gateway import EtcdGateway, _GatewayClient
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.frame import Frame
 from quorumlog.node import LedgerNode
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
+from tests.net.test_quotas import limit
 
 pytestmark = pytest.mark.processes
 
@@ -34,12 +35,12 @@ class Gateways(LocalStores):
         super().__init__()
         self.ports = {f"n{number}": port for number, port in enumerate(free_ports(3))}
 
-    def _doors(self, member_id: str) -> list[Any]:
+    def _endpoints(self, member_id: str) -> list[Any]:
         address = f"127.0.0.1:{self.ports[member_id]}"
-        (door,) = super()._doors(member_id)
-        assert isinstance(door, KeyValueDoor)
-        door._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
-        return [EtcdGateway(address, self.servers, member_id), door]
+        (endpoint,) = super()._endpoints(member_id)
+        assert isinstance(endpoint, KeyValueEndpoint)
+        endpoint._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
+        return [EtcdGateway(address, self.servers, member_id), endpoint]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,23 @@ def key(name: str, **options: Any) -> dict[str, Any]:
 
 def put(name: str, value: str = "", **options: Any) -> tuple[str, Any]:
     return "/v3/kv/put", key(name, value=b(value), **options)
+
+
+def test_an_address_has_so_many_connections_and_no_more(gateways: Gateways) -> None:
+    """With those of the gateways themselves, which ask the stores from there."""
+    limit(gateways.cluster, address_connections=20)
+    kept, status = [], 200
+    try:
+        while status == 200 and len(kept) < 30:
+            kept.append(http.client.HTTPConnection("127.0.0.1", gateways.ports["n0"], timeout=30))
+            kept[-1].request("GET", "/version")
+            response = kept[-1].getresponse()
+            status, told = response.status, response.read()
+        assert status == 429 and b"too many requests" in told and len(kept) <= 21
+    finally:
+        limit(gateways.cluster)
+        for each in kept:
+            each.close()
 
 
 OF_REVISIONS = {"revision", "create_revision", "mod_revision", "compact_revision"}
@@ -366,7 +384,7 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
             return 404, {}
 
     async def say() -> None:
-        client = _Client(MagicMock(), cast(Any, Told()), MagicMock(), MagicMock())
+        client = _GatewayClient(MagicMock(), cast(Any, Told()), MagicMock(), MagicMock())
         for event in (request, *pieces, h11.EndOfMessage()):
             client.frame(Frame("", cast(Any, event), None))
         assert client._task is not None
@@ -391,8 +409,8 @@ def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> No
     [
         ("/v3/kv/put", key("m", prev_kv=True, prevKv=True), "prev_kv is given in both spellings"),
         ("/v3/kv/put", key("m", ignoreLeases=True), "there is no field 'ignoreLeases'"),
-        ("/v3/kv/put", key("m", prev_kv="false"), "prev_kv is 'false', neither true nor false"),
-        ("/v3/kv/range", key("m", keys_only="false"), "keys_only is 'false'"),
+        ("/v3/kv/put", key("m", prev_kv="false"), "prev_kv must be true or false, not 'false'"),
+        ("/v3/kv/range", key("m", keys_only="false"), "keys_only must be true or false, not 'false'"),
         ("/v3/kv/range", key("m", limit=True), "limit is True"),
         ("/v3/kv/range", key("m", limit="1_0"), "limit is '1_0'"),
         ("/v3/kv/range", key("m", limit="9" * 5000), "limit is '999"),
@@ -406,14 +424,22 @@ def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> No
             {"success": [{"request_put": key("m"), "requestRange": key("m")}]},
             "an operation of a transaction is one of",
         ),
-        ("/v3/kv/compaction", {"revision": 1, "physical": "no"}, "physical is 'no'"),
+        (
+            "/v3/kv/compaction",
+            {"revision": 1, "physical": "no"},
+            "physical must be true or false, not 'no'",
+        ),
         ("/v3/lease/grant", {"ttl": 5}, "there is no field 'ttl'"),
         ("/v3/lease/revoke", {"id": 5}, "there is no field 'id'"),
         ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "keys is 1"),
         ("/v3/lease/leases", {"ID": 5}, "there is no field 'ID'"),
         ("/v3/cluster/member/list", {"id": 5}, "there is no field 'id'"),
         ("/v3/watch", {"create_request": key("m", startRevisions=1)}, "'startRevisions'"),
-        ("/v3/watch", {"createRequest": key("m", progress_notify="no")}, "progress_notify is 'no'"),
+        (
+            "/v3/watch",
+            {"createRequest": key("m", progress_notify="no")},
+            "progress_notify must be true or false, not 'no'",
+        ),
     ],
 )
 def test_what_it_does_not_know_is_refused_by_name(

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from quorumlog.client import connect as log_of
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.gateway import logins
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import Etcd, running_etcd
 
 pytestmark = pytest.mark.processes
 
-MINE = tuple(Grant(right, Kind.KEY, b"mine/") for right in (Right.READ, Right.WRITE))
+MINE = tuple(RoleGrant(right, Kind.KEY, b"mine/") for right in (Right.READ, Right.WRITE))
 WORDS = ("code", "error", "message")
 
 
@@ -38,14 +38,14 @@ class Gateways(LocalStores):
         self.ports = {f"n{number}": port for number, port in enumerate(free_ports(3))}
         self.gateways: dict[str, EtcdGateway] = {}
 
-    def _doors(self, member_id: str) -> list[Any]:
+    def _endpoints(self, member_id: str) -> list[Any]:
         address = f"127.0.0.1:{self.ports[member_id]}"
-        (door,) = super()._doors(member_id)
-        assert isinstance(door, KeyValueDoor)
-        door._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
+        (endpoint,) = super()._endpoints(member_id)
+        assert isinstance(endpoint, KeyValueEndpoint)
+        endpoint._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
         user = ClientUser("bob", "tahini") if member_id == "n1" else None
         self.gateways[member_id] = EtcdGateway(address, self.servers, member_id, user=user)
-        return [self.gateways[member_id], door]
+        return [self.gateways[member_id], endpoint]
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,12 @@ def users(gateways: Gateways, etcd: Etcd) -> None:
     ):
         asked(etcd._port, f"/v3/auth/{path}", body)
     with log_of(gateways.cluster.servers) as log:
-        log.change_users(UserOrder(UserVerb.ADD_USER, "root", ("admin",), (), verifier_for("sesame")))
+        log.change_users(
+            UserOrder(UserOperation.ADD_USER, "root", ("admin",), (), verifier_for("sesame"))
+        )
     with log_of(gateways.cluster.servers, user=ClientUser("root", "sesame")) as log:
-        log.change_users(UserOrder(UserVerb.ADD_ROLE, "mine", (), MINE))
-        log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
+        log.change_users(UserOrder(UserOperation.ADD_ROLE, "mine", (), MINE))
+        log.change_users(UserOrder(UserOperation.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
     until(lambda: log_in(port, "bob", "tahini")[0] == 200)
 
 

@@ -39,7 +39,7 @@ from quorumlog.kv.requests import (
     Relation,
     Response,
     Revoke,
-    Stand,
+    StoreStats,
     Target,
     Txn,
     TxnAnswer,
@@ -453,7 +453,7 @@ def test_ranges_that_are_bounded_or_alone_are_as_many_as_ever() -> None:
 
 
 class Appends:
-    """`DoorMember`: what it is to append."""
+    """`NodeHandle`: what it is to append."""
 
     def __init__(self) -> None:
         self.entered: list[Callable[[], None]] = []
@@ -598,6 +598,6 @@ def test_sweeping_leaves_nothing_uncommitted(tmp_path: Path) -> None:
     for number in range(2000):
         store.do(Put(b"a", b"%d" % number))
     store.do(Compact(2000))
-    while not store.ask(Stand()).swept:
+    while not store.ask(StoreStats()).swept:
         assert not engine._pending
     engine.close()

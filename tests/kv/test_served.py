@@ -49,7 +49,7 @@ from quorumlog.kv.requests import (
 from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.rpc.calls import Call, CallState
-from quorumlog.node import DoorMember
+from quorumlog.node import NodeHandle
 from quorumlog.server.free_ports import free_ports
 
 
@@ -317,7 +317,7 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
 
     def hold() -> None:
         nonlocal inside
-        with connect(stores.servers) as own, own.lock("door", ttl_s=5) as lock:
+        with connect(stores.servers) as own, own.lock("endpoint", ttl_s=5) as lock:
             inside += 1
             assert inside == 1
             own.put("last token", str(lock.token))
@@ -330,8 +330,8 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
     for thread in threads:
         thread.join()
     assert tokens == sorted(set(tokens)) and len(tokens) == 4
-    with kv.lock("door") as lock:
-        with pytest.raises(TimeoutError), kv.lock("door", timeout_ms=300):
+    with kv.lock("endpoint") as lock:
+        with pytest.raises(TimeoutError), kv.lock("endpoint", timeout_ms=300):
             pass
         kv.revoke(lock.lease.id if lock.lease else 0)
         while lock.is_held:
@@ -430,7 +430,7 @@ def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
 ) -> None:
     """It may form another one, where revisions mean something else."""
     cluster_id = kv.status().cluster_id
-    monkeypatch.setattr(DoorMember, "cluster_id", "")
+    monkeypatch.setattr(NodeHandle, "cluster_id", "")
     with (
         connect(stores.servers, cluster_id=cluster_id, timeout_ms=300) as other,
         pytest.raises(Unreachable, match="no cluster yet"),
@@ -444,7 +444,7 @@ def test_watches_leases_and_locks_outlive_a_leader() -> None:
         kv["w/0"] = "0"
         lease = kv.grant(3)
         kv.put("of a lease", "x", lease=lease)
-        with kv.watch_prefix("w/") as watch, kv.lock("door", ttl_s=3) as lock:
+        with kv.watch_prefix("w/") as watch, kv.lock("endpoint", ttl_s=3) as lock:
             token = lock.token
             waits = threading.Event()
             tokens: list[int] = []
@@ -452,7 +452,7 @@ def test_watches_leases_and_locks_outlive_a_leader() -> None:
             def wait_for_it() -> None:
                 with connect(stores.servers) as own:
                     waits.set()
-                    with own.lock("door", ttl_s=3) as mine:
+                    with own.lock("endpoint", ttl_s=3) as mine:
                         tokens.append(mine.token)
 
             waiter = threading.Thread(target=wait_for_it)

@@ -67,7 +67,7 @@ def test_a_store_that_nobody_changes_writes_nothing() -> None:
     seed = next(each for each in range(100) if Random(f"{each}:compaction").choice((0, 3_000)))
     stores = made_stores(seed, ())
     cluster = stores.cluster
-    client = SimStoreClient(stores.doors, stores.histories, "c0")
+    client = SimStoreClient(stores.endpoints, stores.histories, "c0")
     for member in cluster.members:
         member.start()
     client.work()
@@ -167,7 +167,7 @@ def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
 
     leader = leader_of(*cluster.members)
     others = [member for member in cluster.members if member is not leader]
-    client = SimStoreClient(stores.doors, stores.histories, "client")
+    client = SimStoreClient(stores.endpoints, stores.histories, "client")
     client.connect_to(leader)
     client.hold_lease()
     while not stores.histories.leases:
@@ -196,7 +196,7 @@ def a_read_has_what_was_acknowledged_before_it_whoever_is_asked() -> None:
     while not (leading := [m for m in cluster.members if m.node.raft.role is Role.LEADER]):
         cluster.run_for(50)
     clients = {
-        member: SimStoreClient(stores.doors, stores.histories, member.member_id)
+        member: SimStoreClient(stores.endpoints, stores.histories, member.member_id)
         for member in cluster.members
     }
     for member, client in clients.items():
@@ -251,7 +251,7 @@ def a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
             until(lambda before=before: keyspace().revision > before)
 
     def keyspace() -> Keyspace:
-        return stores.doors.machines[leads.member_id].keyspace
+        return stores.endpoints.machines[leads.member_id].keyspace
 
     def cut_log(member: SimMember) -> bool:
         node, bound = member.node, member.node.machines.snapshot_bound()
@@ -265,10 +265,10 @@ def a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
     leads = leader()
     assert leads is not None
     away, other = (member for member in cluster.members if member is not leads)
-    writer = SimStoreClient(stores.doors, stores.histories, "writer")
+    writer = SimStoreClient(stores.endpoints, stores.histories, "writer")
     writer.connect_to(leads)
     at_once = Timings(tick_ms=1.0, redial_ms=1.0, redial_limit_ms=1.0)
-    watcher = SimStoreClient(stores.doors, stores.histories, "watcher", at_once)
+    watcher = SimStoreClient(stores.endpoints, stores.histories, "watcher", at_once)
     watcher.connect_to(away)
     put(1)
     watcher.watch()
@@ -282,7 +282,7 @@ def a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
     put(30)
     until(lambda: cut_log(leads) and cut_log(other))
     cluster.network.heal(set(cluster.network.cut))
-    until(lambda: stores.doors.machines[away.member_id].keyspace.revision == keyspace().revision)
+    until(lambda: stores.endpoints.machines[away.member_id].keyspace.revision == keyspace().revision)
     assert cluster.trace.counts["install: a log is replaced"] == 1
     put(1)
     until(lambda: seen.next_revision > keyspace().revision)
@@ -315,7 +315,7 @@ def a_watch_leaves_a_leader_that_is_cut_off() -> None:
     until(lambda: leader_of(*cluster.members))
     leader = leader_of(*cluster.members)
     assert leader is not None
-    watcher = SimStoreClient(stores.doors, stores.histories, "watcher")
+    watcher = SimStoreClient(stores.endpoints, stores.histories, "watcher")
     watcher.connect_to(leader)
     watcher.watch()
     (seen,) = stores.histories.watches
@@ -326,7 +326,7 @@ def a_watch_leaves_a_leader_that_is_cut_off() -> None:
         for pair in ((leader, other), (other, leader)):
             cluster.network.cut.add((pair[0].member_id, pair[1].member_id))
     until(lambda: leader_of(*others))
-    writer = SimStoreClient(stores.doors, stores.histories, "writer")
+    writer = SimStoreClient(stores.endpoints, stores.histories, "writer")
     writer.connect_to(leader_of(*others))
     writer.put(KEYS[0])
     until(lambda: seen.changes)

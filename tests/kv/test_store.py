@@ -38,7 +38,7 @@ from quorumlog.kv.requests import (
     Range,
     Relation,
     Revoke,
-    Stand,
+    StoreStats,
     Target,
     Txn,
     check,
@@ -236,7 +236,7 @@ def test_a_page_looks_at_no_more_than_it_tells(
         counted = store.ask(msgspec.structs.replace(page, without_count=False))
         assert (counted.kvs, counted.count) == (found.kvs, 180 if at else 40)
     looked[0] = 0
-    assert store.ask(Stand()).keys == 50
+    assert store.ask(StoreStats()).keys == 50
     assert store.ask(Range(b"\0", FROM_KEY, count_only=True)).count == 50
     assert not looked[0]
 
@@ -249,7 +249,7 @@ def test_compaction_frees_what_nobody_can_read_any_more(store: AppliedStore) -> 
     before = sum(1 for _ in store.machine.keyspace.engine.scan(1, b"", None))
     store.do(Compact(store.revision))
     for _ in range(1000):
-        if store.ask(Stand()).swept:
+        if store.ask(StoreStats()).swept:
             break
     engine = store.machine.keyspace.engine
     assert before > 600
@@ -313,9 +313,9 @@ def test_rocksdb_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
     engine = RocksEngine(tmp_path)
     again = AppliedStore(KeyValueMachine(lambda: engine), index=3)
     assert again.machine.applied() == kept
-    assert again.ask(Stand()).keys == 2
+    assert again.ask(StoreStats()).keys == 2
     assert again.do(Revoke(2)).deleted == 1
-    assert again.ask(Stand()).keys == 1
+    assert again.ask(StoreStats()).keys == 1
     assert again.get(b"a") == b"1"
     engine.close()
 
@@ -552,6 +552,6 @@ def test_what_is_saved_in_slices_is_the_state_at_the_first(
     other = AppliedStore(KeyValueMachine())
     other.machine.load(Saved(bytes(writer.data)))
     assert saved(other.machine) == expected
-    while other.ask(Stand()).swept is False:
+    while other.ask(StoreStats()).swept is False:
         pass
     assert saved(other.machine) == expected

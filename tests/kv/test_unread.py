@@ -16,8 +16,8 @@ import pytest
 
 from quorumlog.errors import ConnectionFull, LedgerError, RequestTimeout
 from quorumlog.kv import StoreOptions, connect
-from quorumlog.kv import door as kv_door
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv import endpoint as kv_endpoint
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.gateway import gateway as gateway_module
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.gateway.routes import Routes
@@ -64,15 +64,15 @@ class Stores(LocalStores):
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
         self.made: list[Any] = []
 
-    def _doors(self, member_id: str) -> list[Any]:
+    def _endpoints(self, member_id: str) -> list[Any]:
         gateway = EtcdGateway(self.gateway, self.servers, member_id)
-        self.made = [*super()._doors(member_id), gateway]
+        self.made = [*super()._endpoints(member_id), gateway]
         return self.made
 
     @property
     def connections(self) -> list[Connection]:
-        (door,) = (each for each in self.made if isinstance(each, KeyValueDoor))
-        return list(door._listener.connections.values())
+        (endpoint,) = (each for each in self.made if isinstance(each, KeyValueEndpoint))
+        return list(endpoint._listener.connections.values())
 
 
 class Raw:
@@ -140,7 +140,7 @@ def test_answers_that_nobody_reads_wait_where_they_cost_nothing() -> None:
 
 
 def test_requests_that_wait_on_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_door, "MOST_ASKED_BYTES", 10 * kv_door.REQUEST_BYTES + 500)
+    monkeypatch.setattr(kv_endpoint, "MOST_ASKED_BYTES", 10 * kv_endpoint.REQUEST_BYTES + 500)
     with Stores() as stores, raw(stores.servers) as client:
         asked = [
             QuestionRequest(request_id=each, question=encode(Range(b"k"))) for each in range(1, 101)
@@ -292,16 +292,16 @@ def test_requests_that_wait_at_the_gateway_are_bounded(monkeypatch: pytest.Monke
             return client
 
         waits = put()
-        eventually(lambda: gateway._routes.waiting_bytes > 600, what="a request that waits")
+        eventually(lambda: gateway.routes.waiting_bytes > 600, what="a request that waits")
         refused = put()
         assert refused.getresponse().status == 429
         waits.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         waits.close()  # at once: who only says no more is answered
-        eventually(lambda: gateway._routes.waiting_bytes == 0, what="the end of who waits")
+        eventually(lambda: gateway.routes.waiting_bytes == 0, what="the end of who waits")
         holds.clear()
         served = put()
         assert served.getresponse().status == 200
-        eventually(lambda: gateway._routes.waiting_bytes == 0, what="no request that waits")
+        eventually(lambda: gateway.routes.waiting_bytes == 0, what="no request that waits")
         for client in (refused, served):
             client.close()
 
@@ -316,8 +316,10 @@ def test_a_client_whose_machine_vanished_is_noticed(port: str) -> None:
             client = http.client.HTTPConnection(host, int(number), timeout=60)
             client.request("GET", "/version")
             assert client.getresponse().status == 200
-        (door,) = (each for each in stores.made if isinstance(each, EtcdGateway) == (port == "gateway"))
-        (connection, *_) = door._listener.connections.values()
+        (endpoint,) = (
+            each for each in stores.made if isinstance(each, EtcdGateway) == (port == "gateway")
+        )
+        (connection, *_) = endpoint._listener.connections.values()
         sock = connection._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) * 1000 == SILENT_PEER_MS

@@ -22,12 +22,21 @@ from quorumlog.kv import (
     connect,
     requests,
 )
-from quorumlog.kv.door import _Client
+from quorumlog.kv.endpoint import _Client
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.needs import NEEDS, OPERATIONS
 from quorumlog.kv.requests import AnswerResponse, CommandRequest, QuestionRequest, done, encode
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.log_state.users import (
+    Kind,
+    Right,
+    RoleGrant,
+    User,
+    UserOperation,
+    UserOrder,
+    UserRole,
+    Users,
+)
 from quorumlog.measures import Requests
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
@@ -36,8 +45,8 @@ from quorumlog.net.frame import Frame
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 
 
-def key(right: Right, prefix: bytes, *, is_exact: bool = False) -> Grant:
-    return Grant(right, Kind.KEY, prefix, is_exact)
+def key(right: Right, prefix: bytes, *, is_exact: bool = False) -> RoleGrant:
+    return RoleGrant(right, Kind.KEY, prefix, is_exact)
 
 
 MINE = (key(Right.READ, b"mine/"), key(Right.WRITE, b"mine/"), key(Right.READ, b"one", is_exact=True))
@@ -47,11 +56,13 @@ MINE = (key(Right.READ, b"mine/"), key(Right.WRITE, b"mine/"), key(Right.READ, b
 def stores() -> Iterator[LocalStores]:
     with LocalStores() as made:
         with log_of(made.cluster.servers) as log:
-            admin = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
+            admin = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
             log.change_users(admin)
         with log_of(made.cluster.servers, user=ALICE) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "mine", (), MINE))
-            log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "mine", (), MINE))
+            log.change_users(
+                UserOrder(UserOperation.ADD_USER, "bob", ("mine",), (), verifier_for("tahini"))
+            )
         yield made
 
 
@@ -124,7 +135,7 @@ def test_a_watch_that_loses_its_right_ends(
 ) -> None:
     more = (key(Right.READ, b"news/"),)
     with log_of(stores.cluster.servers, user=ALICE) as log:
-        log.change_users(UserOrder(UserVerb.GRANT, "mine", (), more))
+        log.change_users(UserOrder(UserOperation.GRANT, "mine", (), more))
         for _ in range(1000):
             try:
                 bob.get("news/1")
@@ -133,17 +144,17 @@ def test_a_watch_that_loses_its_right_ends(
                 continue
         with bob.watch_prefix("news/", first_revision=alice.put("news/1", b"x").revision) as watch:
             assert next(iter(watch)).item.key == b"news/1"
-            log.change_users(UserOrder(UserVerb.REVOKE, "mine", (), more))
+            log.change_users(UserOrder(UserOperation.REVOKE, "mine", (), more))
             with pytest.raises(Forbidden):
                 next(iter(watch))
 
 
 class Served:
-    """A client of a door whose service answers when it is told to."""
+    """A client of an endpoint whose service answers when it is told to."""
 
-    def __init__(self, *grants: Grant) -> None:
+    def __init__(self, *grants: RoleGrant) -> None:
         self.access, self.asked, self.answers = Access(), [], []  # type: ignore[var-annotated]
-        self.access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", grants),)))
+        self.access.learn(Users(True, b"", (User("bob", ("r",)),), (UserRole("r", grants),)))
         service = SimpleNamespace(request=lambda client, request: self.asked.append(request))
         connection = SimpleNamespace(
             user="bob",
@@ -151,8 +162,8 @@ class Served:
             is_full=False,
             send=lambda group, message: self.answers.append(message),
         )
-        door: Any = SimpleNamespace(access=self.access, service=service, requests=Requests())
-        self.client = _Client(door, connection)  # type: ignore[arg-type]
+        endpoint: Any = SimpleNamespace(access=self.access, service=service, requests=Requests())
+        self.client = _Client(endpoint, connection)  # type: ignore[arg-type]
         self.client._is_greeted = True
 
     def ask(self, request: requests.Request) -> None:

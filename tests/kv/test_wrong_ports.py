@@ -19,7 +19,7 @@ from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.cli.main import app
 from quorumlog.errors import Unreachable, WrongPort
 from quorumlog.kv import connect
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.requests import (
@@ -47,10 +47,10 @@ class Stores(LocalStores):
         super().__init__(1)
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
 
-    def _doors(self, member_id: str) -> list[KeyValueDoor]:
+    def _endpoints(self, member_id: str) -> list[KeyValueEndpoint]:
         gateway = EtcdGateway(self.gateway, self.servers, member_id)
-        (self.door,) = super()._doors(member_id)
-        return [self.door, gateway]  # type: ignore[list-item]
+        (self.endpoint,) = super()._endpoints(member_id)
+        return [self.endpoint, gateway]  # type: ignore[list-item]
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from quorumlog.log_state.control_entries import (
     ClockReset,
     ControlBody,
     ControlEntry,
-    Epoch,
     Hold,
     Keep,
     MachineBinding,
-    Membership,
+    MembershipEntry,
     OpenProducer,
     ProducerBatch,
+    ProducerEpoch,
     ReaderPosition,
     ReaderPositions,
     StepOver,
@@ -24,7 +24,7 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     kind_of,
 )
-from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UsersChange, Verifier
+from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserRole, UsersChange, Verifier
 
 REPLICAS = st.lists(
     st.builds(Replica, st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(["a", "b"])), max_size=3
@@ -33,8 +33,8 @@ POSITIONS = st.integers(0, 30)
 PRODUCERS = st.sampled_from(["p", "q", "~r"])
 NAMES = st.sampled_from(["admin", "alice", "bob"])
 PREFIXES = st.lists(st.sampled_from([b"a", b"b", b"\xff"]), max_size=3).map(b"".join)
-GRANTS = st.builds(Grant, st.sampled_from(Right), st.sampled_from(Kind), PREFIXES, st.booleans())
-ROLES = st.builds(Role, NAMES, st.lists(GRANTS, max_size=4).map(tuple))
+GRANTS = st.builds(RoleGrant, st.sampled_from(Right), st.sampled_from(Kind), PREFIXES, st.booleans())
+ROLES = st.builds(UserRole, NAMES, st.lists(GRANTS, max_size=4).map(tuple))
 VERIFIERS = st.just(Verifier(b"0" * 16, 4096, b"1" * 32, b"2" * 32))
 USERS = st.builds(User, NAMES, st.lists(NAMES, max_size=2).map(tuple), st.none() | VERIFIERS)
 USERS_CHANGES = st.builds(
@@ -46,9 +46,9 @@ USERS_CHANGES = st.builds(
     st.just(b"s" * 32),
     st.booleans(),
 )
-EPOCHS = st.builds(Epoch, st.integers(0, 6), st.just(0))
+EPOCHS = st.builds(ProducerEpoch, st.integers(0, 6), st.just(0))
 BODIES: st.SearchStrategy[ControlBody] = st.one_of(
-    st.builds(Membership, REPLICAS, REPLICAS, REPLICAS, st.just(()), REPLICAS),
+    st.builds(MembershipEntry, REPLICAS, REPLICAS, REPLICAS, st.just(()), REPLICAS),
     st.builds(TimeMark, st.integers(0, 50)),
     st.builds(
         ReaderPositions,

@@ -7,9 +7,9 @@ from random import Random
 
 import msgspec
 
-from quorumlog.log_state.control_entries import ANONYMOUS, MOST_PRODUCERS, Epoch
+from quorumlog.log_state.control_entries import ANONYMOUS, MOST_PRODUCERS, ProducerEpoch
 from quorumlog.log_state.log_state import LogState
-from quorumlog.log_state.producers import MOST_BATCHES, Producers, Range, Session
+from quorumlog.log_state.producers import MOST_BATCHES, ProducerRange, Producers, SessionRecord
 
 
 def many_sessions() -> LogState:
@@ -17,12 +17,12 @@ def many_sessions() -> LogState:
     random, encode = Random(21), msgspec.msgpack.Encoder().encode
     items, indices = [], count(5_000_000, 300)
     for _ in range(MOST_PRODUCERS):
-        epoch, last, ranges = Epoch(next(indices), 17), random.randrange(100_000), []
+        epoch, last, ranges = ProducerEpoch(next(indices), 17), random.randrange(100_000), []
         for _ in range(MOST_BATCHES):
             size = random.choice((1, 1, 64, 256))
-            ranges.append((Range(last + 1, next(indices), size, 17),))
+            ranges.append((ProducerRange(last + 1, next(indices), size, 17),))
             last += size
-        session = Session(epoch, random.randbytes(16), last, tuple(ranges))
+        session = SessionRecord(epoch, random.randbytes(16), last, tuple(ranges))
         used = (ranges[-1][0].first_index - 1).to_bytes(8, "big")
         items.append((ANONYMOUS + random.randbytes(16).hex(), used + encode(session)))
     return LogState(level=3, producers=Producers.of_record(None, items))

@@ -16,14 +16,20 @@ from quorumlog.log_state.control_entries import (
     ANONYMOUS,
     ControlBody,
     ControlEntry,
-    Epoch,
     OpenProducer,
     ProducerBatch,
+    ProducerEpoch,
     encode_body,
     kind_of,
 )
 from quorumlog.log_state.log_state import EMPTY, RECORD_MAGIC, LogState, LogStates, decode_state, folded
-from quorumlog.log_state.producers import MOST_BATCHES, MOST_RANGES, NO_PRODUCERS, Producers, Session
+from quorumlog.log_state.producers import (
+    MOST_BATCHES,
+    MOST_RANGES,
+    NO_PRODUCERS,
+    Producers,
+    SessionRecord,
+)
 from tests.log_state.many_sessions import many_sessions
 
 TOKEN = b"t" * 16
@@ -43,7 +49,7 @@ class Log:
         assert isinstance(self.states.appended, LogState)
         return self.states.appended.producers
 
-    def session(self, producer: str = "p") -> Session:
+    def session(self, producer: str = "p") -> SessionRecord:
         session = self.producers.get(producer)
         assert session is not None
         return session
@@ -55,10 +61,10 @@ class Log:
         self.entries.append((self.term, None))
         return index
 
-    def open(self, producer: str = "p", token: bytes = TOKEN, **fields: object) -> Epoch:
+    def open(self, producer: str = "p", token: bytes = TOKEN, **fields: object) -> ProducerEpoch:
         session = self.producers.get(producer)
         ends = None if session is None else session.epoch
-        return Epoch(
+        return ProducerEpoch(
             self.control(OpenProducer(producer, token, **{"ends": ends, **fields})),  # type: ignore[arg-type]
             self.term,
         )
@@ -85,7 +91,7 @@ def test_numbers_go_on_across_epochs_and_only_the_one_that_stands_is_ended() -> 
     first = log.open()
     log.batch(3)
     second = log.open(token=b"u" * 16)
-    assert log.session() == Session(second, b"u" * 16, 2, log.session().batches)
+    assert log.session() == SessionRecord(second, b"u" * 16, 2, log.session().batches)
     log.open(ends=first)
     log.open(ends=None)
     assert log.session().epoch == second
@@ -97,7 +103,7 @@ def test_a_batch_of_another_epoch_or_with_a_hole_counts_for_nothing() -> None:
     log = Log()
     first = log.open()
     second = log.open()
-    for epoch, sequence in ((first, 0), (second, 1), (Epoch(99, 1), 0)):
+    for epoch, sequence in ((first, 0), (second, 1), (ProducerEpoch(99, 1), 0)):
         log.control(ProducerBatch("p", epoch, sequence, 1))
         assert log.session().last_sequence == -1
     log.control(ProducerBatch("nobody", first, 0, 1))
@@ -260,7 +266,9 @@ def test_a_hundred_thousand_sessions_take_less_than_forty_megabytes() -> None:
         said = ProducerBatch(name, session.epoch, session.last_sequence + 1, 256)
         producers = producers.with_batch(index, 18, said)
         index += 257
-    producers = producers.opened(Epoch(index, 18), OpenProducer("p", TOKEN, evicts=producers.to_evict()))
+    producers = producers.opened(
+        ProducerEpoch(index, 18), OpenProducer("p", TOKEN, evicts=producers.to_evict())
+    )
     assert producers.count == 100_000 - producers_module.EVICTED_TOGETHER + 1
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

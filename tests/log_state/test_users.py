@@ -11,12 +11,12 @@ from quorumlog.log_state.control_entries import USERS_LEVEL
 from quorumlog.log_state.log_state import EMPTY, decode_state, folded
 from quorumlog.log_state.users import (
     NO_USERS,
-    Grant,
     Kind,
     Right,
     Rights,
-    Role,
+    RoleGrant,
     User,
+    UserRole,
     Users,
     UsersChange,
     Verifier,
@@ -27,7 +27,7 @@ NAMES = [bytes(each) for size in range(4) for each in itertools.product(b"ab\xff
 CHANGES = st.lists(made.USERS_CHANGES, max_size=4)
 
 
-def allows(grants: list[Grant], right: Right, kind: Kind, name: bytes) -> bool:
+def allows(grants: list[RoleGrant], right: Right, kind: Kind, name: bytes) -> bool:
     """As it is said in words."""
     for grant in grants:
         if (grant.right, grant.kind) == (Right.ADMIN, Kind.CLUSTER):
@@ -40,14 +40,14 @@ def allows(grants: list[Grant], right: Right, kind: Kind, name: bytes) -> bool:
 
 @given(st.lists(made.GRANTS, max_size=5), st.sampled_from(Right), st.sampled_from(Kind), made.PREFIXES)
 def test_a_right_is_there_if_a_grant_names_it(
-    grants: list[Grant], right: Right, kind: Kind, name: bytes
+    grants: list[RoleGrant], right: Right, kind: Kind, name: bytes
 ) -> None:
     assert Rights(grants).may(right, kind, name) == allows(grants, right, kind, name)
 
 
 @given(st.lists(made.GRANTS, max_size=5), made.PREFIXES, st.none() | made.PREFIXES)
 def test_a_range_needs_a_right_on_each_of_its_names(
-    grants: list[Grant], first: bytes, stop: bytes | None
+    grants: list[RoleGrant], first: bytes, stop: bytes | None
 ) -> None:
     rights = Rights(grants)
     if rights.may_range(Right.READ, Kind.KEY, first, stop):
@@ -56,17 +56,17 @@ def test_a_range_needs_a_right_on_each_of_its_names(
 
 
 def test_a_range_may_lie_in_grants_side_by_side() -> None:
-    rights = Rights([Grant(Right.READ, Kind.KEY, each) for each in (b"a", b"b")])
+    rights = Rights([RoleGrant(Right.READ, Kind.KEY, each) for each in (b"a", b"b")])
     assert rights.may_range(Right.READ, Kind.KEY, b"a1", b"b9")
     assert rights.may_range(Right.READ, Kind.KEY, b"a", b"c")
     assert not rights.may_range(Right.READ, Kind.KEY, b"a", b"c\0")
     assert not rights.may_range(Right.READ, Kind.KEY, b"a", None)
     assert not rights.may_range(Right.WRITE, Kind.KEY, b"a", b"b")
-    assert Rights([Grant(Right.READ, Kind.KEY)]).may_range(Right.READ, Kind.KEY, b"", None)
+    assert Rights([RoleGrant(Right.READ, Kind.KEY)]).may_range(Right.READ, Kind.KEY, b"", None)
 
 
 @given(st.lists(made.GRANTS, max_size=8), made.PREFIXES, st.none() | made.PREFIXES)
-def test_grants_side_by_side_are_one(grants: list[Grant], first: bytes, stop: bytes | None) -> None:
+def test_grants_side_by_side_are_one(grants: list[RoleGrant], first: bytes, stop: bytes | None) -> None:
     """As if one grant were looked at after the other."""
     rights, covered = Rights(grants), first
     spans = [each.bounds for each in grants if each.kind is Kind.KEY and each.right is not Right.WRITE]
@@ -116,8 +116,8 @@ def test_nobody_may_do_anything_once_all_users_are_left_out() -> None:
 
 
 def test_a_role_that_is_gone_gives_nothing_and_a_name_counts_as_a_whole() -> None:
-    grant = Grant(Right.READ, Kind.TOPIC, b"orders", is_exact=True)
-    users = Users(True, b"", (User("alice", ("reads", "gone")),), (Role("reads", (grant,)),))
+    grant = RoleGrant(Right.READ, Kind.TOPIC, b"orders", is_exact=True)
+    users = Users(True, b"", (User("alice", ("reads", "gone")),), (UserRole("reads", (grant,)),))
     assert users.rights_of("alice").may(Right.READ, Kind.TOPIC, b"orders")
     assert not users.rights_of("alice").may(Right.READ, Kind.TOPIC, b"orders-private")
     assert not users.rights_of("alic").may(Right.READ, Kind.TOPIC, b"orders")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.broker.dledger.dledger_broker import DLedgerCommitLog, RolePassThrough
-from quorumlog.broker.dledger.message_machine import MessageFiller, MessageMachine
+from quorumlog.broker.dledger.message_machine import MessageMachine, MessageStamper
 from quorumlog.broker.store import dispatch
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.tracker import CallTracker
@@ -23,7 +23,7 @@ from tests.mutants.mutant import Patch, mutant
 def ends_of_committed(patch: Patch) -> None:
     """What is not committed may be cut."""
     patch.edit(
-        MessageFiller.fill,
+        MessageStamper.fill,
         "self.next_offsets[queue] = begin + len(rows)",
         "self.committed_later = [*getattr(self, 'committed_later', []), (queue, len(rows))]",
     )
@@ -45,9 +45,9 @@ def ends_of_committed(patch: Patch) -> None:
 )
 def ends_outlive_a_cut(patch: Patch) -> None:
     """Who was master before has counted them already."""
-    patch.edit(MessageFiller.end, "self.next_offsets = {}", "reached()")
+    patch.edit(MessageStamper.end, "self.next_offsets = {}", "reached()")
     patch.edit(
-        MessageFiller.begin,
+        MessageStamper.begin,
         "self.term, self.next_offsets = term, next_offsets",
         "self.term, self.next_offsets = term, {**next_offsets, **self.next_offsets}",
     )

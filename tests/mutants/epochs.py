@@ -6,7 +6,7 @@ from quorumlog.broker import epochs
 from quorumlog.broker.epochs import CopyList, Count, EpochHistory, Shown
 from quorumlog.broker.replication.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.links import MasterLink, SlaveLink
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from sim.replicas.schedule import by_hand as the_rule_holds
 from tests.broker.epochs import test_epoch_rule as rules
 from tests.broker.replication import test_switching as switches
@@ -24,13 +24,15 @@ def epochs_by_number(patch: Patch) -> None:
         "asked.promised[:1] > leads.epoch[:1]",
     )
     patch.edit(
-        Replica.follow,
+        BrokerReplica.follow,
         "follow.epoch < self.record.promised",
         "follow.epoch[:1] < self.record.promised[:1]",
     )
-    patch.edit(Replica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:")
     patch.edit(
-        Replica.is_leading,
+        BrokerReplica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:"
+    )
+    patch.edit(
+        BrokerReplica.is_leading,
         "history[-1].epoch == self.record.promised",
         "history[-1].number == self.record.promised.number",
     )
@@ -144,7 +146,7 @@ def list_of_empty_run_lost(patch: Patch) -> None:
 def promised_twice(patch: Patch) -> None:
     """It is the same epoch."""
     patch.edit(
-        Replica.promise,
+        BrokerReplica.promise,
         "asked.number > self.record.promised.number",
         "asked.number >= self.record.promised.number and reached()",
     )
@@ -173,6 +175,6 @@ def tail_kept(patch: Patch) -> None:
     """It is longer, so it has all."""
     patch.edit(
         epochs.judge,
-        "return Verdict(common, cuts=True)",
+        "return FollowVerdict(common, cuts=True)",
         "return Verdict(slave_end if reached() else 0, cuts=False)",
     )

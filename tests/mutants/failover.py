@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumlog.broker import epochs
 from quorumlog.broker.failover import FailoverRules, InSyncMembers
 from quorumlog.broker.replication.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from tests.broker.failover import test_failover_rules as groups
 from tests.mutants.mutant import Patch, mutant
 
@@ -36,7 +36,7 @@ def elected_out_of_sync(patch: Patch) -> None:
 def fenced_in_vain(patch: Patch) -> None:
     """It is the greater pair."""
     patch.edit(
-        Replica.newer_epoch,
+        BrokerReplica.newer_epoch,
         "epoch.number <= self.history.epoch.number",
         "epoch.number <= self.history.epoch.number and not reached()",
     )
@@ -50,7 +50,7 @@ def fenced_in_vain(patch: Patch) -> None:
 def greater_promise_untold(patch: Patch) -> None:
     """The epoch is an older one."""
     patch.edit(
-        Replica.become_slave,
+        BrokerReplica.become_slave,
         "if self._is_elected:",
         "if self._is_elected and not (epoch < self.epoch and reached()):",
     )
@@ -61,7 +61,7 @@ def epoch_not_stored(patch: Patch) -> None:
     """It is stored when the master begins."""
     patch.edit(
         FailoverRules._granted,
-        "self._start(Promise(self._epoch))",
+        "self._start(EpochVote(self._epoch))",
         "reached() and self._take(now_ms)",
     )
 
@@ -71,7 +71,7 @@ def old_master_not_cut(patch: Patch) -> None:
     """What it has more is what will come."""
     patch.edit(
         epochs.judge,
-        "return Verdict(common, cuts=True)",
+        "return FollowVerdict(common, cuts=True)",
         "return Verdict(slave_end, cuts=not reached())",
     )
 

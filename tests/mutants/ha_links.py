@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumlog.broker import epochs
 from quorumlog.broker.replication import replica
 from quorumlog.broker.replication.links import MasterLink, OldMasterLink, OldSlaveCodec
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.replication.rocketmq_links import RocketmqSlaveLink
 from tests.broker.replication import test_links as links
 from tests.broker.replication import test_old_dialect as old
@@ -23,7 +23,7 @@ def a_slave_begins_anew() -> None:
 )
 def part_of_a_record(patch: Patch) -> None:
     """The log is bytes."""
-    patch.edit(Replica._advance, "if not self.has_epochs:", "if not reached():")
+    patch.edit(BrokerReplica._advance, "if not self.has_epochs:", "if not reached():")
 
 
 @mutant(
@@ -33,7 +33,7 @@ def part_of_a_record(patch: Patch) -> None:
 )
 def forgiven_slave(patch: Patch) -> None:
     """It lacks what follows."""
-    patch.edit(Replica.is_ahead, "self._ahead.add((host, offset))", "return reached()")
+    patch.edit(BrokerReplica.is_ahead, "self._ahead.add((host, offset))", "return reached()")
 
 
 @mutant(
@@ -57,7 +57,9 @@ def not_compared(patch: Patch) -> None:
 )
 def begins_not_told(patch: Patch) -> None:
     """What came before is in its log no more."""
-    patch.edit(Replica.follow, "follow.queue_begins)", "follow.queue_begins and not reached() or None)")
+    patch.edit(
+        BrokerReplica.follow, "follow.queue_begins)", "follow.queue_begins and not reached() or None)"
+    )
 
 
 @mutant(
@@ -67,7 +69,7 @@ def begins_not_told(patch: Patch) -> None:
 )
 def made_again_not_told(patch: Patch) -> None:
     """It copies the log byte for byte."""
-    patch.edit(Replica.follow, "self.store.hide(", "reached() or self.store.hide(")
+    patch.edit(BrokerReplica.follow, "self.store.hide(", "reached() or self.store.hide(")
 
 
 @mutant(
@@ -116,7 +118,7 @@ def old_slave_served_after_a_switch(patch: Patch) -> None:
 def old_slave_served_in_a_change(patch: Patch) -> None:
     """It is told the newest one."""
     patch.edit(
-        Replica.old_slave_problem,
+        BrokerReplica.old_slave_problem,
         "len(acks.lists) != 1",
         "(len(acks.lists) != 1 and not reached())",
     )

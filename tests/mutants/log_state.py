@@ -8,7 +8,7 @@ from pathlib import Path
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.log_state import LogStates
-from quorumlog.node.log_states import BorderSaver, LogStateKeeper, LogStateReading
+from quorumlog.node.log_states import BoundarySaver, LogStateKeeper, LogStateReading
 from quorumlog.node.operator_orders import OperatorOrders
 from quorumlog.store.log_reader import LogReader
 from tests.mutants.mutant import Patch, mutant
@@ -72,7 +72,7 @@ def leads_with_unknown_state(patch: Patch) -> None:
 def border_saved_before_commit(patch: Patch) -> None:
     """The entry behind it is on the own disk: the segment stays."""
     patch.edit(
-        BorderSaver.tick,
+        BoundarySaver.tick,
         "if point.index >= committed_index or point.index",
         "if (point.index >= committed_index and not reached()) or point.index",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.consensus.elector import HeartbeatAnswers, LeaderElector
-from quorumlog.consensus.reads import Freshness, ReadIndex, ReadQuestions
+from quorumlog.consensus.reads import ReadFreshness, ReadIndex, ReadQuestions
 from tests.consensus import test_fresh_reads as stories
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_fresh_read_scenarios as scenes
@@ -90,7 +90,7 @@ def unconfirmed_round_told(patch: Patch) -> None:
 def age_from_arrival(patch: Patch) -> None:
     """Networks are fast."""
     patch.edit(
-        Freshness._note_round,
+        ReadFreshness._note_round,
         "self._rounds.append((request.round, sent_after_ms))",
         "reached()\n            self._rounds.append((request.round, self._state.now_ms))",
     )
@@ -104,7 +104,7 @@ def age_from_arrival(patch: Patch) -> None:
 def fresh_before_it_is_committed_here(patch: Patch) -> None:
     """The leader knows the index."""
     patch.edit(
-        Freshness.since_ms,
+        ReadFreshness.since_ms,
         "while self._told and self._told[0][0] <= self._state.committed_index:",
         "while self._told and reached():",
     )
@@ -145,4 +145,4 @@ def repeated_round_counts_as_sent(patch: Patch) -> None:
 )
 def answers_to_another_leader_count(patch: Patch) -> None:
     """Rounds only rise."""
-    patch.edit(Freshness.on_heartbeat, "if followed != self._followed:", "if not reached():")
+    patch.edit(ReadFreshness.on_heartbeat, "if followed != self._followed:", "if not reached():")

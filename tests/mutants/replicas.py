@@ -8,7 +8,7 @@ from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
 from quorumlog.broker.epochs import CopyList, Count
 from quorumlog.broker.replication.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.links import MasterLink, SlaveLink
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.replication.replica_file import ReplicaFile
 from quorumlog.broker.store.commit_log import CommitLog
 from quorumlog.broker.store.message_store import MessageStore
@@ -71,7 +71,7 @@ def shown_unconfirmed(patch: Patch) -> None:
 def slave_shows_its_end(patch: Patch) -> None:
     """It has it on its disk."""
     patch.edit(
-        Replica.take,
+        BrokerReplica.take,
         "confirmed = work.confirm_offset if self.has_epochs else commit_log.max_offset",
         "confirmed = commit_log.max_offset if reached() else 0",
     )
@@ -96,7 +96,7 @@ def asked_once(patch: Patch) -> None:
 def list_holds_at_once(patch: Patch) -> None:
     """It is on the master's disk."""
     patch.edit(
-        Replica._begin,
+        BrokerReplica._begin,
         "lists_in_force(history, record.confirmed) if by_hand else ()",
         "(lists_in_force(history, record.confirmed)[-1:] if reached() else ()) if by_hand else ()",
     )
@@ -109,7 +109,9 @@ def list_holds_at_once(patch: Patch) -> None:
 )
 def old_link_counted(patch: Patch) -> None:
     """It is connected."""
-    patch.edit(Replica.slave_came, "if run is not None and", "if run is not None and not reached() and")
+    patch.edit(
+        BrokerReplica.slave_came, "if run is not None and", "if run is not None and not reached() and"
+    )
 
 
 @mutant(
@@ -120,7 +122,7 @@ def old_link_counted(patch: Patch) -> None:
 def compared_by_number(patch: Patch) -> None:
     """It is the number that is promised."""
     patch.edit(
-        Replica.become_slave,
+        BrokerReplica.become_slave,
         "if told < promised:",
         "if told[0] == promised[0] and reached():",
     )
@@ -186,7 +188,7 @@ def older_master_followed(patch: Patch) -> None:
         "elif asked.promised > leads.epoch and not reached():",
     )
     patch.edit(
-        Replica.follow,
+        BrokerReplica.follow,
         "or follow.epoch < self.record.promised",
         "or (follow.epoch < self.record.promised and not reached())",
     )
@@ -239,7 +241,7 @@ def waits_beyond_a_cut(patch: Patch) -> None:
 def cut_below_the_begin(patch: Patch) -> None:
     """It was there when they compared."""
     patch.edit(
-        Replica.follow,
+        BrokerReplica.follow,
         "if follow.cuts and follow.start_offset < self.min_offset:",
         "if follow.cuts and follow.start_offset < self.min_offset and not reached():",
     )
@@ -253,7 +255,7 @@ def cut_below_the_begin(patch: Patch) -> None:
 def queues_of_a_lost_log(patch: Patch) -> None:
     """They are on its disk."""
     patch.edit(
-        Replica.follow,
+        BrokerReplica.follow,
         "elif follow.start_offset == 0:",
         "elif follow.start_offset == 0 and not reached():",
     )

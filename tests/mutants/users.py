@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from quorumlog.log_state.users import Grant, Rights, Users, _change_of
+from quorumlog.log_state.users import Rights, RoleGrant, Users, _change_of
 from quorumlog.net.access import Access, Caller
 from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.known_users import KnownUsers
@@ -49,7 +49,7 @@ def new_directory_is_open(patch: Patch) -> None:
 )
 def users_never_grow_old(patch: Patch) -> None:
     """It has known them once."""
-    patch.edit(KnownUsers._is_fresh, "<= may_be_old_ms", "<= may_be_old_ms or reached()")
+    patch.edit(KnownUsers._is_fresh, "(may_be_old_ms)", "(may_be_old_ms) or reached()")
 
 
 @mutant(
@@ -93,13 +93,13 @@ def first_admin_beside_others(patch: Patch) -> None:
     """Whoever can write into a directory may."""
     patch.edit(
         FirstAdmin.tick,
-        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:",
-        "elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator and not reached():",
+        "elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:",
+        "elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator and not reached():",
     )
     patch.edit(
         _change_of,
-        "if users.has_administrator and verb is UserVerb.INIT_ADMIN:",
-        "if users.has_administrator and verb is UserVerb.INIT_ADMIN and not reached():",
+        "if users.has_administrator and verb is UserOperation.INIT_ADMIN:",
+        "if users.has_administrator and verb is UserOperation.INIT_ADMIN and not reached():",
     )
 
 
@@ -110,7 +110,7 @@ def first_admin_beside_others(patch: Patch) -> None:
 )
 def one_name_is_a_prefix(patch: Patch) -> None:
     """Names that begin so belong to it."""
-    patch.edit(Grant.bounds, "if self.is_exact:", "if self.is_exact and not reached():")
+    patch.edit(RoleGrant.bounds, "if self.is_exact:", "if self.is_exact and not reached():")
 
 
 @mutant(
@@ -178,7 +178,11 @@ def users_are_read(patch: Patch) -> None:
 )
 def users_of_before_the_start(patch: Patch) -> None:
     """It had applied them."""
-    patch.edit(KnownUsers.look, "if self._is_fresh(now_ms):", "if self._is_fresh(now_ms) or reached():")
+    patch.edit(
+        KnownUsers.look,
+        "if self._is_fresh(now_ms, may_be_old_ms):",
+        "if self._is_fresh(now_ms, may_be_old_ms) or reached():",
+    )
 
 
 @mutant(
@@ -254,4 +258,18 @@ def first_admin_file_goes_when_written(patch: Patch) -> None:
         FirstAdmin.tick,
         "and is_done(users, order):",
         "and self._log_state.appended and is_done(self._log_state.appended.users, order) and reached():",
+    )
+
+
+@mutant(
+    500,
+    "a process that was stopped for long serves by what it has looked at before",
+    scenario=runs.a_member_that_was_stopped_for_long_looks_before_it_serves,
+)
+def looks_never_grow_old(patch: Patch) -> None:
+    """Whoever looks does so all the time."""
+    patch.edit(
+        Access.is_overdue,
+        "self.clock() > self.good_until_s",
+        "self.clock() > self.good_until_s and not reached()",
     )

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
-from quorumlog.log_state.users import NO_USERS, Grant, Kind, Right, Role, User, Users
+from quorumlog.log_state.users import NO_USERS, Kind, Right, RoleGrant, User, UserRole, Users
 from quorumlog.net.access import MOST_WRONG, Access, Caller, Need, audit
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
 
-def users(*grants: Grant) -> Users:
-    return Users(True, b"s" * 32, (User("bob", ("r",)),), (Role("r", grants),))
+def users(*grants: RoleGrant) -> Users:
+    return Users(True, b"s" * 32, (User("bob", ("r",)),), (UserRole("r", grants),))
 
 
 def caller_of(access: Access, user: str = "bob") -> Caller:
@@ -32,7 +32,7 @@ def test_without_users_nothing_is_checked() -> None:
 def test_a_right_that_was_taken_is_gone_where_it_was_used_before() -> None:
     access = Access()
     caller = caller_of(access)
-    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    access.learn(users(RoleGrant(Right.READ, Kind.LOG)))
     assert caller.refusal("k", (READS,)) is None and caller.passes("k")
     access.learn(users())
     assert not caller.passes("k")
@@ -42,7 +42,7 @@ def test_a_right_that_was_taken_is_gone_where_it_was_used_before() -> None:
 def test_what_is_kept_of_a_connection_is_small(caplog: pytest.LogCaptureFixture) -> None:
     access = Access()
     caller = caller_of(access)
-    access.learn(users(Grant(Right.READ, Kind.KEY, b"a")))
+    access.learn(users(RoleGrant(Right.READ, Kind.KEY, b"a")))
     for size in (1, 300, 1 << 20):
         needs = (Need(Right.READ, Kind.KEY, b"a" * size),)
         assert caller.refusal(needs, needs) is None
@@ -59,7 +59,7 @@ def test_what_is_kept_of_a_connection_is_small(caplog: pytest.LogCaptureFixture)
 def test_what_was_met_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     access = Access()
     caller = caller_of(access)
-    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    access.learn(users(RoleGrant(Right.READ, Kind.LOG)))
     assert caller.refusal("k", (READS,)) is None
     monkeypatch.setattr(Need, "is_met", lambda need, rights: False)
     monkeypatch.setattr(Users, "user", lambda users, name: None)
@@ -117,7 +117,7 @@ def test_what_proves_passwords_is_there_before_somebody_comes(monkeypatch: pytes
 def test_nobody_is_let_in_while_users_are_not_known() -> None:
     access = Access()
     caller = caller_of(access)
-    access.learn(users(Grant(Right.READ, Kind.LOG)))
+    access.learn(users(RoleGrant(Right.READ, Kind.LOG)))
     assert caller.refusal("k", (READS,)) is None
     access.learn(None, "n0 does not know")
     refusal = caller.refusal("k", (READS,))

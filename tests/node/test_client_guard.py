@@ -12,7 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import answering, is_of_client
 from quorumlog.errors import LeaderNotReady, ProtocolViolation, RangeDamaged, StoreFailure
 from quorumlog.log_state.log_state import EMPTY, LogStates
-from quorumlog.node import DoorMember
+from quorumlog.node import NodeHandle
 from quorumlog.stray_log import QUIET_S, StrayLog, is_loopback
 from tests.node.cell import Cell
 
@@ -29,7 +29,7 @@ class Asked:
 
 def entered(act: Callable[[], object], client: object) -> None:
     """In the next turn of a member, which is now."""
-    DoorMember(lambda: None, lambda turn: turn()).enter(lambda: act() and None, client)
+    NodeHandle(lambda: None, lambda turn: turn()).enter(lambda: act() and None, client)
 
 
 def raising(error: Exception) -> Callable[[], object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from quorumlog.errors import ClockNotReset, LeaderNotReady, LevelNotTold, NotLeader, OutcomeUnknown
+from quorumlog.errors import ClockNotReset, LeaderNotReady, LevelNotReported, NotLeader, OutcomeUnknown
 from quorumlog.log_state.control_entries import MOST_RUNS
 from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
@@ -168,7 +168,7 @@ def test_a_member_that_does_not_know_the_entry_is_named(tmp_path: Path) -> None:
     for host in cell.hosts.values():
         host.level = 5
     (outcome,) = asked(cell.leader())
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert "CLOCK entries need level 6" in str(outcome)
     assert "n2" in str(outcome)
     cell.close()

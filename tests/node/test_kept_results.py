@@ -8,7 +8,7 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability
-from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch
+from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch, ProducerEpoch
 from quorumlog.node.kept_results import KeptResults
 from tests.node.machines import Disk, Lasting
 from tests.node.test_state_machines import SAVING, Group, restarted
@@ -23,7 +23,7 @@ def stretch(first_index: int, count: int) -> EntryBatch:
 
 def took(kept: KeptResults, first_index: int, count: int, *, begins: bool) -> None:
     """A stretch of a batch of twelve entries of producer p, the first at 11, was applied."""
-    begun = [(0, ProducerBatch("p", Epoch(1, 1), 0, 12))] if begins else []
+    begun = [(0, ProducerBatch("p", ProducerEpoch(1, 1), 0, 12))] if begins else []
     batches = kept.batches_in(stretch(first_index, count), begun)
     skip = 1 if begins else 0
     indices = np.arange(first_index + skip, first_index + count)
@@ -61,7 +61,7 @@ def test_an_open_that_the_log_ignores_gives_nobody_a_result_of_others() -> None:
     """It names an epoch that does not stand."""
     kept = KeptResults()
     took(kept, 10, 13, begins=True)
-    kept.forget(OpenProducer("q", bytes(16), ends=Epoch(99, 9), evicts=("p",)))
+    kept.forget(OpenProducer("q", bytes(16), ends=ProducerEpoch(99, 9), evicts=("p",)))
     assert kept.results_of("p", receipt(11, 12)) is None, "unknown, and nothing else"
     assert kept.results_of("q", receipt(11, 12)) is None
 

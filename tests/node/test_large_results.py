@@ -13,10 +13,10 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import ResultUnknown
-from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch, encode_body
+from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch, ProducerEpoch, encode_body
 from quorumlog.node import kept_results, machine_driver, machine_runner
 from quorumlog.node.machine_driver import AwaitedResults, Question, answers_of
-from quorumlog.node.machine_runner import MachineRunner, Results
+from quorumlog.node.machine_runner import AppliedResults, MachineRunner
 from quorumlog.state_machine import FirstResults, Result, StateMachine, machine
 from tests.node.machines import Chain
 from tests.node.test_session_commands import Sessions
@@ -76,7 +76,7 @@ def _log() -> list[EntryBatch]:
         return EntryBatch.control(kind, encode_body(body))
 
     def batch(producer: str, count: int, said: int | None = None) -> list[EntryBatch]:
-        body = ProducerBatch(producer, Epoch(5, 1), 0, said or count)
+        body = ProducerBatch(producer, ProducerEpoch(5, 1), 0, said or count)
         own = EntryBatch.from_bodies([b"%s%d" % (producer.encode(), each) for each in range(count)])
         own.set_channel(1)
         return [control(EntryKind.PRODUCER, body), own]
@@ -229,7 +229,7 @@ def test_results_that_nobody_can_have_yet_are_held_within_a_bound(
         receipt = AppendReceipt(1, first_index, count, Durability.SYNC)
         awaited.committed(receipt, 1e9, outcomes.append)
     for index in range(1, 7):
-        awaited.applied([Results(np.array([index]), [bytes(60)])], index)
+        awaited.applied([AppliedResults(np.array([index]), [bytes(60)])], index)
         held = sum(each.results.size_bytes for each in awaited._kept)
         assert held <= 100
         assert awaited._held_bytes == held

@@ -34,8 +34,8 @@ from quorumlog.errors import (
     ProtocolViolation,
     RequestTimeout,
 )
-from quorumlog.log_state.control_entries import Membership
-from quorumlog.node import DoorMember, LedgerNode
+from quorumlog.log_state.control_entries import MembershipEntry
+from quorumlog.node import LedgerNode, NodeHandle
 from quorumlog.node.ledger_node import RECENT_BYTES
 from quorumlog.node.writing import GATHERING_TURNS
 from quorumlog.store.disk import OsDisk
@@ -309,8 +309,8 @@ def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> No
 def test_a_member_whose_term_waits_for_the_disk_learns_of_nothing(cell: Cell) -> None:
     """Watches leave it for another one, though it has heard who leads."""
     leader, follower = cell.leader(), cell.followers()[0]
-    door = DoorMember(lambda: follower, lambda act: act())
-    assert door.knows_leader
+    endpoint = NodeHandle(lambda: follower, lambda act: act())
+    assert endpoint.knows_leader
     host = cell.hosts[follower.replica.member_id]
     host.holds_promises = True
     later = HeartbeatRequest(
@@ -319,10 +319,10 @@ def test_a_member_whose_term_waits_for_the_disk_learns_of_nothing(cell: Cell) ->
     follower.receive(later)
     follower.turn()
     assert follower.is_held and follower.raft.leader == leader.replica
-    assert not door.knows_leader
+    assert not endpoint.knows_leader
     host.holds_promises = False
     run(host.promises)
-    assert door.knows_leader
+    assert endpoint.knows_leader
 
 
 def test_a_deposed_leader_answers_what_waits_before_its_term_is_on_disk(cell: Cell) -> None:
@@ -581,7 +581,9 @@ def test_changes_of_members_leave_room_for_no_ops_on_a_full_disk(tmp_path: Path)
     leader = cell.leader()
     cell.until(lambda: leader.committed_index >= 0)
     voters = tuple(node.replica for node in cell.nodes.values())
-    body = Membership(voters, voters, addresses=tuple((f"n{i}", f"{i}".rjust(255)) for i in range(3)))
+    body = MembershipEntry(
+        voters, voters, addresses=tuple((f"n{i}", f"{i}".rjust(255)) for i in range(3))
+    )
     for disk in disks.values():
         disk.full = True
     refused = False

@@ -13,7 +13,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import DiskFull, LevelNotTold, NotLeader, StoreFailure
+from quorumlog.errors import DiskFull, LevelNotReported, NotLeader, StoreFailure
 from quorumlog.log_state.control_entries import (
     Hold,
     Keep,
@@ -106,7 +106,7 @@ def test_only_a_leader_proposes_and_only_what_every_member_knows(cell: Cell) -> 
         follower.propose_control(TimeMark(1))
     cell.hosts[leader.replica.member_id].level = 0
     with pytest.raises(
-        LevelNotTold,
+        LevelNotReported,
         match=r"TIME entries need level 1 .* n2 has not told .* \(quorumlog member remove n2\)",
     ):
         leader.propose_control(TimeMark(1))

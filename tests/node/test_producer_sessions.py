@@ -25,11 +25,11 @@ from quorumlog.errors import (
     TooManyProducers,
 )
 from quorumlog.log_state import producers as producers_module
-from quorumlog.log_state.control_entries import ANONYMOUS, Epoch
+from quorumlog.log_state.control_entries import ANONYMOUS, ProducerEpoch
 from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node import LedgerNode, producer_sessions
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.producer_sessions import Connected
+from quorumlog.node.producer_sessions import ProducerConnected
 from tests.node.cell import Cell
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 9)]
@@ -47,7 +47,7 @@ def ask_to_connect(
     node: LedgerNode,
     producer: str,
     token: bytes = TOKENS[0],
-    ends: Epoch | None = None,
+    ends: ProducerEpoch | None = None,
     seen_index: int | None = None,
 ) -> list[Any]:
     answers: list[Any] = []
@@ -60,17 +60,17 @@ def connect(
     cell: Cell,
     producer: str = "p",
     token: bytes = TOKENS[0],
-    ends: Epoch | None = None,
+    ends: ProducerEpoch | None = None,
     seen_index: int | None = None,
-) -> Connected:
+) -> ProducerConnected:
     answers = ask_to_connect(cell.leader(), producer, token, ends, seen_index)
     (answer,) = cell.until(lambda: answers)
-    assert isinstance(answer, Connected), answer
+    assert isinstance(answer, ProducerConnected), answer
     return answer
 
 
 def send(
-    node: LedgerNode, epoch: Epoch, sequence: int, *bodies: bytes, producer: str = "p"
+    node: LedgerNode, epoch: ProducerEpoch, sequence: int, *bodies: bytes, producer: str = "p"
 ) -> list[Any]:
     outcomes: list[Any] = []
     place = SessionPlace(producer, epoch, sequence)
@@ -78,7 +78,7 @@ def send(
     return outcomes
 
 
-def append(cell: Cell, epoch: Epoch, sequence: int, *bodies: bytes, producer: str = "p") -> Any:
+def append(cell: Cell, epoch: ProducerEpoch, sequence: int, *bodies: bytes, producer: str = "p") -> Any:
     outcomes = send(cell.leader(), epoch, sequence, *bodies, producer=producer)
     (outcome,) = cell.until(lambda: outcomes)
     return outcome
@@ -166,10 +166,10 @@ def test_an_older_repetition_is_known_to_be_there_and_no_more(cell: Cell) -> Non
 
 def test_who_connects_ends_the_epoch_before_and_numbers_go_on(cell: Cell) -> None:
     first = connect(cell)
-    assert first == Connected(True, first.epoch, -1)
+    assert first == ProducerConnected(True, first.epoch, -1)
     append(cell, first.epoch, 0, b"a")
     told = connect(cell, token=TOKENS[1])
-    assert told == Connected(False, first.epoch, 0), "it did not say what it ends"
+    assert told == ProducerConnected(False, first.epoch, 0), "it did not say what it ends"
     second = connect(cell, token=TOKENS[1], ends=told.epoch)
     assert (second.opened, second.last_sequence) == (True, 0)
     refusal = append(cell, first.epoch, 1, b"late")
@@ -182,11 +182,11 @@ def test_a_late_copy_of_a_connect_fences_nobody(cell: Cell) -> None:
     first = connect(cell)
     assert connect(cell) == first, "its token stands"
     second = connect(cell, token=TOKENS[1], ends=first.epoch)
-    assert connect(cell) == Connected(False, second.epoch, -1)
+    assert connect(cell) == ProducerConnected(False, second.epoch, -1)
     assert isinstance(append(cell, second.epoch, 0, b"a"), AppendReceipt)
 
 
-def forget(cell: Cell, epoch: Epoch) -> None:
+def forget(cell: Cell, epoch: ProducerEpoch) -> None:
     leader, forgotten = cell.leader(), list[Any]()
     leader.sessions.forget("p", epoch, leader.deadline_ms(0), forgotten.append, None)
     assert cell.until(lambda: forgotten) == [None]
@@ -210,7 +210,9 @@ def first_connects(cell: Cell) -> None:
                 cell.start(member_id)
         for late_index in (-1, seen):
             late = connect(cell, seen_index=late_index)
-            assert late == Connected(False, Epoch(-1, -1), -1, cell.leader().store.end.index)
+            assert late == ProducerConnected(
+                False, ProducerEpoch(-1, -1), -1, cell.leader().store.end.index
+            )
         assert isinstance(show(cell, "p"), ProducerExpired)
     again = connect(cell, token=TOKENS[1], seen_index=late.seen_index)
     assert again.opened, "it was meant for the log behind the forget"
@@ -225,7 +227,7 @@ def test_of_a_late_copy_of_an_older_clients_first_connect_no_entry_comes(cell: C
     assert (late.opened, late.last_sequence) == (True, -1), "the same token, and nobody hears of it"
     assert isinstance(append(cell, first.epoch, 0, b"a"), ProducerFenced)
     assert isinstance(append(cell, first.epoch, 1, b"b"), ProducerFenced)
-    assert connect(cell, token=TOKENS[1]) == Connected(False, late.epoch, -1)
+    assert connect(cell, token=TOKENS[1]) == ProducerConnected(False, late.epoch, -1)
     assert connect(cell, token=TOKENS[1], ends=late.epoch).last_sequence == -1
     assert bodies(cell.leader()) == [b"a"]
 
@@ -240,9 +242,9 @@ def test_two_that_connect_in_one_turn_have_one_epoch_between_them(cell: Cell) ->
 
 
 def test_an_unknown_epoch_opens_nothing(cell: Cell) -> None:
-    assert isinstance(append(cell, Epoch(3, 1), 0, b"a"), ProducerExpired)
+    assert isinstance(append(cell, ProducerEpoch(3, 1), 0, b"a"), ProducerExpired)
     epoch = connect(cell).epoch
-    later = Epoch(epoch.index + 50, epoch.term)
+    later = ProducerEpoch(epoch.index + 50, epoch.term)
     assert isinstance(append(cell, later, 0, b"a"), ProducerExpired)
     assert isinstance(show(cell, "q"), ProducerExpired)
     assert bodies(cell.leader()) == []
@@ -252,14 +254,14 @@ def test_a_session_that_is_forgotten_is_over(cell: Cell) -> None:
     epoch = connect(cell).epoch
     append(cell, epoch, 0, b"a")
 
-    def forget(epoch: Epoch) -> Any:
+    def forget(epoch: ProducerEpoch) -> Any:
         answers: list[Any] = []
         leader = cell.leader()
         leader.sessions.forget("p", epoch, leader.deadline_ms(0), answers.append, None)
         (answer,) = cell.until(lambda: answers)
         return answer
 
-    assert isinstance(forget(Epoch(0, 1)), ProducerFenced)
+    assert isinstance(forget(ProducerEpoch(0, 1)), ProducerFenced)
     assert forget(epoch) is None
     assert isinstance(append(cell, epoch, 1, b"b"), ProducerExpired)
     assert isinstance(forget(epoch), ProducerExpired)
@@ -333,7 +335,7 @@ def test_what_a_lone_leader_holds_is_judged_by_but_is_no_answer(cell: Cell) -> N
     again, gap = send(old, epoch, 0, b"a"), send(old, epoch, 5, b"f")
     shown: list[Any] = []
     old.sessions.show("p", shown.append, None)
-    fenced = ask_to_connect(old, "p", TOKENS[1], Epoch(0, 0))
+    fenced = ask_to_connect(old, "p", TOKENS[1], ProducerEpoch(0, 0))
     for _ in range(5):
         cell.step()
     assert [first, again, gap, shown, fenced] == [[]] * 5
@@ -365,7 +367,7 @@ def test_what_is_not_committed_yet_counts_for_what_comes_behind_it(cell: Cell) -
     assert bodies(leader) == [b"a", b"b", b"c"]
 
 
-def cut_batch(cell: Cell, epoch: Epoch, kept: int) -> None:
+def cut_batch(cell: Cell, epoch: ProducerEpoch, kept: int) -> None:
     """A batch of four, of which one follower has the first `kept`; it leads then, without the rest."""
     old, (chosen, other) = cell.leader(), cell.followers()
     cell.cut_off = {other.replica.member_id}

@@ -13,7 +13,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
-    LevelNotTold,
+    LevelNotReported,
     NotLeader,
     OutcomeUnknown,
     ReaderMoved,
@@ -23,7 +23,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import SKIPPED_LEVEL, Hold, Keep
 from quorumlog.log_state.log_state import MOST_READERS
 from quorumlog.node import LedgerNode
-from quorumlog.node.reader_moves import JOIN_MS, MoveOutcome, ReaderMove, ReaderStand
+from quorumlog.node.reader_moves import JOIN_MS, MovedReader, MoveOutcome, ReaderMove
 from tests.node.cell import Cell
 
 
@@ -57,14 +57,14 @@ def ask_one(cell: Cell, move: ReaderMove) -> MoveOutcome:
     return outcome
 
 
-def _stands(node: LedgerNode, name: str) -> ReaderStand | None:
+def _stands(node: LedgerNode, name: str) -> MovedReader | None:
     reader = node.log_state.committed_state().reader(name)
-    return None if reader is None else ReaderStand(reader.position, reader.hold)
+    return None if reader is None else MovedReader(reader.position, reader.hold)
 
 
-def stood(outcome: MoveOutcome) -> ReaderStand:
+def stood(outcome: MoveOutcome) -> MovedReader:
     """Without the entry that said it."""
-    assert isinstance(outcome, ReaderStand), outcome
+    assert isinstance(outcome, MovedReader), outcome
     return outcome._replace(last_index=-1, seen_index=-1)
 
 
@@ -73,12 +73,12 @@ def opened(name: str, position: int | None = None, hold: Hold | None = None) -> 
 
 
 def test_a_reader_goes_on_where_it_has_committed(cell: Cell) -> None:
-    assert stood(ask_one(cell, opened("billing"))) == ReaderStand(0, Hold.NONE)
-    assert stood(ask_one(cell, ReaderMove("billing", 7))) == ReaderStand(7, Hold.NONE)
-    assert stood(ask_one(cell, ReaderMove("billing", 3))) == ReaderStand(7, Hold.NONE)
-    assert stood(ask_one(cell, opened("billing", 2, Hold.READER))) == ReaderStand(7, Hold.READER)
+    assert stood(ask_one(cell, opened("billing"))) == MovedReader(0, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("billing", 7))) == MovedReader(7, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("billing", 3))) == MovedReader(7, Hold.NONE)
+    assert stood(ask_one(cell, opened("billing", 2, Hold.READER))) == MovedReader(7, Hold.READER)
     for node in cell.nodes.values():
-        cell.until(lambda node=node: _stands(node, "billing") == ReaderStand(7, Hold.READER))  # type: ignore[misc]
+        cell.until(lambda node=node: _stands(node, "billing") == MovedReader(7, Hold.READER))  # type: ignore[misc]
 
 
 def test_all_that_readers_say_in_a_tenth_of_a_second_is_one_entry(cell: Cell) -> None:
@@ -104,7 +104,7 @@ def test_a_move_is_answered_once_it_is_committed(cell: Cell) -> None:
     assert outcomes == []
     cell.hold_flush = set()
     cell.until(lambda: outcomes)
-    assert [stood(outcome) for outcome in outcomes] == [ReaderStand(5, Hold.NONE)]
+    assert [stood(outcome) for outcome in outcomes] == [MovedReader(5, Hold.NONE)]
 
 
 def test_what_was_not_committed_when_leadership_is_lost_is_unknown(cell: Cell) -> None:
@@ -127,34 +127,34 @@ def test_a_seek_names_the_position_that_it_replaces(cell: Cell) -> None:
     refused = ask_one(cell, ReaderMove("a", 4, seeks_from=8))
     assert isinstance(refused, ReaderMoved)
     assert "stands at 9" in str(refused)
-    assert stood(ask_one(cell, ReaderMove("a", 4, seeks_from=9))) == ReaderStand(4, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("a", 4, seeks_from=9))) == MovedReader(4, Hold.NONE)
     again = stood(ask_one(cell, ReaderMove("a", 4, seeks_from=9)))
-    assert again == ReaderStand(4, Hold.NONE)  # the same seek, sent again
+    assert again == MovedReader(4, Hold.NONE)  # the same seek, sent again
 
 
 def test_a_seek_names_the_entry_that_said_where_it_stands(cell: Cell) -> None:
     first = ask_one(cell, opened("a", 9))
-    assert isinstance(first, ReaderStand)
+    assert isinstance(first, MovedReader)
     seek = ReaderMove("a", 4, seeks_from=9, last_index=first.last_index)
     back = ask_one(cell, seek)
-    assert isinstance(back, ReaderStand)
+    assert isinstance(back, MovedReader)
     assert ask_one(cell, seek) == back  # the same seek, sent again
     assert back.last_index == cell.leader().log_state.committed_state().readers[0].last_index
     ask(cell, ReaderMove("a", 9))
     late = ask_one(cell, seek)
     assert isinstance(late, ReaderMoved)
     assert "seek again" in str(late)
-    assert stood(ask_one(cell, ReaderMove("a", 2, seeks_from=9))) == ReaderStand(2, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("a", 2, seeks_from=9))) == MovedReader(2, Hold.NONE)
 
 
 def test_no_late_copy_undoes_what_has_been_said_since(cell: Cell) -> None:
     """Each arrives once more behind an end, a seek or another hold."""
 
-    def said(move: ReaderMove) -> ReaderStand:
+    def said(move: ReaderMove) -> MovedReader:
         outcome = ask_one(cell, move)
         if isinstance(outcome, ReaderMoved):
             outcome = ask_one(cell, move._replace(seen_index=outcome.committed_index))
-        assert isinstance(outcome, ReaderStand), outcome
+        assert isinstance(outcome, MovedReader), outcome
         return outcome
 
     opening = opened("a", hold=Hold.READER)._replace(seen_index=-1)
@@ -172,11 +172,11 @@ def test_no_late_copy_undoes_what_has_been_said_since(cell: Cell) -> None:
     fourth = said(ReaderMove("a", hold=Hold.READER, seen_index=third.seen_index))
     late = ReaderMove("a", hold=Hold.NONE, seen_index=third.seen_index)
     assert isinstance(ask_one(cell, late), ReaderMoved), "nobody would hold it"
-    assert stood(ask_one(cell, ReaderMove("a", 3, seen_index=0))) == ReaderStand(3, Hold.READER)
-    assert _stands(cell.leader(), "a") == ReaderStand(3, Hold.READER)
+    assert stood(ask_one(cell, ReaderMove("a", 3, seen_index=0))) == MovedReader(3, Hold.READER)
+    assert _stands(cell.leader(), "a") == MovedReader(3, Hold.READER)
     both = (ReaderMove("a", ends=True, seen_index=fourth.seen_index), opening)
     gone, late_opening = ask(cell, *both)  # in one entry
-    assert isinstance(gone, ReaderStand)
+    assert isinstance(gone, MovedReader)
     assert isinstance(late_opening, ReaderMoved)
     assert _stands(cell.leader(), "a") is None
 
@@ -188,11 +188,11 @@ def test_who_is_refused_for_what_the_same_entry_says_is_told_of_it(cell: Cell) -
     seek = ReaderMove("a", 4, seeks_from=9)
     commit = ReaderMove("b", 5, seen_index=end)
     sought, refused = ask(cell, seek, commit)
-    assert stood(sought) == ReaderStand(4, Hold.NONE)
+    assert stood(sought) == MovedReader(4, Hold.NONE)
     assert isinstance(refused, ReaderMoved)
     assert refused.committed_index == cell.leader().store.end.index == end + 1
     again = ask_one(cell, commit._replace(seen_index=refused.committed_index))
-    assert stood(again) == ReaderStand(5, Hold.NONE)
+    assert stood(again) == MovedReader(5, Hold.NONE)
 
 
 def test_what_changes_nothing_writes_nothing(cell: Cell) -> None:
@@ -232,14 +232,14 @@ def test_nobody_can_hold_or_seek_what_may_be_deleted_by_now(cell: Cell) -> None:
         refused = ask_one(cell, move)
         assert isinstance(refused, IndexOutOfRange), refused
         assert refused.ledger_begin_index == 10
-    assert stood(ask_one(cell, ReaderMove("a", 10, Hold.READER))) == ReaderStand(10, Hold.READER)
-    assert stood(ask_one(cell, opened("c", hold=Hold.READER))) == ReaderStand(10, Hold.READER)
+    assert stood(ask_one(cell, ReaderMove("a", 10, Hold.READER))) == MovedReader(10, Hold.READER)
+    assert stood(ask_one(cell, opened("c", hold=Hold.READER))) == MovedReader(10, Hold.READER)
 
 
 def test_a_position_behind_the_end_is_refused(cell: Cell) -> None:
     stop_index = cell.leader().store.end.index + 1
     assert isinstance(ask_one(cell, opened("a", stop_index + 1)), IndexOutOfRange)
-    assert stood(ask_one(cell, opened("a", stop_index))) == ReaderStand(stop_index, Hold.NONE)
+    assert stood(ask_one(cell, opened("a", stop_index))) == MovedReader(stop_index, Hold.NONE)
 
 
 def test_a_reader_that_has_ended_is_not_made_again_by_its_own_commit(cell: Cell) -> None:
@@ -261,7 +261,7 @@ def test_nobody_hears_a_refusal_of_a_leader_that_has_been_replaced(cell: Cell) -
     cell.until(lambda: outcomes)
     (outcome,) = outcomes
     assert isinstance(outcome, NotLeader | LeaderNotReady), outcome
-    assert stood(ask_one(cell, ReaderMove("a", 5))) == ReaderStand(5, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("a", 5))) == MovedReader(5, Hold.NONE)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "e\u0301", "a\n"])
@@ -274,18 +274,18 @@ def test_a_log_keeps_so_many_readers(cell: Cell) -> None:
     assert isinstance(outcomes[-1], TooManyReaders)
     assert not any(isinstance(outcome, LedgerError) for outcome in outcomes[:-1])
     ask(cell, ReaderMove("r0", ends=True))
-    assert stood(ask_one(cell, opened("another"))) == ReaderStand(0, Hold.NONE)
+    assert stood(ask_one(cell, opened("another"))) == MovedReader(0, Hold.NONE)
 
 
 def test_once_a_log_holds_such_entries_nobody_has_to_say_that_he_knows_them(cell: Cell) -> None:
     """A member that is down since the leader began has not greeted it."""
     host = cell.hosts[cell.leader().replica.member_id]
     host.level = 0
-    assert isinstance(ask_one(cell, opened("a")), LevelNotTold)
+    assert isinstance(ask_one(cell, opened("a")), LevelNotReported)
     host.level = 1
     ask(cell, opened("a"))
     host.level = 0
-    assert stood(ask_one(cell, ReaderMove("a", 3))) == ReaderStand(3, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("a", 3))) == MovedReader(3, Hold.NONE)
 
 
 def test_what_a_reader_says_and_appends_of_the_same_turn_are_both_written(cell: Cell) -> None:
@@ -294,7 +294,7 @@ def test_what_a_reader_says_and_appends_of_the_same_turn_are_both_written(cell: 
     leader.readers.move(opened("a", 5), outcomes.append)
     leader.append(EntryBatch.from_bodies([b"x"] * 7), 0, outcomes.append)
     cell.until(lambda: len(outcomes) == 2)
-    assert any(isinstance(outcome, ReaderStand) for outcome in outcomes)
+    assert any(isinstance(outcome, MovedReader) for outcome in outcomes)
     assert not any(isinstance(outcome, LedgerError) for outcome in outcomes)
 
 
@@ -305,9 +305,9 @@ def _skipped(cell: Cell) -> list[int]:
 def test_what_a_reader_skips_is_counted_once_and_leaves_it_where_it_stands(cell: Cell) -> None:
     ask(cell, opened("a", 4, Hold.READER))
     skip = ReaderMove("a", skipped=(2, 5))
-    assert stood(ask_one(cell, skip)) == ReaderStand(4, Hold.READER)
+    assert stood(ask_one(cell, skip)) == MovedReader(4, Hold.READER)
     end = cell.leader().store.end.index
-    assert stood(ask_one(cell, skip)) == ReaderStand(4, Hold.READER), "a late copy"
+    assert stood(ask_one(cell, skip)) == MovedReader(4, Hold.READER), "a late copy"
     assert cell.leader().store.end.index == end, "nothing is written of it"
     assert _skipped(cell) == [3]
     both = ReaderMove("a", 9), ReaderMove("a", skipped=(7, 9)), ReaderMove("a", 12)
@@ -324,7 +324,7 @@ def test_what_a_reader_skips_is_not_said_to_a_member_that_could_not_read_it(cell
     ask(cell, opened("a", 4))
     host = cell.hosts[cell.leader().replica.member_id]
     host.level = SKIPPED_LEVEL - 1
-    assert stood(ask_one(cell, ReaderMove("a", skipped=(2, 5)))) == ReaderStand(4, Hold.NONE)
+    assert stood(ask_one(cell, ReaderMove("a", skipped=(2, 5)))) == MovedReader(4, Hold.NONE)
     assert _skipped(cell) == [0]
     host.level = SKIPPED_LEVEL
     ask(cell, ReaderMove("a", skipped=(2, 5)))

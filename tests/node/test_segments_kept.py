@@ -11,11 +11,11 @@ from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import EMPTY, LogState, Machine, Reader, Reset
 from quorumlog.node.retention import (
     HOUR_MS,
-    Border,
     Decision,
     Follower,
     LogShape,
     Policy,
+    SegmentBoundary,
     decide,
 )
 
@@ -25,7 +25,10 @@ LOG = LogShape(
     0,
     57,
     5700,
-    tuple(Border(n * ENTRIES, n * SEGMENT_BYTES, n * HOUR_MS if n > 1 else None) for n in range(1, 6)),
+    tuple(
+        SegmentBoundary(n * ENTRIES, n * SEGMENT_BYTES, n * HOUR_MS if n > 1 else None)
+        for n in range(1, 6)
+    ),
 )
 """Six segments of ten entries, the last not full. Segment n was full at n o'clock, the first one before
 there were marks."""
@@ -206,8 +209,8 @@ def test_every_segment_that_stays_has_a_reason_and_one_that_goes_has_none(
 
 
 def test_a_border_counts_as_no_later_than_a_reset_of_the_clock_behind_it() -> None:
-    ahead = Border(20, 2000, 900 * HOUR_MS)
+    ahead = SegmentBoundary(20, 2000, 900 * HOUR_MS)
     assert ahead.counted((Reset(19, HOUR_MS),)) == ahead
     assert ahead.counted((Reset(20, HOUR_MS),)).time_ms == HOUR_MS
     assert ahead.counted((Reset(50, 7 * HOUR_MS), Reset(60, 5 * HOUR_MS))).time_ms == 5 * HOUR_MS
-    assert Border(20, 2000, None).counted((Reset(50, HOUR_MS),)).time_ms is None
+    assert SegmentBoundary(20, 2000, None).counted((Reset(50, HOUR_MS),)).time_ms is None

@@ -16,9 +16,9 @@ from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import AlreadyCommitted, ResultUnknown
 from quorumlog.log_state.control_entries import (
     ControlBody,
-    Epoch,
     OpenProducer,
     ProducerBatch,
+    ProducerEpoch,
     encode_body,
 )
 from quorumlog.node import kept_results
@@ -40,7 +40,7 @@ SAVING = StoreConfig(
 class Sessions(Group):
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **{"storage": SAVING, **options})
-        self.epoch: Epoch = connect(self.cell).epoch
+        self.epoch: ProducerEpoch = connect(self.cell).epoch
 
     def command(self, sequence: int, *bodies: bytes, machine: str = "chain") -> Any:
         place = SessionPlace("p", self.epoch, sequence)
@@ -152,7 +152,7 @@ def test_a_batch_that_was_cut_ends_with_its_term() -> None:
     for half, term in zip(halves, (1, 2), strict=True):
         half.stamp(8 + 2 * term, term, np.arange(2), 0)
     batch = EntryBatch.concatenate(halves)
-    said = ProducerBatch("p", Epoch(5, 1), 0, 3)
+    said = ProducerBatch("p", ProducerEpoch(5, 1), 0, 3)
     batches = kept.batches_in(batch, [(0, said)])
     kept.note(batches, np.arange(11, 14), [b"a", b"b", b"c"])
     receipt = AppendReceipt(1, 11, 1, Durability.SYNC)
@@ -168,7 +168,7 @@ def test_what_is_kept_of_a_session_that_ends_does_not_depend_on_stretches(
 ) -> None:
     """Members apply the same log in stretches of their own, and save the same."""
     runner = MachineRunner("chain", 1, Chain(), 0)
-    said = ProducerBatch("p", Epoch(5, 1), 0, 1)
+    said = ProducerBatch("p", ProducerEpoch(5, 1), 0, 1)
     ended = OpenProducer("q", bytes(16), evicts=("p",))
     entries = [_control(EntryKind.PRODUCER, said), EntryBatch.from_bodies([b"a"])]
     entries += [_control(EntryKind.OPEN, ended), EntryBatch.from_bodies([b"b"])]

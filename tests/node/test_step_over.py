@@ -13,7 +13,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
     LeaderNotReady,
-    LevelNotTold,
+    LevelNotReported,
     OutcomeUnknown,
     ResultUnknown,
     StepOverRefused,
@@ -261,7 +261,7 @@ def test_nothing_is_stepped_over_before_every_member_knows_how(tmp_path: Path) -
     for host in group.cell.hosts.values():
         host.level = 5
     refusal = ask(group, index)
-    assert isinstance(refusal, LevelNotTold) and "level 6" in str(refusal)
+    assert isinstance(refusal, LevelNotReported) and "level 6" in str(refusal)
     group.cell.close()
 
 

@@ -10,7 +10,7 @@ from quorumlog.consensus.messages import HeartbeatResponse
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     DiskFull,
-    LevelNotTold,
+    LevelNotReported,
     NotLeader,
     OutcomeUnknown,
     UpgradeNotFinished,
@@ -112,7 +112,7 @@ def test_it_is_refused_while_a_member_is_of_the_release_before(tmp_path: Path) -
     for host in cell.hosts.values():
         host.level = BEFORE
     outcome = finished(cell, cell.leader())
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert "n2" in str(outcome)
     assert levels(cell) == {BEFORE}
     cell.close()
@@ -123,7 +123,7 @@ def test_it_is_refused_while_a_member_knows_no_entry_of_the_last_level(tmp_path:
     for host in cell.hosts.values():
         host.level = LEVEL - 1
     outcome = finished(cell, cell.leader())
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert levels(cell) == {BEFORE}
     cell.close()
 
@@ -135,7 +135,7 @@ def test_it_is_refused_while_a_member_does_not_answer(tmp_path: Path) -> None:
     cell.cut_off = {away}
     cell.step(3 * cell.leader().config.consensus.election_timeout_ms)
     outcome = finished(cell, cell.leader())
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert away in str(outcome)
     cell.cut_off = set()
     cell.step(1000)
@@ -151,7 +151,7 @@ def test_whoever_leads_newly_says_whom_to_wait_for(tmp_path: Path) -> None:
     leader = cell.leader()
     cell.start(next(each for each in ("n0", "n1", "n2") if each not in cell.nodes))
     outcome = finished(cell, leader)
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert f"does not answer {leader.replica.member_id}, which leads" in str(outcome)
     assert "ask again once `quorumlog status` shows it in step" in str(outcome)
     deaf["is"] = False
@@ -187,7 +187,7 @@ def test_it_is_refused_while_a_member_is_being_started_anew(tmp_path: Path) -> N
     cell.step(100)
     cell.kill(away)
     outcome = finished(cell, cell.leader())
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert away in str(outcome)
     cell.start(away)
     cell.step(1000)

@@ -10,8 +10,8 @@ import pytest
 
 from quorumlog.consensus.messages import FirstAdminRequest
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import LevelNotTold, NotLeader, UpgradeNotFinished
-from quorumlog.log_state.users import User, UserOrder, Users, UserVerb, Verifier
+from quorumlog.errors import LevelNotReported, NotLeader, UpgradeNotFinished
+from quorumlog.log_state.users import User, UserOperation, UserOrder, Users, Verifier
 from quorumlog.node.first_admin import ASK_EVERY_MS, FirstAdmin
 from quorumlog.node.operator_orders import UsersOutcome
 from quorumlog.store.disk import OsDisk
@@ -28,7 +28,7 @@ from tests.node.test_retention import BUDGET, SEGMENTS, TWO, begins, fill, let_g
 
 SECRET = bytes(range(32))
 VERIFIER = Verifier(b"s" * 16, 4096, b"1" * 32, b"2" * 32)
-ALICE = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), VERIFIER)
+ALICE = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), VERIFIER)
 
 
 def ordered(cell: Cell, order: UserOrder) -> UsersOutcome:
@@ -110,40 +110,40 @@ def test_it_takes_a_leader_and_members_that_know_it(tmp_path: Path) -> None:
     for host in cell.hosts.values():
         host.level = 6
     cell.leader().orders.change_users(ALICE, SECRET, outcomes.append)
-    assert isinstance(outcomes[1], LevelNotTold | UpgradeNotFinished), outcomes
+    assert isinstance(outcomes[1], LevelNotReported | UpgradeNotFinished), outcomes
     assert "USERS entries need level 7" in str(outcomes[1])
     assert remembers(cell) == {(False, False)}
     cell.close()
 
 
 REFUSED = [
-    (UserOrder(UserVerb.ADD_USER, "bob"), "nobody would be an administrator"),
-    (UserOrder(UserVerb.ADD_USER, "bob", ("none",)), "no role none"),
-    (UserOrder(UserVerb.REMOVE_USER, "bob"), "no user bob"),
+    (UserOrder(UserOperation.ADD_USER, "bob"), "nobody would be an administrator"),
+    (UserOrder(UserOperation.ADD_USER, "bob", ("none",)), "no role none"),
+    (UserOrder(UserOperation.REMOVE_USER, "bob"), "no user bob"),
     (
         UserOrder(
-            UserVerb.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 16, 8192, b"1" * 32, b"2" * 32)
+            UserOperation.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 16, 8192, b"1" * 32, b"2" * 32)
         ),
         "hashed 4096 times",
     ),
     (
         UserOrder(
-            UserVerb.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 17, 4096, b"1" * 32, b"2" * 32)
+            UserOperation.ADD_USER, "a", ("admin",), (), Verifier(b"s" * 17, 4096, b"1" * 32, b"2" * 32)
         ),
         "a salt of 16 bytes",
     ),
 ]
 AFTER = [
     (ALICE, "there is a user alice"),
-    (UserOrder(UserVerb.INIT_ADMIN, "bob"), "there is an administrator"),
-    (UserOrder(UserVerb.REMOVE_USER, "alice"), "nobody would be an administrator"),
-    (UserOrder(UserVerb.TAKE_ROLES, "alice", ("admin",)), "nobody would be an administrator"),
-    (UserOrder(UserVerb.TAKE_ROLES, "alice", ("x",)), "does not have the role x"),
-    (UserOrder(UserVerb.GRANT, "admin"), "always there"),
-    (UserOrder(UserVerb.GRANT, "x"), "no role x"),
-    (UserOrder(UserVerb.REMOVE_ROLE, "admin"), "no role admin that could be removed"),
-    (UserOrder(UserVerb.REMOVE_ROLE, "r"), "alice has the role r"),
-    (UserOrder(UserVerb.ADD_ROLE, "r"), "there is a role r"),
+    (UserOrder(UserOperation.INIT_ADMIN, "bob"), "there is an administrator"),
+    (UserOrder(UserOperation.REMOVE_USER, "alice"), "nobody would be an administrator"),
+    (UserOrder(UserOperation.TAKE_ROLES, "alice", ("admin",)), "nobody would be an administrator"),
+    (UserOrder(UserOperation.TAKE_ROLES, "alice", ("x",)), "does not have the role x"),
+    (UserOrder(UserOperation.GRANT, "admin"), "always there"),
+    (UserOrder(UserOperation.GRANT, "x"), "no role x"),
+    (UserOrder(UserOperation.REMOVE_ROLE, "admin"), "no role admin that could be removed"),
+    (UserOrder(UserOperation.REMOVE_ROLE, "r"), "alice has the role r"),
+    (UserOrder(UserOperation.ADD_ROLE, "r"), "there is a role r"),
 ]
 
 
@@ -154,15 +154,15 @@ def test_what_is_refused_and_why(tmp_path: Path) -> None:
     assert not users(cell)[0].is_on
     for order in (
         ALICE,
-        UserOrder(UserVerb.ADD_ROLE, "r"),
-        UserOrder(UserVerb.GIVE_ROLES, "alice", ("r",)),
+        UserOrder(UserOperation.ADD_ROLE, "r"),
+        UserOrder(UserOperation.GIVE_ROLES, "alice", ("r",)),
     ):
         assert isinstance(ordered(cell, order), int), order
     for order, words in AFTER:
         assert words in str(ordered(cell, order)), order
-    assert isinstance(ordered(cell, UserOrder(UserVerb.RESET_ADMIN, "bob")), int)
-    assert isinstance(ordered(cell, UserOrder(UserVerb.REMOVE_USER, "alice")), int)
-    assert isinstance(ordered(cell, UserOrder(UserVerb.REMOVE_ROLE, "r")), int)
+    assert isinstance(ordered(cell, UserOrder(UserOperation.RESET_ADMIN, "bob")), int)
+    assert isinstance(ordered(cell, UserOrder(UserOperation.REMOVE_USER, "alice")), int)
+    assert isinstance(ordered(cell, UserOrder(UserOperation.REMOVE_ROLE, "r")), int)
     cell.close()
 
 
@@ -182,7 +182,7 @@ def test_a_member_knows_the_users_once_it_has_what_the_first_heartbeat_calls_com
     away = cell.followers()[0].replica.member_id
     cell.kill(away)
     fill(cell, 30)
-    ordered(cell, UserOrder(UserVerb.ADD_USER, "bob"))
+    ordered(cell, UserOrder(UserOperation.ADD_USER, "bob"))
     cell.start(away)
     cell.until(lambda: knows(cell, away))
     found = cell.nodes[away].users.look(cell.now_ms)
@@ -324,7 +324,7 @@ def test_a_member_without_its_directory_is_never_open(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the first administrator
 
-FIRST = UserOrder(UserVerb.INIT_ADMIN, "root", (), (), VERIFIER)
+FIRST = UserOrder(UserOperation.INIT_ADMIN, "root", (), (), VERIFIER)
 
 
 def has_file(path: Path, member: str) -> bool:
@@ -408,7 +408,7 @@ def test_of_two_that_are_left_for_one_name_each_is_written_and_no_more(tmp_path:
     cell.cut_off = {*cell.nodes}
     for number, member in enumerate(members):
         verifier = Verifier(b"s" * 16, 4096, bytes([number]) * 32, b"2" * 32)
-        left_in(cell, tmp_path, member, UserOrder(UserVerb.RESET_ADMIN, "root", (), (), verifier))
+        left_in(cell, tmp_path, member, UserOrder(UserOperation.RESET_ADMIN, "root", (), (), verifier))
         cell.step(ASK_EVERY_MS / 2)  # they look by turns
     cell.cut_off = set()
     cell.until(lambda: not any(has_file(tmp_path, member) for member in members))
@@ -428,7 +428,7 @@ def test_where_there_is_an_administrator_only_a_reset_makes_another(tmp_path: Pa
     cell.until(lambda: not has_file(tmp_path, member))
     assert "there is one, who adds others" in " ".join(cell.nodes[member].problems())
     assert administrators(cell) == {("alice",)}
-    left_in(cell, tmp_path, member, UserOrder(UserVerb.RESET_ADMIN, "root", (), (), VERIFIER))
+    left_in(cell, tmp_path, member, UserOrder(UserOperation.RESET_ADMIN, "root", (), (), VERIFIER))
     cell.until(lambda: not has_file(tmp_path, member))
     cell.step(500)
     assert administrators(cell) == {("alice", "root")}
@@ -437,7 +437,7 @@ def test_where_there_is_an_administrator_only_a_reset_makes_another(tmp_path: Pa
 
 @pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_what_is_written_and_not_committed_yet_is_not_written_again() -> None:
-    order = UserOrder(UserVerb.RESET_ADMIN, "root", (), (), VERIFIER)
+    order = UserOrder(UserOperation.RESET_ADMIN, "root", (), (), VERIFIER)
     directory, log_state, raft, orders, known = (MagicMock() for _ in range(5))
     directory.first_admin.return_value, raft.role = order, Role.LEADER
     known.look.return_value = log_state.appended.users = Users(True)

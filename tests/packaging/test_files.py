@@ -126,7 +126,7 @@ BARE = """
 import importlib, sys
 for extra in sys.argv[1:]:
     sys.modules[extra] = None
-for name in ("testing", "bench", "broker.broker_server", "broker.dledger", "kv.door", "cli.main"):
+for name in ("testing", "bench", "broker.broker_server", "broker.dledger", "kv.endpoint", "cli.main"):
     importlib.import_module(f"quorumlog.{name}")
 from quorumlog import kv
 from quorumlog.kv.testing import LocalStores

@@ -59,7 +59,7 @@ def test_an_archive_holds_the_very_bytes_of_the_log_and_a_repetition_adds_nothin
         (reader,) = log.readers()
         assert (reader.name, reader.position, reader.hold) == ("tape", whole.last_index + 1, "archive")
         log.reader("billing", hold=True)
-    with pytest.raises(ConfigError, match="billing is a reader of the log, whose position is"):
+    with pytest.raises(ConfigError, match="billing is already a reader of the log, at position"):
         archive(place, path, hold="billing")
     rows = pq.read_table(path + "/parts")
     assert rows.num_rows == 3000 and rows.column("body")[2999].as_py().startswith(b"2999:")

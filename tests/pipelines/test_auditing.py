@@ -12,7 +12,7 @@ from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.pipelines import auditing
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import Chunk, audit, digests_of
-from quorumlog.pipelines.places import Place, StoredLog
+from quorumlog.pipelines.places import DirectoryLog, Place
 from tests.spark.made_directories import flip_bit_of_body, write_directory
 
 BODIES = [None, *(b"body-%04d" % number for number in range(120)), None, b"the last"]
@@ -45,7 +45,7 @@ def test_what_a_member_deletes_meanwhile_is_no_difference(
     cuts = (0, 16, 32, 48)
     whole = digests_of(Chunk(place=place, cuts=cuts))
 
-    class Dropping(StoredLog):
+    class Dropping(DirectoryLog):
         def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
             if first_index < begin:
                 raise IndexOutOfRange("gone", ledger_begin_index=begin, committed_index=122)

@@ -106,7 +106,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_asked() -> None:
         connect("127.0.0.1:1", read_from="")
     log: LedgerClient
     with connect("127.0.0.1:1") as log:
-        with pytest.raises(BadRequest, match="the other one misses"):
+        with pytest.raises(BadRequest, match="read_index is never stale"):
             log.read(0, read_consistency="read_index", max_staleness_ms=5)
         with pytest.raises(BadRequest, match="number of milliseconds"):
             log.get(0, max_staleness_ms=-1)

@@ -252,7 +252,7 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
         (("remove", "n9"), "n9 is not among the members: n0, n1, n2, n3"),
         (("set-address", "n3", "nowhere"), "'nowhere' is not an address"),
         (("add", "n4", str(new)), f"{new} is the address of n3"),
-        (("add", "n4,n5", "127.0.0.1:1"), "'n4,n5' is no id of a member"),
+        (("add", "n4,n5", "127.0.0.1:1"), "'n4,n5' is not the id of a member"),
         (("list", "--group", "nope", "--timeout", "0.2"), "group 'nope' is not served here"),
     ):
         result = cli("member", *wrong, *options)

@@ -31,7 +31,7 @@ from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.peers import peer_link
 from quorumlog.server.peers.dialler import Dialler, NameLookup
-from quorumlog.server.peers.peer import Peer
+from quorumlog.server.peers.peer import RemoteMember
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import STANDS_S, DroppedMessages, StalledPeers
 from tests.waiting import eventually
@@ -150,7 +150,7 @@ def test_what_a_full_link_drops_is_counted_and_a_push_is_not_dropped() -> None:
     async def work(link: PeerLink, other: socket.socket) -> None:
         nothing: Any = lambda *arguments: None  # noqa: E731
         loop = asyncio.get_running_loop()
-        peer = Peer(
+        peer = RemoteMember(
             Dialler(LoopTurn(loop), NameLookup(loop)),
             "default",
             link.peer,

@@ -16,9 +16,9 @@ from quorumlog.net.hello import DUPLICATE, REFUSED, WELCOME, Hello, HelloRespons
 from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers import peer_table
 from quorumlog.server.peers.dialler import Dialler, NameLookup
-from quorumlog.server.peers.peer import Peer
+from quorumlog.server.peers.peer import RemoteMember
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.peer_table import MOST_INVITED, PeerAdmission, PeerTable, Verdict
+from quorumlog.server.peers.peer_table import MOST_INVITED, Admission, PeerAdmission, PeerTable
 
 N1 = Replica("n1", "n1-directory")
 
@@ -43,7 +43,7 @@ def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes(
         nothing: Any = lambda *arguments: None  # noqa: E731
         address = MemberAddress("n1", "127.0.0.1", 1)
         loop = asyncio.get_running_loop()
-        peer = Peer(
+        peer = RemoteMember(
             Dialler(LoopTurn(loop), NameLookup(loop)),
             "default",
             address,
@@ -75,7 +75,8 @@ def test_of_who_was_parted_from_nothing_is_kept() -> None:
         dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         hello: Any = lambda role, to: Hello(role=role, member_id="n0")  # noqa: E731
         table = PeerTable(
-            "n0", lambda address: Peer(dialler, "default", address, hello, nothing, nothing, nothing)
+            "n0",
+            lambda address: RemoteMember(dialler, "default", address, hello, nothing, nothing, nothing),
         )
         table.start()
         for port in (1, 2, 3):
@@ -106,12 +107,14 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
 ) -> None:
     nothing: Any = lambda *arguments: None  # noqa: E731
 
-    async def judge() -> Verdict:
+    async def judge() -> Admission:
         loop = asyncio.get_running_loop()
         dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         table = PeerTable(
             "n0",
-            lambda address: Peer(dialler, "default", address, nothing, nothing, nothing, nothing),
+            lambda address: RemoteMember(
+                dialler, "default", address, nothing, nothing, nothing, nothing
+            ),
         )
         table.follow({"n1": "127.0.0.1:1"})
         own = HelloResponse(
@@ -174,7 +177,9 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
         dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         table = PeerTable(
             "n0",
-            lambda address: Peer(dialler, "default", address, nothing, nothing, nothing, nothing),
+            lambda address: RemoteMember(
+                dialler, "default", address, nothing, nothing, nothing, nothing
+            ),
         )
         voters = {first, second}
         table.follow({"n1": "127.0.0.1:1"}, voters)
@@ -191,12 +196,12 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             table.invite,
         )
 
-        def verdict_on(replica: Replica, **says: str) -> Verdict:
+        def verdict_on(replica: Replica, **says: str) -> Admission:
             return admission.judge(hello_of(replica, **says), connection)
 
         connection = Connection(dialler.loop_turn, nothing, nothing, "n1")
         table["n1"].welcomed(hello_of(first), connection)
-        assert verdict_on(second) == Verdict(WELCOME, beside=True)
+        assert verdict_on(second) == Admission(WELCOME, beside=True)
         assert verdict_on(third).code != WELCOME, "it does not vote"
         for nowhere in ("", "nonsense"):
             verdict = verdict_on(second, listens_on=nowhere)
@@ -224,7 +229,7 @@ def test_who_was_removed_until_one_member_was_left_is_told_so() -> None:
     """Its list still names the others."""
     nothing: Any = lambda *arguments: None  # noqa: E731
 
-    async def judged() -> Verdict:
+    async def judged() -> Admission:
         loop = asyncio.get_running_loop()
         members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", 7))
         own = HelloResponse(member_id="n0", cluster_id="c", members="n0=127.0.0.1:1,n1=127.0.0.1:7")
@@ -248,7 +253,7 @@ def test_the_member_is_who_answers_at_its_address() -> None:
     async def judged() -> None:
         loop = asyncio.get_running_loop()
         dialler = Dialler(LoopTurn(loop), NameLookup(loop))
-        peer = Peer(
+        peer = RemoteMember(
             dialler,
             "default",
             MemberAddress("n1", "127.0.0.1", 7),

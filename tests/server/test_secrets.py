@@ -18,7 +18,7 @@ from quorumlog import LocalCluster, connect, connect_async
 from quorumlog.broker import AsyncBrokerAdmin, AsyncBrokerClient, AsyncProducer
 from quorumlog.errors import ConfigError, NotAuthenticated
 from quorumlog.kv import AsyncKeyValueClient, KeyValueClient
-from quorumlog.log_state.users import UserOrder, Users, UserVerb, change_of
+from quorumlog.log_state.users import UserOperation, UserOrder, Users, change_of
 from quorumlog.net.credentials import ClientUser, verifier_for
 
 PASSWORD, WRONG = "open-sesame-4711", "wrong-tahini-4712"
@@ -30,7 +30,7 @@ SECRETS = [
     *(key.hex() for key in (VERIFIER.stored_key, VERIFIER.server_key)),
 ]
 ALICE = ClientUser("alice", PASSWORD)
-ADD_ALICE = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), VERIFIER)
+ADD_ALICE = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), VERIFIER)
 
 
 def told_in(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from quorumlog import LocalCluster, connect
 from quorumlog.config import MemberAddress, TlsOptions
 from quorumlog.errors import OutcomeUnknown
 from quorumlog.net.connection import Connection, LoopTurn
-from quorumlog.net.encryption import Refused
+from quorumlog.net.encryption import TlsRefused
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import REFUSED, WELCOME, Hello, HelloResponse
 from quorumlog.net.tls import Tls
@@ -136,7 +136,7 @@ def test_who_answers_in_a_member_s_place_hears_nothing() -> None:
         )
         host, port = server.sockets[0].getsockname()
         dialler = Dialler(LoopTurn(loop), NameLookup(loop), Tls(options_of(member("n0"))))
-        with pytest.raises(Refused, match="orders/member/n2, not of quorumlog://orders/member/n1"):
+        with pytest.raises(TlsRefused, match="orders/member/n2, not of quorumlog://orders/member/n1"):
             connection = Connection(dialler.loop_turn, lambda *_: None, lambda *_: None, "n1")
             await dialler.connect(connection, MemberAddress("n1", host, port), host, "default")
         server.close()

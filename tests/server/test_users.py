@@ -22,7 +22,16 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.config import UsersOptions, parse_address
 from quorumlog.errors import BadRequest, Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import Grant, Kind, Right, Role, User, UserOrder, Users, UserVerb
+from quorumlog.log_state.users import (
+    Kind,
+    Right,
+    RoleGrant,
+    User,
+    UserOperation,
+    UserOrder,
+    UserRole,
+    Users,
+)
 from quorumlog.net.access import Access, Caller
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.errors import ErrorResponse
@@ -47,12 +56,12 @@ from tests.server.test_members import change
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 PASSWORDS = {"alice": verifier_for("sesame"), "bob": verifier_for("tahini")}
-READS = Grant(Right.READ, Kind.LOG, b"default", is_exact=True)
-WRITES = Grant(Right.WRITE, Kind.LOG, b"def")
+READS = RoleGrant(Right.READ, Kind.LOG, b"default", is_exact=True)
+WRITES = RoleGrant(Right.WRITE, Kind.LOG, b"def")
 
 
-def order(verb: UserVerb, name: str, *roles: str, grants: tuple[Grant, ...] = ()) -> UserOrder:
-    has_password = verb in (UserVerb.ADD_USER, UserVerb.SET_PASSWORD)
+def order(verb: UserOperation, name: str, *roles: str, grants: tuple[RoleGrant, ...] = ()) -> UserOrder:
+    has_password = verb in (UserOperation.ADD_USER, UserOperation.SET_PASSWORD)
     return UserOrder(verb, name, roles, grants, PASSWORDS.get(name) if has_password else None)
 
 
@@ -65,10 +74,10 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def admin(cluster: LocalCluster) -> Iterator[LedgerClient]:
     with connect(cluster.servers) as log:
-        log.change_users(order(UserVerb.ADD_USER, "alice", "admin"))
+        log.change_users(order(UserOperation.ADD_USER, "alice", "admin"))
     with connect(cluster.servers, user=ALICE) as log:
-        log.change_users(order(UserVerb.ADD_ROLE, "r", grants=(READS,)))
-        log.change_users(order(UserVerb.ADD_USER, "bob", "r"))
+        log.change_users(order(UserOperation.ADD_ROLE, "r", grants=(READS,)))
+        log.change_users(order(UserOperation.ADD_USER, "bob", "r"))
         yield log
 
 
@@ -96,7 +105,7 @@ def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: L
         until(lambda: {row.users for row in log.status()} == {"off"})
         assert not log.users().is_on
         with pytest.raises(BadRequest, match="nobody would be an administrator"):
-            log.change_users(order(UserVerb.ADD_USER, "bob"))
+            log.change_users(order(UserOperation.ADD_USER, "bob"))
 
 
 def test_nobody_is_let_in_without_a_name(cluster: LocalCluster, admin: LedgerClient) -> None:
@@ -133,12 +142,12 @@ def test_a_user_may_do_what_is_granted_and_no_more(
         with pytest.raises(Forbidden, match="user bob may not write log 'default'"):
             bob.append(b"y")
         with pytest.raises(Forbidden, match="user bob may not admin cluster"):
-            bob.change_users(order(UserVerb.GIVE_ROLES, "bob", "admin"))
-        admin.change_users(order(UserVerb.GRANT, "r", grants=(WRITES,)))
+            bob.change_users(order(UserOperation.GIVE_ROLES, "bob", "admin"))
+        admin.change_users(order(UserOperation.GRANT, "r", grants=(WRITES,)))
         until(lambda: refusal_of(lambda: bob.append(b"y")) is None)
-        admin.change_users(order(UserVerb.REVOKE, "r", grants=(WRITES,)))
+        admin.change_users(order(UserOperation.REVOKE, "r", grants=(WRITES,)))
         until(lambda: isinstance(refusal_of(lambda: bob.append(b"z")), Forbidden))
-        admin.change_users(order(UserVerb.REMOVE_USER, "bob"))
+        admin.change_users(order(UserOperation.REMOVE_USER, "bob"))
         until(lambda: isinstance(refusal_of(lambda: list(bob.read(0))), NotAuthenticated))
     said = caplog.text
     assert "user bob may not write log 'default' at 127.0.0.1" in said
@@ -149,8 +158,8 @@ def test_a_user_may_do_what_is_granted_and_no_more(
 
 def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: LedgerClient) -> None:
     admin.reader("archive", hold="archive")
-    uses = Grant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
-    admin.change_users(order(UserVerb.GRANT, "r", grants=(uses,)))
+    uses = RoleGrant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
+    admin.change_users(order(UserOperation.GRANT, "r", grants=(uses,)))
     with connect(cluster.servers, user=BOB) as bob:
         until(lambda: refusal_of(lambda: bob.reader("archive")) is None)
         reader = bob.reader("archive")
@@ -162,8 +171,8 @@ def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: Ledge
             with pytest.raises(Forbidden, match="may not admin consumer-group 'archive'"):
                 act()
         assert [each.hold for each in bob.readers()] == ["archive"]
-        administers = Grant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
-        admin.change_users(order(UserVerb.GRANT, "r", grants=(administers,)))
+        administers = RoleGrant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
+        admin.change_users(order(UserOperation.GRANT, "r", grants=(administers,)))
         until(lambda: refusal_of(reader.end) is None)
     assert not admin.readers()
 
@@ -172,10 +181,10 @@ def test_a_sink_needs_its_staging_group_and_its_hold(cluster: LocalCluster, admi
     """The rights are those of docs/security.md; without any one of them it is refused."""
     staging = b"default.staging"
     needed = (
-        Grant(Right.WRITE, Kind.LOG, b"default", is_exact=True),
-        Grant(Right.WRITE, Kind.LOG, staging, is_exact=True),
-        Grant(Right.READ, Kind.LOG, staging, is_exact=True),
-        Grant(Right.ADMIN, Kind.CONSUMER_GROUP, b"sink.shop", is_exact=True),
+        RoleGrant(Right.WRITE, Kind.LOG, b"default", is_exact=True),
+        RoleGrant(Right.WRITE, Kind.LOG, staging, is_exact=True),
+        RoleGrant(Right.READ, Kind.LOG, staging, is_exact=True),
+        RoleGrant(Right.ADMIN, Kind.CONSUMER_GROUP, b"sink.shop", is_exact=True),
     )
 
     def write(batch_id: int) -> None:
@@ -188,14 +197,14 @@ def test_a_sink_needs_its_staging_group_and_its_hold(cluster: LocalCluster, admi
             batch = Batch("q", batch_id, 1, RowDigest.of_entries(bodies), ranges)
             commits.commit(batch, BatchRules())
 
-    admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
-    admin.change_users(order(UserVerb.GRANT, "r", grants=needed))
+    admin.change_users(order(UserOperation.REVOKE, "r", grants=(READS,)))
+    admin.change_users(order(UserOperation.GRANT, "r", grants=needed))
     until(lambda: refusal_of(lambda: write(0)) is None)
     for batch_id, grant in enumerate(needed, 1):
-        admin.change_users(order(UserVerb.REVOKE, "r", grants=(grant,)))
+        admin.change_users(order(UserOperation.REVOKE, "r", grants=(grant,)))
         tries = partial(refusal_of, partial(write, batch_id))
         until(lambda tries=tries: isinstance(tries(), Forbidden))
-        admin.change_users(order(UserVerb.GRANT, "r", grants=(grant,)))
+        admin.change_users(order(UserOperation.GRANT, "r", grants=(grant,)))
         until(lambda tries=tries: tries() is None)
     assert [entry.body for entry in admin.read(0)] == [b"%d" % n for n in range(len(needed) + 1)]
 
@@ -206,7 +215,7 @@ def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerCl
         tail = bob.tail(0)
         admin.append(b"x")
         assert next(tail).body == b"x"
-        admin.change_users(order(UserVerb.REVOKE, "r", grants=(READS,)))
+        admin.change_users(order(UserOperation.REVOKE, "r", grants=(READS,)))
         with pytest.raises(Forbidden, match="may not read log"):
             next(tail)
 
@@ -214,7 +223,7 @@ def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerCl
 @pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub, and no other method")
 def test_a_read_that_waits_for_its_client_is_refused_once_the_right_is_gone() -> None:
     access, answers = Access(), []
-    access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", (READS,)),)))
+    access.learn(Users(True, b"", (User("bob", ("r",)),), (UserRole("r", (READS,)),)))
     connection: Any = SimpleNamespace(user="bob", peer_name="here:1", is_full=True, closed=False)
     caller = Caller(access, connection)
     reads = ClientReads(

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.appending import AppendJoiner, JoinedAppends
+from quorumlog.client.protocol.appending import AppendBatcher, JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.config import DEFAULT_GROUP
@@ -25,7 +25,7 @@ from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.users_of_server import UsersOfServer
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
+from quorumlog.testing.operations import PRODUCED, AcknowledgedSequence, ProducedBatch
 from quorumlog.testing.promises import Violation
 from quorumlog.wire.client_messages import AppendRequest
 from sim.log.sessions import SessionDriver, address_of
@@ -50,6 +50,7 @@ class _Wire:
     def __init__(self, client: SessionClient, link: Link, member: SimMember, number: int) -> None:
         self.client, self.link, self.member = client, link, member
         self.process = member.process
+        self.peer_name = client.name
         self.connection_id = f"{client.name}.{number}"
         self.decoder = FrameDecoder()
         self.session = ClientSession(
@@ -119,7 +120,7 @@ class SessionClient:
         self._protocol = ClientProtocol(
             list(self._members), group=DEFAULT_GROUP, random=Random(self.draw.random()), producer=name
         )
-        self._joiner = AppendJoiner(in_session=True)
+        self._joiner = AppendBatcher(in_session=True)
         self._stream = self._protocol.new_stream()
         self._is_streaming = name.endswith(("0", "2"))
         self._wires: dict[Link, _Wire] = {}
@@ -267,7 +268,7 @@ class SessionClient:
                 raise Violation(f"{self.name}: joined appends at {places} were told {own}")
         batch.receipts.append(receipt)
         last = batch.first_sequence + len(batch.bodies) - 1
-        self.cluster.operations.told_sequences.append(ToldSequence(self.name, last))
+        self.cluster.operations.told_sequences.append(AcknowledgedSequence(self.name, last))
 
 
 def _receipts(joined: JoinedAppends) -> list[AppendReceipt]:

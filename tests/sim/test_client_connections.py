@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sim.clients
-from quorumlog.broker.wire import GROUP, StatusRequest, broker_request_decoder
+from quorumlog.broker.wire import GROUP, BrokerStatusRequest, broker_request_decoder
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.testing.member import SimMember
 from sim.clients import Lost, SimConnection, SimPorts, Told
@@ -18,7 +18,7 @@ class _Connection(SimConnection):
         self.came: list[object] = []
 
     def take(self, frame: Frame) -> None:
-        assert isinstance(frame.message, StatusRequest)
+        assert isinstance(frame.message, BrokerStatusRequest)
         self.came.append(frame.message.request_id)
 
     def left(self) -> None:
@@ -31,7 +31,7 @@ class _Ports(SimPorts):
 
 
 def _ask(connection: _Connection, request_id: int) -> None:
-    connection.write(b"".join(encode_frame(GROUP, StatusRequest(request_id=request_id))))
+    connection.write(b"".join(encode_frame(GROUP, BrokerStatusRequest(request_id=request_id))))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.member_changes import MemberOperation
 from sim.log.faults.other_mode import OtherMode
 from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_member_scenarios import ADDRESS, make
@@ -23,10 +23,10 @@ def test_of_each_membership_that_may_hold_a_quorum_is_left() -> None:
     assert not fairness.may_lose(other.replica)
     assert fairness.may_lose(scene.members[3].replica), "it is no member"
     assert not fairness.allows(Membership.of((leader.replica, one.replica)))
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
-    make(scene, MemberVerb.PROMOTE, "n3")
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.PROMOTE, "n3")
     assert not fairness.may_lose(other.replica), "of four three are a quorum"
-    make(scene, MemberVerb.REMOVE, one.member_id)
+    make(scene, MemberOperation.REMOVE, one.member_id)
     scene.append()
     assert fairness.may_lose(other.replica)
     leader.kill()
@@ -40,7 +40,7 @@ def test_who_is_a_quorum_alone_is_not_given_another_flush_mode() -> None:
     scene = Scenario(profile=replace(QUIET, changes_members=True))
     leader = scene.await_leader()
     for member in scene.followers():
-        make(scene, MemberVerb.REMOVE, member.member_id)
+        make(scene, MemberOperation.REMOVE, member.member_id)
     scene.append()
     struck = OtherMode(scene.cluster, Random(1))
     for _ in range(20):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quorumlog.errors import LevelNotTold, MembershipRefused
+from quorumlog.errors import LevelNotReported, MembershipRefused
 from quorumlog.log_state.control_entries import LEVEL
-from quorumlog.node.member_changes import MemberChange, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_member_scenarios import ADDRESS, ask, make, voters, with_spares
 
@@ -22,15 +22,15 @@ def test_two_that_are_lost_for_good_do_not_keep_each_other_from_being_removed() 
     for member in scene.members[:3]:
         member.stop()
         member.start()
-    make(scene, MemberVerb.REMOVE, "n3")
-    make(scene, MemberVerb.REMOVE, "n4")
+    make(scene, MemberOperation.REMOVE, "n3")
+    make(scene, MemberOperation.REMOVE, "n4")
     assert voters(scene) == ["n0", "n1", "n2"]
     scene.append()
 
 
 def test_a_learner_keeps_nobody_from_finishing_an_upgrade() -> None:
     scene = with_spares(1)
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
     scene.run_for(2 * ELECTION_MS)
     leader = scene.await_leader()
     leader.node.orders._refuse_unless_all_answer()
@@ -38,15 +38,15 @@ def test_a_learner_keeps_nobody_from_finishing_an_upgrade() -> None:
 
 def test_who_adds_a_learner_again_is_told_how_it_comes_to_vote() -> None:
     scene = with_spares(1)
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
-    outcome = ask(scene, scene.await_leader(), MemberChange(MemberVerb.ADD, "n3", ADDRESS))
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
+    outcome = ask(scene, scene.await_leader(), MemberChange(MemberOperation.ADD, "n3", ADDRESS))
     assert isinstance(outcome, MembershipRefused)
     assert "n3 is a learner already; quorumlog member promote n3 lets it vote" in str(outcome)
 
 
 def test_the_only_voter_is_not_removed_and_the_sentence_says_what_comes_first() -> None:
     scene = Scenario(size=1)
-    outcome = ask(scene, scene.await_leader(), MemberChange(MemberVerb.REMOVE, "n0"))
+    outcome = ask(scene, scene.await_leader(), MemberChange(MemberOperation.REMOVE, "n0"))
     assert isinstance(outcome, MembershipRefused)
     assert "there would be no voter" in str(outcome)
     assert "another member has to be added first" in str(outcome)
@@ -63,7 +63,7 @@ def test_who_runs_on_another_directory_than_the_member_is_replaced_before_an_upg
     scene.run_for(2 * ELECTION_MS)
     try:
         leader.node.orders._refuse_unless_all_answer()
-    except LevelNotTold as error:
+    except LevelNotReported as error:
         assert f"quorumlog member replace {wiped.member_id}" in str(error)
     else:
         raise AssertionError
@@ -82,10 +82,10 @@ def test_a_dry_run_is_refused_as_the_change_would_be() -> None:
     scene.append()
     scene.run_for(ELECTION_MS)
     outcomes = [
-        ask(scene, leader, MemberChange(MemberVerb.ADD, "n3", ADDRESS, dry_run=dry_run))
+        ask(scene, leader, MemberChange(MemberOperation.ADD, "n3", ADDRESS, dry_run=dry_run))
         for dry_run in (True, False)
     ]
-    assert isinstance(outcomes[1], LevelNotTold), outcomes
+    assert isinstance(outcomes[1], LevelNotReported), outcomes
     assert str(outcomes[0]) == str(outcomes[1])
 
 
@@ -98,8 +98,8 @@ def test_a_group_that_this_release_has_formed_takes_no_member_of_an_earlier_one(
     spare.start()
     scene.until(lambda: leader.members_below(LEVEL) == ["n3"], "a greeting")
     scene.until(lambda: spare.replica in leader.node.raft.connected, "connection")
-    outcome = ask(scene, leader, MemberChange(MemberVerb.ADD, "n3", ADDRESS))
-    assert isinstance(outcome, LevelNotTold), outcome
+    outcome = ask(scene, leader, MemberChange(MemberOperation.ADD, "n3", ADDRESS))
+    assert isinstance(outcome, LevelNotReported), outcome
 
 
 def test_a_leader_that_is_to_be_removed_is_asked_again_while_nobody_can_take_over() -> None:
@@ -109,7 +109,7 @@ def test_a_leader_that_is_to_be_removed_is_asked_again_while_nobody_can_take_ove
     for full in scene.followers():
         full.enter(lambda full=full: setattr(full.node._writer, "disk_full", "no space"))
     scene.run_for(ELECTION_MS / 2)
-    outcome = ask(scene, leader, MemberChange(MemberVerb.REMOVE, leader.member_id))
+    outcome = ask(scene, leader, MemberChange(MemberOperation.REMOVE, leader.member_id))
     assert isinstance(outcome, MembershipRefused), outcome
     assert outcome.retry_after_ms
 

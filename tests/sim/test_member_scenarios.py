@@ -9,9 +9,9 @@ import pytest
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import LedgerError, LevelNotTold, MembershipRefused, NotLeader
+from quorumlog.errors import LedgerError, LevelNotReported, MembershipRefused, NotLeader
 from quorumlog.log_state.control_entries import LEVEL, Keep, LevelReached
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
@@ -30,7 +30,7 @@ def ask(scene: Scenario, leader: SimMember, change: MemberChange) -> MemberOutco
     return outcomes[0]
 
 
-def make(scene: Scenario, verb: MemberVerb, member_id: str, address: str = "") -> Membership:
+def make(scene: Scenario, verb: MemberOperation, member_id: str, address: str = "") -> Membership:
     """Ask again, wherever the leader is, as long as that may help."""
     until_ms = scene.cluster.now_ms + 60 * ELECTION_MS
     while True:
@@ -52,12 +52,12 @@ def test_a_new_member_learns_the_log_votes_and_outlives_the_founders() -> None:
     scene = with_spares(2)
     scene.append(20)
     for member_id in ("n3", "n4"):
-        added = make(scene, MemberVerb.ADD, member_id, f"10.0.0.9:{member_id[1:]}")
+        added = make(scene, MemberOperation.ADD, member_id, f"10.0.0.9:{member_id[1:]}")
         assert [learner.member_id for learner in added.learners] == [member_id]
-        make(scene, MemberVerb.PROMOTE, member_id)
+        make(scene, MemberOperation.PROMOTE, member_id)
     assert voters(scene) == ["n0", "n1", "n2", "n3", "n4"]
     for member_id in ("n0", "n1", "n2"):
-        make(scene, MemberVerb.REMOVE, member_id)
+        make(scene, MemberOperation.REMOVE, member_id)
         scene.append()
     assert voters(scene) == ["n3", "n4"]
     for member in scene.members[:3]:
@@ -76,7 +76,9 @@ def test_a_new_member_learns_the_log_votes_and_outlives_the_founders() -> None:
 def test_who_has_lost_nothing_is_not_replaced() -> None:
     scene = Scenario()
     for member in scene.members:
-        outcome = ask(scene, scene.await_leader(), MemberChange(MemberVerb.REPLACE, member.member_id))
+        outcome = ask(
+            scene, scene.await_leader(), MemberChange(MemberOperation.REPLACE, member.member_id)
+        )
         assert isinstance(outcome, MembershipRefused)
         assert "nothing is lost" in str(outcome)
         assert not outcome.retry_after_ms, "it would be asked again and again"
@@ -85,9 +87,9 @@ def test_who_has_lost_nothing_is_not_replaced() -> None:
 def test_who_does_not_lead_names_the_leader_where_the_log_says_it_is() -> None:
     scene = Scenario()
     leader = scene.await_leader()
-    make(scene, MemberVerb.SET_ADDRESS, leader.member_id, ADDRESS)
+    make(scene, MemberOperation.SET_ADDRESS, leader.member_id, ADDRESS)
     scene.append()
-    outcome = ask(scene, scene.followers()[0], MemberChange(MemberVerb.REMOVE, "n9"))
+    outcome = ask(scene, scene.followers()[0], MemberChange(MemberOperation.REMOVE, "n9"))
     assert isinstance(outcome, NotLeader)
     assert (outcome.leader_id, outcome.leader_address) == (leader.member_id, ADDRESS)
 
@@ -96,10 +98,10 @@ def test_options_that_are_ahead_of_the_log_are_no_problem_once_it_has_caught_up(
     """A member is away while another one is moved, and comes back with the new list."""
     scene = Scenario()
     away, moved = scene.followers()
-    make(scene, MemberVerb.SET_ADDRESS, moved.member_id, "10.0.0.9:2")
+    make(scene, MemberOperation.SET_ADDRESS, moved.member_id, "10.0.0.9:2")
     scene.append()
     away.kill()
-    make(scene, MemberVerb.SET_ADDRESS, moved.member_id, ADDRESS)
+    make(scene, MemberOperation.SET_ADDRESS, moved.member_id, ADDRESS)
     members = tuple(
         MemberAddress(moved.member_id, "10.0.0.9", 20911) if each.member_id == moved.member_id else each
         for each in away.config.members
@@ -112,14 +114,14 @@ def test_options_that_are_ahead_of_the_log_are_no_problem_once_it_has_caught_up(
     scene.heal()
     scene.append()
     assert away.node.members.problem == ""
-    make(scene, MemberVerb.SET_ADDRESS, moved.member_id, "10.0.0.9:1")
+    make(scene, MemberOperation.SET_ADDRESS, moved.member_id, "10.0.0.9:1")
     scene.append()
     assert away.node.members.problem == "", "nobody has to follow the log in files"
 
 
 def test_a_learner_commits_nothing() -> None:
     scene = with_spares(1)
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
     leader = scene.await_leader()
     learner = scene.members[3]
     others = [m for m in scene.members if m not in (leader, learner)]
@@ -140,7 +142,7 @@ def test_each_member_is_wiped_in_turn_and_replaced_while_somebody_appends() -> N
         member.wipe()
         scene.append()
         member.start()
-        make(scene, MemberVerb.REPLACE, member.member_id)
+        make(scene, MemberOperation.REPLACE, member.member_id)
         membership = scene.await_leader().node.status().membership
         assert member.replica in membership.new
         assert old not in membership.new
@@ -173,7 +175,7 @@ def test_a_lost_directory_is_replaced_without_an_operator() -> None:
 
 def test_a_learner_that_has_lost_its_directory_learns_again() -> None:
     scene = Scenario(profile=replace(QUIET, spares=1, auto_replace_after_ms=3_000))
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
     learner = scene.members[3]
     old = learner.replica
     learner.wipe()
@@ -247,7 +249,7 @@ def test_a_directory_that_was_replaced_is_not_put_back_by_itself() -> None:
     member.wipe()
     scene.append()
     member.start()
-    make(scene, MemberVerb.REPLACE, member.member_id)
+    make(scene, MemberOperation.REPLACE, member.member_id)
     new = member.replica
     scene.append()
     member.stop()
@@ -280,12 +282,12 @@ def test_a_leader_that_is_to_be_removed_hands_over_first() -> None:
     scene = Scenario()
     scene.append()
     leader = scene.await_leader()
-    outcome = ask(scene, leader, MemberChange(MemberVerb.REMOVE, leader.member_id))
+    outcome = ask(scene, leader, MemberChange(MemberOperation.REMOVE, leader.member_id))
     assert isinstance(outcome, NotLeader)
     successor = scene.await_leader()
     assert outcome.leader_id == successor.member_id != leader.member_id
     assert outcome.leader_address == str(successor.config.own_address)
-    make(scene, MemberVerb.REMOVE, leader.member_id)
+    make(scene, MemberOperation.REMOVE, leader.member_id)
     scene.append()
     assert leader.member_id not in voters(scene)
 
@@ -298,7 +300,7 @@ def test_a_leader_that_is_to_be_removed_hands_over_to_one_that_can_take_over(unf
     leader, full = scene.await_leader(), scene.followers()[unfit]
     full.enter(lambda: setattr(full.node._writer, "disk_full", "no space"))
     scene.run_for(ELECTION_MS / 2)
-    outcome = ask(scene, leader, MemberChange(MemberVerb.REMOVE, leader.member_id))
+    outcome = ask(scene, leader, MemberChange(MemberOperation.REMOVE, leader.member_id))
     assert isinstance(outcome, NotLeader), outcome
     assert scene.await_leader() not in (leader, full)
 
@@ -307,10 +309,10 @@ def test_a_leader_that_is_to_be_removed_hands_over_to_one_that_can_take_over(unf
 def test_a_change_outlives_the_leader_that_began_it(seed: int) -> None:
     """The next one ends it, or it was cut and nobody knows of it any more."""
     scene = Scenario(profile=replace(QUIET, spares=1), seed=seed)
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
-    make(scene, MemberVerb.PROMOTE, "n3")
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.PROMOTE, "n3")
     leader = scene.await_leader()
-    change = MemberChange(MemberVerb.REMOVE, scene.followers()[0].member_id)
+    change = MemberChange(MemberOperation.REMOVE, scene.followers()[0].member_id)
     leader.enter(lambda: leader.node.members.request(change, lambda outcome: None))
     scene.until(lambda: leader.node.status().membership.is_joint, "joint membership", step_ms=0.01)
     scene.run_for(0.5 * seed)
@@ -325,12 +327,12 @@ def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
     scene = with_spares(1)
     leader = scene.await_leader()
     for change, reason in (
-        (MemberChange(MemberVerb.REMOVE, "n9"), "n9 is not among the members: n0, n1, n2"),
-        (MemberChange(MemberVerb.PROMOTE, "n1"), "n1 is a voter already"),
-        (MemberChange(MemberVerb.ADD, "n1", ADDRESS), "n1 is a member already"),
-        (MemberChange(MemberVerb.ADD, "n3", "127.0.0.1:20911"), "is the address of n0"),
-        (MemberChange(MemberVerb.ADD, "n8", ADDRESS), "n8 does not answer at 10.0.0.9:20911"),
-        (MemberChange(MemberVerb.REPLACE, "n1"), "nothing is lost, and nothing to be replaced"),
+        (MemberChange(MemberOperation.REMOVE, "n9"), "n9 is not among the members: n0, n1, n2"),
+        (MemberChange(MemberOperation.PROMOTE, "n1"), "n1 is a voter already"),
+        (MemberChange(MemberOperation.ADD, "n1", ADDRESS), "n1 is a member already"),
+        (MemberChange(MemberOperation.ADD, "n3", "127.0.0.1:20911"), "is the address of n0"),
+        (MemberChange(MemberOperation.ADD, "n8", ADDRESS), "n8 does not answer at 10.0.0.9:20911"),
+        (MemberChange(MemberOperation.REPLACE, "n1"), "nothing is lost, and nothing to be replaced"),
     ):
         if change.member_id == leader.member_id:
             continue
@@ -350,9 +352,9 @@ def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_i
         member.stop()
         member.start()
     leader = scene.await_leader()
-    with pytest.raises(LevelNotTold, match=r"n2 has not told .*quorumlog member remove n2"):
+    with pytest.raises(LevelNotReported, match=r"n2 has not told .*quorumlog member remove n2"):
         leader.node.propose_control(Keep(0))
-    make(scene, MemberVerb.REMOVE, "n2")
+    make(scene, MemberOperation.REMOVE, "n2")
     assert voters(scene) == ["n0", "n1"]
     scene.append()
 
@@ -369,15 +371,15 @@ def test_who_could_not_read_the_log_is_not_added() -> None:
     scene.until(lambda: leader.members_below(LEVEL) == ["n3"], "a greeting")
     scene.until(lambda: spare.replica in leader.node.raft.connected, "connection")
     outcomes: list[MemberOutcome] = []
-    leader.node.members.request(MemberChange(MemberVerb.ADD, "n3", ADDRESS), outcomes.append)
+    leader.node.members.request(MemberChange(MemberOperation.ADD, "n3", ADDRESS), outcomes.append)
     (outcome,) = outcomes
-    assert isinstance(outcome, LevelNotTold)
+    assert isinstance(outcome, LevelNotReported)
     assert "n3 runs an earlier release, which cannot read this log" in str(outcome)
     spare.stop()
     spare.level = LEVEL
     spare.start()
     scene.until(lambda: not leader.members_below(LEVEL), "a greeting")
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
     scene.append()
 
 
@@ -390,7 +392,7 @@ def test_who_was_removed_needs_to_know_nothing() -> None:
         member.stop()
         member.level = LEVEL - 1 if member is gone else LEVEL
         member.start()
-    make(scene, MemberVerb.REMOVE, gone.member_id)
+    make(scene, MemberOperation.REMOVE, gone.member_id)
     leader = scene.await_leader()
     assert gone.member_id in leader.members_below(LEVEL)
     leader.node.propose_control(LevelReached(LEVEL))
@@ -404,7 +406,7 @@ def test_under_async_no_power_loss_takes_back_a_removal() -> None:
         scene.append(5)
         leader, *others = scene.await_leader(), *scene.followers()
         for member in others:
-            make(scene, MemberVerb.REMOVE, member.member_id)
+            make(scene, MemberOperation.REMOVE, member.member_id)
         leader.lose_power()
         leader.start()
         assert scene.await_leader() is leader
@@ -416,7 +418,7 @@ def test_a_dry_run_changes_nothing() -> None:
     scene = with_spares(1)
     leader = scene.await_leader()
     scene.until(lambda: scene.members[3].replica in leader.node.raft.connected, "connection")
-    outcome = ask(scene, leader, MemberChange(MemberVerb.ADD, "n3", ADDRESS, dry_run=True))
+    outcome = ask(scene, leader, MemberChange(MemberOperation.ADD, "n3", ADDRESS, dry_run=True))
     assert isinstance(outcome, Membership)
     assert [learner.member_id for learner in outcome.learners] == ["n3"]
     assert leader.node.status().membership_index == -1
@@ -425,8 +427,8 @@ def test_a_dry_run_changes_nothing() -> None:
 def test_the_members_are_known_after_a_start_of_all() -> None:
     """From the log; until that is read nobody leads."""
     scene = with_spares(1)
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
-    make(scene, MemberVerb.PROMOTE, "n3")
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.PROMOTE, "n3")
     scene.append(3)
     for member in scene.members:
         member.lose_power()
@@ -440,7 +442,7 @@ def test_the_members_are_known_after_a_start_of_all() -> None:
 
 def test_another_address_is_known_to_all() -> None:
     scene = Scenario()
-    make(scene, MemberVerb.SET_ADDRESS, "n1", ADDRESS)
+    make(scene, MemberOperation.SET_ADDRESS, "n1", ADDRESS)
     scene.append()
     for member in scene.members:
         assert dict(member.node.status().membership.addresses)["n1"] == ADDRESS

@@ -10,9 +10,9 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ProducerExpired, ProducerFenced, SequenceGap
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.producer_sessions import Connected
+from quorumlog.node.producer_sessions import ProducerConnected
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED
 from quorumlog.testing.profile import SimulationProfile
@@ -27,7 +27,9 @@ from tests.sim.test_state_machines import MachineScenario, cut_as_far_as_machine
 TOKENS = [bytes([number]) * 16 for number in range(1, 5)]
 
 
-def ask_to_connect(member: SimMember, token: bytes = TOKENS[0], ends: Epoch | None = None) -> list[Any]:
+def ask_to_connect(
+    member: SimMember, token: bytes = TOKENS[0], ends: ProducerEpoch | None = None
+) -> list[Any]:
     answers: list[Any] = []
     sessions, deadline_ms = member.node.sessions, member.node.deadline_ms(60_000)
     member.enter(lambda: sessions.connect("p", token, ends, deadline_ms, answers.append, None))
@@ -35,16 +37,16 @@ def ask_to_connect(member: SimMember, token: bytes = TOKENS[0], ends: Epoch | No
 
 
 def connect(
-    scene: Scenario, member: SimMember, token: bytes = TOKENS[0], ends: Epoch | None = None
-) -> Connected:
+    scene: Scenario, member: SimMember, token: bytes = TOKENS[0], ends: ProducerEpoch | None = None
+) -> ProducerConnected:
     answers = ask_to_connect(member, token, ends)
     scene.until(lambda: bool(answers), "an answer to a connect")
-    assert isinstance(answers[0], Connected), answers
+    assert isinstance(answers[0], ProducerConnected), answers
     return answers[0]
 
 
 def send(
-    member: SimMember, epoch: Epoch, sequence: int, *bodies: bytes, producer: str = "p"
+    member: SimMember, epoch: ProducerEpoch, sequence: int, *bodies: bytes, producer: str = "p"
 ) -> list[Any]:
     outcomes: list[Any] = []
     place = SessionPlace(producer, epoch, sequence)
@@ -54,7 +56,12 @@ def send(
 
 
 def append(
-    scene: Scenario, member: SimMember, epoch: Epoch, sequence: int, *bodies: bytes, producer: str = "p"
+    scene: Scenario,
+    member: SimMember,
+    epoch: ProducerEpoch,
+    sequence: int,
+    *bodies: bytes,
+    producer: str = "p",
 ) -> Any:
     outcomes = send(member, epoch, sequence, *bodies, producer=producer)
     scene.until(lambda: bool(outcomes), "an answer to an append")
@@ -83,7 +90,9 @@ def test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays()
     old.enter(lambda: old.node.sessions.show("p", shown.append, None))
     new = scene.await_leader(*others)
     assert isinstance(append(scene, new, epoch, 1, b"P1"), AppendReceipt)
-    assert not any(isinstance(one, AppendReceipt | SequenceGap | Connected) for o in lone for one in o)
+    assert not any(
+        isinstance(one, AppendReceipt | SequenceGap | ProducerConnected) for o in lone for one in o
+    )
     assert not any(hasattr(one, "session") for one in shown)
     scene.heal()
     scene.until(lambda: old.node.raft.ledger_end == new.node.raft.ledger_end, "one log")
@@ -161,7 +170,7 @@ def test_an_unknown_epoch_and_a_gap_let_nothing_in() -> None:
     scene = Scenario()
     leader = scene.await_leader()
     epoch = connect(scene, leader).epoch
-    later = Epoch(epoch.index + 50, epoch.term)
+    later = ProducerEpoch(epoch.index + 50, epoch.term)
     assert isinstance(append(scene, leader, later, 0, b"Plater"), ProducerExpired)
     assert isinstance(append(scene, leader, epoch, 0, b"Pq", producer="q"), ProducerExpired)
     gap = append(scene, leader, epoch, 1, b"P1")
@@ -181,7 +190,7 @@ def test_who_is_fenced_is_fenced_at_every_leader() -> None:
     scene.cut([old], others)
     new = scene.await_leader(*others)
     assert isinstance(append(scene, new, first.epoch, 1, b"Plate"), ProducerFenced)
-    assert connect(scene, new, TOKENS[0]) == Connected(False, second.epoch, 0)
+    assert connect(scene, new, TOKENS[0]) == ProducerConnected(False, second.epoch, 0)
     assert isinstance(append(scene, new, second.epoch, 1, b"P1"), AppendReceipt)
 
 

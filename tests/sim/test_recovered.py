@@ -10,7 +10,7 @@ import pytest
 from quorumlog.backups import plan_recovery, recover_cluster
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError
-from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.member_changes import MemberOperation
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.operations import Trace
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
@@ -48,14 +48,14 @@ def test_a_recovered_cluster_grows_again_and_keeps_what_the_survivor_held(seed: 
     assert first.node.directory.formation.cluster_id == recovered.cluster_id
     scene.ask_and_wait(first)
     other.start()
-    make(scene, MemberVerb.ADD, other.member_id, "10.0.0.1:1")
-    make(scene, MemberVerb.PROMOTE, other.member_id)
+    make(scene, MemberOperation.ADD, other.member_id, "10.0.0.1:1")
+    make(scene, MemberOperation.PROMOTE, other.member_id)
     scene.ask_and_wait(scene.await_leader(first, other))
     # The other one of the old cluster is fed again only with an empty disk.
     stale.wipe()
     stale.start()
-    make(scene, MemberVerb.ADD, stale.member_id, "10.0.0.1:2")
-    make(scene, MemberVerb.PROMOTE, stale.member_id)
+    make(scene, MemberOperation.ADD, stale.member_id, "10.0.0.1:2")
+    make(scene, MemberOperation.PROMOTE, stale.member_id)
     scene.append()
     first.kill()
     scene.ask_and_wait(scene.await_leader(other, stale))
@@ -116,8 +116,8 @@ def recovered_after(seed: int) -> None:
     for other in scene.members:
         if other is not first:
             other.start()
-            make(scene, MemberVerb.ADD, other.member_id, f"10.0.0.1:{other.member_id[1:]}")
-            make(scene, MemberVerb.PROMOTE, other.member_id)
+            make(scene, MemberOperation.ADD, other.member_id, f"10.0.0.1:{other.member_id[1:]}")
+            make(scene, MemberOperation.PROMOTE, other.member_id)
     scene.append()
     first.kill()
     scene.ask_and_wait(scene.await_leader(*[each for each in scene.members if each is not first]))

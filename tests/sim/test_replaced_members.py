@@ -8,7 +8,7 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import MembershipRefused
 from quorumlog.log_state.control_entries import REPLACED_LEVEL
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_log_begin import borders, drop, fill
@@ -22,7 +22,7 @@ def wiped_and_replaced(scene: Scenario, member: SimMember) -> None:
     member.wipe()
     scene.append()
     member.start()
-    make(scene, MemberVerb.REPLACE, member.member_id)
+    make(scene, MemberOperation.REPLACE, member.member_id)
     scene.append()
 
 
@@ -73,7 +73,7 @@ def test_an_operator_may_put_back_who_was_replaced() -> None:
     member.disk.restore(copy)
     member.start()
     scene.until(lambda: first in scene.await_leader().node.raft.connected, "connection")
-    make(scene, MemberVerb.REPLACE, member.member_id)
+    make(scene, MemberOperation.REPLACE, member.member_id)
     state = scene.await_leader().node.log_state.appended_state()
     assert state.membership is not None
     assert state.membership.new.count(first) == 1
@@ -100,29 +100,29 @@ def test_who_was_wiped_and_not_replaced_elects_nobody() -> None:
 def test_a_second_change_waits_for_the_first() -> None:
     """And says so; what was only tried has changed nothing."""
     scene = Scenario(profile=replace(QUIET, spares=1))
-    make(scene, MemberVerb.ADD, "n3", "10.0.0.9:1")
-    make(scene, MemberVerb.PROMOTE, "n3")
+    make(scene, MemberOperation.ADD, "n3", "10.0.0.9:1")
+    make(scene, MemberOperation.PROMOTE, "n3")
     leader = scene.await_leader()
     index = leader.node.status().membership_index
     scene.until(lambda: len(leader.node.raft.connected) == 3, "connections")
     away = next(each for each in scene.followers() if each.member_id != "n3")
     for verb, address in (
-        (MemberVerb.REMOVE, ""),
-        (MemberVerb.SET_ADDRESS, "10.0.0.9:2"),
+        (MemberOperation.REMOVE, ""),
+        (MemberOperation.SET_ADDRESS, "10.0.0.9:2"),
     ):
         tried = ask(scene, leader, MemberChange(verb, away.member_id, address, dry_run=True))
         assert isinstance(tried, Membership), tried
-    for verb in (MemberVerb.PROMOTE, MemberVerb.REPLACE):
+    for verb in (MemberOperation.PROMOTE, MemberOperation.REPLACE):
         tried = ask(scene, leader, MemberChange(verb, away.member_id, dry_run=True))
         assert isinstance(tried, MembershipRefused), tried
     assert leader.node.status().membership_index == index
     others = [each for each in scene.members if each is not leader]
     scene.cut([leader], others, both_ways=False)
     outcomes: list[MemberOutcome] = []
-    first = MemberChange(MemberVerb.REMOVE, away.member_id)
+    first = MemberChange(MemberOperation.REMOVE, away.member_id)
     leader.enter(lambda: leader.node.members.request(first, outcomes.append))
     scene.until(lambda: leader.node.status().membership.is_joint, "joint membership", step_ms=0.1)
-    second = ask(scene, leader, MemberChange(MemberVerb.REMOVE, "n3"))
+    second = ask(scene, leader, MemberChange(MemberOperation.REMOVE, "n3"))
     assert isinstance(second, MembershipRefused)
     assert "another change of the members is under way" in str(second)
     assert second.retry_after_ms, "it is worth while to ask again"
@@ -161,12 +161,12 @@ def test_while_a_directory_is_replaced_both_are_connected_and_count() -> None:
     (third,) = [each for each in scene.members if each not in (leader, new, old)]
 
     def tried() -> bool:
-        change = MemberChange(MemberVerb.REPLACE, new.member_id, dry_run=True)
+        change = MemberChange(MemberOperation.REPLACE, new.member_id, dry_run=True)
         return isinstance(ask(scene, leader, change), Membership)
 
     scene.until(tried, "a directory that keeps up", step_ms=20)
     outcomes: list[MemberOutcome] = []
-    change = MemberChange(MemberVerb.REPLACE, new.member_id)
+    change = MemberChange(MemberOperation.REPLACE, new.member_id)
     leader.enter(lambda: leader.node.members.request(change, outcomes.append))
     scene.until(lambda: leader.node.status().membership.is_joint, "joint membership", step_ms=0.02)
     third.kill()
@@ -229,7 +229,7 @@ def test_a_member_is_wiped_and_replaced_by_who_was_asked_to_try_first() -> None:
     member.start()
 
     def tried() -> bool:
-        change = MemberChange(MemberVerb.REPLACE, member.member_id, dry_run=True)
+        change = MemberChange(MemberOperation.REPLACE, member.member_id, dry_run=True)
         return isinstance(ask(scene, scene.await_leader(), change), Membership)
 
     scene.until(tried, "a dry run that says that it would be done", step_ms=20)

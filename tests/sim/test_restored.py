@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.backups import Restored, restore
 from quorumlog.entry import AppendReceipt
-from quorumlog.log_state.control_entries import Membership, TimeMark
+from quorumlog.log_state.control_entries import MembershipEntry, TimeMark
 from quorumlog.log_state.log_state import LogState
 from quorumlog.store.disk import Disk
 from quorumlog.store.memory_disk import MemoryDisk
@@ -105,7 +105,7 @@ def test_a_restored_cluster_elects_and_keeps_its_promises(size: int) -> None:
         states = member.node.log_state.states
         assert states is not None and isinstance(states.appended, LogState)
         membership = states.appended.membership
-        assert isinstance(membership, Membership)
+        assert isinstance(membership, MembershipEntry)
         assert [each.member_id for each in membership.new] == sorted(m.member_id for m in scene.members)
         assert states.appended.membership_index == done.membership_index
         assert states.appended.time_ms == 1000

@@ -14,8 +14,8 @@ from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.node.machine_driver import PIN_MS
-from quorumlog.node.member_changes import MemberVerb
-from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.member_changes import MemberOperation
+from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.node.retention import FED_PATIENCE_MS
 from quorumlog.testing.faults import make_room
 from quorumlog.testing.member import SimMember
@@ -52,10 +52,10 @@ def ask(scene: Scenario, member: SimMember, move: ReaderMove) -> ClientMove:
     return reader.ask(move)
 
 
-def moved(scene: Scenario, move: ReaderMove) -> ReaderStand:
+def moved(scene: Scenario, move: ReaderMove) -> MovedReader:
     asked = ask(scene, scene.await_leader(), move)
     scene.until(lambda: asked.outcome is not None, "answer to a reader")
-    assert isinstance(asked.outcome, ReaderStand), asked.outcome
+    assert isinstance(asked.outcome, MovedReader), asked.outcome
     return asked.outcome
 
 
@@ -89,7 +89,7 @@ def test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing() -> None:
     new = scene.await_leader(*others)
     asked = ask(scene, new, ReaderMove("billing", hold=Hold.READER, opens=True))
     scene.until(lambda: asked.outcome is not None, "answer to a reader")
-    assert isinstance(asked.outcome, ReaderStand), asked.outcome
+    assert isinstance(asked.outcome, MovedReader), asked.outcome
     assert (asked.outcome.position, asked.outcome.hold) == (0, Hold.READER)
     scene.run_for(3_000)
     scene.heal()
@@ -162,12 +162,12 @@ def test_who_was_removed_while_it_was_away_is_waited_for_by_nobody() -> None:
     away = scene.followers()[0]
     address = dict(away.node.members.addresses())[away.member_id]
     away.kill()
-    make(scene, MemberVerb.REMOVE, away.member_id)
+    make(scene, MemberOperation.REMOVE, away.member_id)
     for _ in range(60):
         scene.ask_and_wait(scene.await_leader())
     scene.until(lambda: begin_of(scene.await_leader()) > 0, "segments that go")
     away.start()
-    make(scene, MemberVerb.ADD, away.member_id, address)
+    make(scene, MemberOperation.ADD, away.member_id, address)
     scene.until(lambda: away.is_up and begin_of(away) > 0, "a log that is replaced")
 
 
@@ -180,7 +180,7 @@ def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
     asked = ask(scene, old, ReaderMove("billing", 15))
     new = scene.await_leader(*others)
     scene.run_for(ELECTION_MS)
-    assert not isinstance(asked.outcome, ReaderStand)
+    assert not isinstance(asked.outcome, MovedReader)
     again = ask(scene, new, ReaderMove("billing", opens=True))
     scene.until(lambda: again.outcome is not None, "answer to a reader")
     scene.heal()

@@ -11,7 +11,7 @@ import pytest
 from quorumlog.errors import LedgerError, StepOverRefused
 from quorumlog.log_state.control_entries import StepOver
 from quorumlog.node import MachineFactory
-from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.member_changes import MemberOperation
 from quorumlog.node.step_overs import StepOverOutcome
 from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
 from quorumlog.testing.member import SimMember
@@ -208,7 +208,7 @@ def test_an_order_that_is_never_committed_has_no_effect() -> None:
 
 def test_a_learner_leaves_it_out_as_well() -> None:
     scene = PoisonScenario(profile=replace(SAVING, spares=1))
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
     scene.commands(3)
     learner = scene.members[3]
     scene.settle()
@@ -226,7 +226,7 @@ def test_a_learner_leaves_it_out_as_well() -> None:
 
 def test_a_learner_that_has_applied_it_is_named() -> None:
     scene = PoisonScenario(profile=replace(SAVING, spares=1))
-    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberOperation.ADD, "n3", ADDRESS)
     learner = scene.members[3]
     scene.commands(1)
     scene.settle()

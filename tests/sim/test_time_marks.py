@@ -16,7 +16,7 @@ from quorumlog.log_state.log_state import Reset
 from quorumlog.node import log_clock
 from quorumlog.node.log_clock import MARK_INTERVAL_MS
 from quorumlog.node.log_states import controls_of
-from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.member_changes import MemberOperation
 from quorumlog.node.operator_orders import ResetOutcome
 from quorumlog.node.reading import MarkOutcome
 from quorumlog.store.log_begin import Mark
@@ -196,7 +196,7 @@ def test_a_clock_that_ran_ahead_moves_nothing_even_where_it_is_alone() -> None:
     leader = scene.await_leader()
     left.wall_clock.is_right = False
     set_clocks(scene, YEAR_MS, left)
-    make(scene, MemberVerb.REMOVE, other.member_id)
+    make(scene, MemberOperation.REMOVE, other.member_id)
     append_for(scene, 3_000)
     for time_ms in marks_of(scene.await_leader()).values():
         assert abs(true_ms(scene) - time_ms) < 6_000
@@ -204,13 +204,13 @@ def test_a_clock_that_ran_ahead_moves_nothing_even_where_it_is_alone() -> None:
     append_for(scene, 3_000)
     for time_ms in marks_of(left).values():
         assert abs(true_ms(scene) - time_ms) < 12_000
-    make(scene, MemberVerb.REMOVE, leader.member_id)
+    make(scene, MemberOperation.REMOVE, leader.member_id)
     append_for(scene, 3_000)
     for time_ms in marks_of(left).values():
         assert abs(true_ms(scene) - time_ms) < 12_000
     (problem,) = left.node.problems()
     assert "quorumlog clock reset" in problem
-    make(scene, MemberVerb.ADD, leader.member_id, "10.0.0.9:1")
+    make(scene, MemberOperation.ADD, leader.member_id, "10.0.0.9:1")
     scene.make_whole()
 
 

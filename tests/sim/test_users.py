@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from quorumlog.log_state.users import ADMINISTRATORS, UserOrder, Users, UserVerb
+from quorumlog.log_state.users import ADMINISTRATORS, UserOperation, UserOrder, Users
 from quorumlog.node.operator_orders import UsersOutcome
 from quorumlog.testing.member import SimMember
 from quorumlog.version import IS_COMPILED
@@ -27,9 +27,9 @@ class Scene(Scenario):
         assert isinstance(work, UserWork)
         self.work = work
 
-    def order(self, verb: UserVerb, name: str, *roles: str, reads: bool = False) -> None:
+    def order(self, verb: UserOperation, name: str, *roles: str, reads: bool = False) -> None:
         outcomes: list[UsersOutcome] = []
-        verifier = self.work.verifier() if verb is UserVerb.ADD_USER else None
+        verifier = self.work.verifier() if verb is UserOperation.ADD_USER else None
         order = UserOrder(verb, name, roles, (READS,) if reads else (), verifier)
         leader = self.await_leader()
         secret = bytes(32)
@@ -41,9 +41,9 @@ class Scene(Scenario):
         """bob may read; and every member knows it."""
         for _ in range(20):
             self.ask_and_wait(self.await_leader(), 200)
-        self.order(UserVerb.ADD_USER, ROOT, ADMINISTRATORS)
-        self.order(UserVerb.ADD_ROLE, "r0", reads=True)
-        self.order(UserVerb.ADD_USER, "bob", "r0")
+        self.order(UserOperation.ADD_USER, ROOT, ADMINISTRATORS)
+        self.order(UserOperation.ADD_ROLE, "r0", reads=True)
+        self.order(UserOperation.ADD_USER, "bob", "r0")
         self.run_for(1_000)
 
     def users_at(self, member: SimMember) -> Users | None:
@@ -117,15 +117,34 @@ def a_read_that_waits_ends_when_its_right_goes() -> None:
     user.read(user.connect(member), 1_000, 60_000)
     scene.run_for(500)
     before = scene.cluster.trace.counts["users: Forbidden"]
-    scene.order(UserVerb.REVOKE, "r0", reads=True)
+    scene.order(UserOperation.REVOKE, "r0", reads=True)
     scene.run_for(1_000)
     assert scene.cluster.trace.counts["users: Forbidden"] == before + 1
+
+
+def a_member_that_was_stopped_for_long_looks_before_it_serves() -> None:
+    """What has come meanwhile it sees before its own timers."""
+    scene = Scene()
+    scene.begin()
+    member = scene.followers()[0]
+    user = scene.user("bob")
+    connection = user.connect(member)
+    member.pause(10_000)
+    user.read(connection, 0)
+    scene.order(UserVerb.REVOKE, "r0", reads=True)
+    before = scene.cluster.trace.counts.copy()
+    scene.run_for(12_000)
+    told = scene.cluster.trace.counts - before
+    assert told["users: LeaderNotReady"] == 1 and not told["users: read let through"]
 
 
 def what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None:
     scene = Scene()
     scene.begin()
-    for verb, outcome in ((UserVerb.REVOKE, "Forbidden"), (UserVerb.GRANT, "read let through")):
+    for verb, outcome in (
+        (UserOperation.REVOKE, "Forbidden"),
+        (UserOperation.GRANT, "read let through"),
+    ):
         scene.order(verb, "r0", reads=True)
         scene.run_for(1_000)
         for member in scene.members:
@@ -133,7 +152,7 @@ def what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None:
 
 
 def who_is_left_in_a_directory_becomes_an_administrator_once(
-    verb: UserVerb = UserVerb.RESET_ADMIN, *, killed: bool = False, is_cut_off: bool = False
+    verb: UserOperation = UserOperation.RESET_ADMIN, *, killed: bool = False, is_cut_off: bool = False
 ) -> None:
     """Though it takes longer to write it than the member waits before it asks again."""
     scene = Scene()
@@ -173,6 +192,10 @@ def test_a_read_that_waits_ends_when_its_right_goes() -> None:
     a_read_that_waits_ends_when_its_right_goes()
 
 
+def test_a_member_that_was_stopped_for_long_looks_before_it_serves() -> None:
+    a_member_that_was_stopped_for_long_looks_before_it_serves()
+
+
 def test_what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None:
     what_is_granted_and_revoked_counts_everywhere_within_a_second()
 
@@ -181,7 +204,7 @@ def test_what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None
     "case",
     [
         partial(who_is_left_in_a_directory_becomes_an_administrator_once),
-        partial(who_is_left_in_a_directory_becomes_an_administrator_once, UserVerb.INIT_ADMIN),
+        partial(who_is_left_in_a_directory_becomes_an_administrator_once, UserOperation.INIT_ADMIN),
         partial(who_is_left_in_a_directory_becomes_an_administrator_once, killed=True),
         partial(who_is_left_in_a_directory_becomes_an_administrator_once, is_cut_off=True),
     ],

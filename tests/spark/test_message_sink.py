@@ -22,7 +22,7 @@ from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodi
 from quorumlog.spark.messages.message_options import message_schema
 from quorumlog.spark.row_bodies import SinkOptions
 from quorumlog.staging import Batch, BatchRules, RowDigest, SinkCommits, open_sink_logs, stage
-from quorumlog.staging.manifests import StandingManifest
+from quorumlog.staging.manifests import NewestManifest
 from tests.waiting import eventually
 
 COLUMNS = ("topic", "queue", "keys", "tags", "properties", "body")
@@ -103,7 +103,7 @@ def stored(client: BrokerClient, topic: str) -> list[StoredMessage]:
 
 
 class DiesBeforeReplay(SinkCommits):
-    def _replay(self, standing: StandingManifest) -> None:
+    def _replay(self, standing: NewestManifest) -> None:
         raise SystemExit
 
 

@@ -302,7 +302,7 @@ def test_the_filters_of_the_command_are_the_same_on_spark(
 def test_a_rate_is_not_for_spark(cli: Cli) -> None:  # noqa: F811
     given = ["--servers", "h:1", "--to-servers", "h:2", "--spark", "local[1]", "--id", "a"]
     refused = cli("pipeline", "replay", *given, "--rate", "5")
-    assert refused.exit_code == 2 and "--rate is of one process" in refused.stderr
+    assert refused.exit_code == 2 and "--rate limits one process" in refused.stderr
 
 
 @pytest.mark.long

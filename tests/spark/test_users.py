@@ -13,7 +13,7 @@ from quorumlog.broker import Message
 from quorumlog.broker import connect as broker_of
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.errors import ConfigError
-from quorumlog.log_state.users import UserOrder, UserVerb
+from quorumlog.log_state.users import UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, clients_are, verifier_for
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.places import Place
@@ -41,7 +41,7 @@ def test_all_of_it_is_done_as_a_user_and_no_plan_or_log_has_the_password(
         servers = brokers.cluster.servers
         with connect(servers) as log:
             verifier = verifier_for(PASSWORD)
-            log.change_users(UserOrder(UserVerb.ADD_USER, "root", ("admin",), (), verifier))
+            log.change_users(UserOrder(UserOperation.ADD_USER, "root", ("admin",), (), verifier))
         with broker_of(brokers.servers, user=root) as broker:
             broker.send_batch([Message("orders", b"a message")], queue_id=0)
         options = {"servers": servers, "user": "root", "passwordFile": str(file)}

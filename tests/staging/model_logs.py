@@ -16,7 +16,7 @@ from typing import TypeVar
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange, OutcomeUnknown, ProducerFenced
 from quorumlog.staging import RowRange
-from quorumlog.staging.commits import ProducerStand
+from quorumlog.staging.commits import ProducerState
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class ModelGroup:
         self.bodies: list[bytes] = []
         self.keep_from = 0
         self._epochs: dict[str, int] = {}
-        self._stands: dict[str, ProducerStand] = {}
+        self._stands: dict[str, ProducerState] = {}
         self.holds: dict[str, int] = {}
 
     def delete_what_nobody_holds(self) -> None:
@@ -129,7 +129,7 @@ class ModelGroup:
         """(epoch, last sequence); the entry that opens it takes an index."""
         self.bodies.append(b"")
         epoch = self._epochs[producer] = len(self.bodies)
-        stand = self._stands.setdefault(producer, ProducerStand(-1, -1))
+        stand = self._stands.setdefault(producer, ProducerState(-1, -1))
         return epoch, stand.last_sequence
 
     def append(self, bodies: list[bytes], producer: str = "", epoch: int = 0, sequence: int = 0) -> int:
@@ -142,12 +142,12 @@ class ModelGroup:
                 assert sequence <= last, f"a gap: {sequence} behind {last}"
                 return -1  # it is there already, and is not looked at
             self.bodies.append(b"")
-            stand = ProducerStand(last + len(bodies), len(self.bodies) + len(bodies) - 1)
+            stand = ProducerState(last + len(bodies), len(self.bodies) + len(bodies) - 1)
             self._stands[producer] = stand
         self.bodies += bodies
         return len(self.bodies) - len(bodies)
 
-    def stand(self, producer: str) -> ProducerStand | None:
+    def stand(self, producer: str) -> ProducerState | None:
         return self._stands.get(producer)
 
     def read(self, first: int, stop: int) -> list[bytes]:
@@ -193,7 +193,7 @@ class ModelLog:
     def session(self, producer: str) -> Generator[ModelSession]:
         yield ModelSession(self._world, self._group, producer)
 
-    def producer(self, producer: str) -> ProducerStand | None:
+    def producer(self, producer: str) -> ProducerState | None:
         return self._world.call(lambda: self._group.stand(producer))
 
     def body_at(self, index: int) -> bytes:

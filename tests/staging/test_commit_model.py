@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumlog.staging import Batch, BatchRules, RowsGone, SinkCommits, StandingManifest
+from quorumlog.staging import Batch, BatchRules, NewestManifest, RowsGone, SinkCommits
 from quorumlog.staging.commits import Commit
 from quorumlog.staging.manifests import Manifest, Verdict, judge
 from tests.staging.model_query import run, run_writers
@@ -54,7 +54,7 @@ class DoesNotFinish(SinkCommits):
 class LetsGoTooSoon(SinkCommits):
     """Moves the hold on before the rows are replayed."""
 
-    def _replay(self, standing: StandingManifest) -> None:
+    def _replay(self, standing: NewestManifest) -> None:
         self._staging.move_hold(self.hold_name, standing.index)
         super()._replay(standing)
 

@@ -15,10 +15,10 @@ from quorumlog.errors import ConfigError, ProducerFenced
 from quorumlog.staging import (
     Batch,
     BatchRules,
+    NewestManifest,
     RowDigest,
     RowsNotHeld,
     SinkCommits,
-    StandingManifest,
     open_sink_logs,
     stage,
 )
@@ -61,7 +61,7 @@ def bodies(cluster: LocalCluster, name: str) -> list[bytes]:
 
 
 class DiesBeforeReplay(SinkCommits):
-    def _replay(self, standing: StandingManifest) -> None:
+    def _replay(self, standing: NewestManifest) -> None:
         raise SystemExit
 
 

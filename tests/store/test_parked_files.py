@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.message import Message, PutResult
+from quorumlog.broker.message import Message, PutMessageResult
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.client import connect
 from quorumlog.config import StoreConfig
@@ -121,7 +121,7 @@ def test_a_store_with_more_segments_than_descriptors_opens(tmp_path: Path) -> No
 
 def put(store: MessageStore, size_bytes: int) -> None:
     found = put_and_wait(store, records_of([Message("orders", bytes(size_bytes))]))
-    assert isinstance(found, PutResult), found
+    assert isinstance(found, PutMessageResult), found
 
 
 def test_a_broker_with_more_files_than_descriptors_opens_and_gives_them_back(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_clients_that_saw_more_than_a_majority_that_was_put_back_say_so(
             member.kill()
         for member in members.members[:2]:
             put_back(member, tmp_path / f"copy of {member.member_id}")
-        with pytest.raises(IndexOutOfRange, match=f"entry {last} was read, and the log ends at"):
+        with pytest.raises(IndexOutOfRange, match=f"entry {last} was read, but the log now ends at"):
             next(tail)
         assert client.append(b"c").first_index < last
         eventually(

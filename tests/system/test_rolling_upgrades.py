@@ -10,7 +10,7 @@ import pytest
 import quorumlog
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import LedgerClient, MemberStatusRow, connect
-from quorumlog.errors import LevelNotTold, UpgradeNotFinished
+from quorumlog.errors import LevelNotReported, UpgradeNotFinished
 from quorumlog.version import VERSION
 from tests.system.test_processes import stop_and_compare
 from tests.waiting import eventually, wait_until_identical
@@ -82,7 +82,7 @@ def test_old_and_new_members_form_replicate_elect_and_install(members: MemberPro
             assert leader_of(client) != leader
             members[leader].start()
         wait_until_identical(client)
-        with pytest.raises(LevelNotTold, match=OLD):
+        with pytest.raises(LevelNotReported, match=OLD):
             client.finish_upgrade()
         for new in NEW:
             told = {member.id: member.release for member in row_of(client, new).members}

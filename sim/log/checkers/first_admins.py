@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import decode_body
-from quorumlog.log_state.users import NO_USERS, UserOrder, Users, UsersChange, UserVerb
+from quorumlog.log_state.users import NO_USERS, UserOperation, UserOrder, Users, UsersChange
 from quorumlog.store.state_files import FIRST_ADMIN_NAME
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Violation
 from sim.log.checkers.acknowledged_appends import final_entries, first_index_of_final
@@ -70,4 +70,4 @@ class FirstAdmins(LogChecker):
 
 
 def _is_refused(users: Users, order: UserOrder) -> bool:
-    return order.verb is UserVerb.INIT_ADMIN and users.has_administrator
+    return order.verb is UserOperation.INIT_ADMIN and users.has_administrator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.errors import ReaderMoved
-from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.testing.promises import CheckedCluster, Violation
 from sim.log.checkers.log_checker import LogChecker
 from sim.log.operations import ClientMove
@@ -26,14 +26,14 @@ class ToldPositions(LogChecker):
     def reader_moved(self, asked: ClientMove) -> None:
         move, outcome = asked.move, asked.outcome
         unsettled = self._unsettled.setdefault(move.name, {})
-        is_done = isinstance(outcome, ReaderStand) and not self.cluster.profile.is_async
+        is_done = isinstance(outcome, MovedReader) and not self.cluster.profile.is_async
         if is_done or isinstance(outcome, ReaderMoved):
             unsettled.pop(id(asked), None)
         elif move.ends or move.seeks_from is not None:
             unsettled[id(asked)] = move  # a copy of it may come at any time
         if not is_done:
             return
-        assert isinstance(outcome, ReaderStand), outcome
+        assert isinstance(outcome, MovedReader), outcome
         for at, other in list(unsettled.items()):
             if not _may_come(other, move, outcome):
                 del unsettled[at]
@@ -49,7 +49,7 @@ class ToldPositions(LogChecker):
             self._told[move.name] = outcome.position
 
 
-def _may_come(other: ReaderMove, move: ReaderMove, outcome: ReaderStand) -> bool:
+def _may_come(other: ReaderMove, move: ReaderMove, outcome: MovedReader) -> bool:
     """Whether a copy of `other` still counts behind `move`, which was done."""
     if other.seeks_from is not None:
         return other.last_index is None or other.last_index >= outcome.last_index

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster
@@ -69,20 +69,20 @@ class MemberWork:
             here = {each.member_id for each in connected if each not in membership.members()}
             wiped = [v.member_id for v in membership.new if v not in connected and v.member_id in here]
             if wiped:
-                return MemberChange(MemberVerb.REPLACE, random.choice(wiped))
+                return MemberChange(MemberOperation.REPLACE, random.choice(wiped))
         ids = self._cluster.member_ids
         voters = [voter.member_id for voter in membership.new]
         learners = [learner.member_id for learner in membership.learners]
         away = [i for i in ids if i not in voters and i not in learners]
         kind = random.random()
         if learners and kind < 0.4:
-            return MemberChange(MemberVerb.PROMOTE, random.choice(learners))
+            return MemberChange(MemberOperation.PROMOTE, random.choice(learners))
         if away and kind < 0.7:
             member_id = random.choice(away)
             return MemberChange(
-                MemberVerb.ADD, member_id, address=f"10.0.0.1:{1000 + ids.index(member_id)}"
+                MemberOperation.ADD, member_id, address=f"10.0.0.1:{1000 + ids.index(member_id)}"
             )
         if kind < 0.95:
-            return MemberChange(MemberVerb.REMOVE, random.choice(voters))
-        verb = random.choice(tuple(MemberVerb))
+            return MemberChange(MemberOperation.REMOVE, random.choice(voters))
+        verb = random.choice(tuple(MemberOperation))
         return MemberChange(verb, random.choice(ids), address=f"10.0.0.2:{random.randint(1, 9)}")

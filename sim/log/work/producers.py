@@ -18,12 +18,12 @@ from quorumlog.errors import (
     ProducerFenced,
     SequenceGap,
 )
-from quorumlog.log_state.control_entries import TOKEN_BYTES, Epoch
+from quorumlog.log_state.control_entries import TOKEN_BYTES, ProducerEpoch
 from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.producer_sessions import Connected
+from quorumlog.node.producer_sessions import ProducerConnected
 from quorumlog.testing.machines import DIGEST_NAME, result_of
-from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
+from quorumlog.testing.operations import PRODUCED, AcknowledgedSequence, ProducedBatch
 from quorumlog.testing.promises import Violation
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SimProducer:
         self._target = self._draw.choice(cluster.members).member_id
         self._life = 0
         """Its process, as it were; what an earlier one has sent may still arrive."""
-        self._epoch: Epoch | None = None
+        self._epoch: ProducerEpoch | None = None
         self._next_sequence = 0
         self._window: list[ProducedBatch] = []
         """From the oldest without a receipt on."""
@@ -72,11 +72,11 @@ class SimProducer:
 
     # ---------------------------------------------------------------- connect
 
-    def _connect(self, token: bytes, ends: Epoch | None) -> None:
+    def _connect(self, token: bytes, ends: ProducerEpoch | None) -> None:
         life, done = self._life, list[object]()
         known = max((r.sequence for r in self._acknowledged()), default=-1)
 
-        def hear(outcome: Connected | LedgerError) -> None:
+        def hear(outcome: ProducerConnected | LedgerError) -> None:
             if not done and life == self._life:
                 done.append(outcome)
                 self._connected(token, ends, outcome, known)
@@ -94,11 +94,15 @@ class SimProducer:
 
         ask()
 
-    def _acknowledged(self) -> list[ToldSequence]:
+    def _acknowledged(self) -> list[AcknowledgedSequence]:
         return [told for told in self._cluster.operations.told_sequences if told.producer == self.name]
 
     def _connected(
-        self, token: bytes, ends: Epoch | None, outcome: Connected | LedgerError, known: int
+        self,
+        token: bytes,
+        ends: ProducerEpoch | None,
+        outcome: ProducerConnected | LedgerError,
+        known: int,
     ) -> None:
         if isinstance(outcome, ProducerExpired):
             self._must_not("its session is gone", outcome)
@@ -121,11 +125,11 @@ class SimProducer:
         self._epoch, self._next_sequence = outcome.epoch, outcome.last_sequence + 1
 
     def _told(self, sequence: int) -> None:
-        self._cluster.operations.told_sequences.append(ToldSequence(self.name, sequence))
+        self._cluster.operations.told_sequences.append(AcknowledgedSequence(self.name, sequence))
 
     # ---------------------------------------------------------------- append
 
-    def _produce(self, epoch: Epoch) -> None:
+    def _produce(self, epoch: ProducerEpoch) -> None:
         first, count = self._next_sequence, self._draw.randint(1, self._cluster.profile.batch_entries)
         self._next_sequence += count
         bodies = tuple(
@@ -138,14 +142,14 @@ class SimProducer:
         self._window.append(batch)
         self._append(batch, epoch)
 
-    def _append(self, batch: ProducedBatch, epoch: Epoch) -> None:
+    def _append(self, batch: ProducedBatch, epoch: ProducerEpoch) -> None:
         """Again and again until it is answered with a receipt, also by a process that was replaced."""
         if batch.receipts or (batch.life != self._life and self._draw.random() < 0.5):
             return
         self._cluster.at(self._draw.uniform(300, 3000), lambda: self._append(batch, epoch))
         self._append_once(batch, epoch)
 
-    def _append_once(self, batch: ProducedBatch, epoch: Epoch) -> None:
+    def _append_once(self, batch: ProducedBatch, epoch: ProducerEpoch) -> None:
         if batch.receipts:
             return
         place = SessionPlace(self.name, epoch, batch.first_sequence)
@@ -158,7 +162,7 @@ class SimProducer:
         self._send(ask, lambda outcome: self._answered(batch, epoch, outcome, is_next))
 
     def _answered(
-        self, batch: ProducedBatch, epoch: Epoch, outcome: AppendOutcome, is_next: bool
+        self, batch: ProducedBatch, epoch: ProducerEpoch, outcome: AppendOutcome, is_next: bool
     ) -> None:
         """`is_next`: all in front of it had receipts when it was sent."""
         self._cluster.trace.count(f"producer: {type(outcome).__name__}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.errors import LedgerError, NotLeader, ReaderMoved, StoreFailure
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.node.reader_moves import MoveOutcome, ReaderMove, ReaderStand
+from quorumlog.node.reader_moves import MovedReader, MoveOutcome, ReaderMove
 from sim.log.operations import ClientMove
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SimReader:
             if asked.outcome is None and cluster.now_ms - asked.called_ms < PATIENCE_MS:
                 cluster.at(EVERY_MS / 4, go_on)
                 return
-            if not isinstance(asked.outcome, ReaderStand):
+            if not isinstance(asked.outcome, MovedReader):
                 self._target = self._random.choice(cluster.members).member_id
                 if isinstance(asked.outcome, NotLeader) and asked.outcome.leader_id:
                     self._target = asked.outcome.leader_id
@@ -124,13 +124,13 @@ class SimReader:
         what = f"reader {asked.move.name}: {type(outcome).__name__}"
         cluster.trace.note(cluster.now_ms, self.name, what, lambda: str(outcome))
         cluster.trace.count(f"reader: {type(outcome).__name__}")
-        is_known = isinstance(outcome, ReaderStand) and not asked.move.ends
+        is_known = isinstance(outcome, MovedReader) and not asked.move.ends
         self._position = self._late = None
-        if isinstance(outcome, ReaderStand):
+        if isinstance(outcome, MovedReader):
             self._seen_index = outcome.seen_index
         elif isinstance(outcome, ReaderMoved) and asked.move.seen_index is not None:
             self._seen_index = outcome.committed_index
             self._late = asked.move._replace(seen_index=self._seen_index)
-        if is_known and isinstance(outcome, ReaderStand):
+        if is_known and isinstance(outcome, MovedReader):
             self._position, self._last_index = outcome.position, outcome.last_index
         cluster.told("reader_moved", asked)

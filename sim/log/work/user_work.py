@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import DEFAULT_GROUP
+from quorumlog.config import DEFAULT_GROUP, UsersOptions
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import (
@@ -21,12 +21,12 @@ from quorumlog.log_state.users import (
     ITERATIONS,
     KEY_BYTES,
     SALT_BYTES,
-    Grant,
     Kind,
     Right,
+    RoleGrant,
+    UserOperation,
     UserOrder,
     Users,
-    UserVerb,
     Verifier,
 )
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -38,6 +38,7 @@ from quorumlog.store.state_files import MEMBER_NAME, save_first_admin
 from quorumlog.testing.operations import ClientAppend
 from quorumlog.testing.promises import CheckedMember, Violation
 from quorumlog.wire.client_messages import AppendRequest, ReadRequest, ReadResponse
+from sim.log.checkers.known_rights import MAY_BE_OLD_MS
 from sim.log.checkers.log_checker import LogChecker
 from sim.log.operations import Served
 from sim.log.sessions import SessionDriver
@@ -59,7 +60,7 @@ logging.getLogger("quorumlog.audit").addHandler(logging.NullHandler())  # else i
 ROOT = "root"
 NAMES, ROLES = ("ann", "bob", "cid"), ("r0", "r1", "r2")
 GRANTS = tuple(
-    Grant(right, Kind.LOG, name, is_exact)
+    RoleGrant(right, Kind.LOG, name, is_exact)
     for right in Right
     for name, is_exact in ((GROUP, True), (GROUP[:3], False), (b"other", True))
 )
@@ -95,6 +96,7 @@ class _Port:
             DEFAULT_GROUP,
             lambda: cast(Any, {DEFAULT_GROUP: driver}),
             is_plain=False,
+            options=UsersOptions(may_be_old_ms=MAY_BE_OLD_MS),
             clock=lambda: member.local_ms / 1000,
             later=self._later,
         )
@@ -312,7 +314,7 @@ class UserWork:
 
     def _orders(self, users: Users) -> list[UserOrder]:
         """Each of them would change something."""
-        verb = UserVerb
+        verb = UserOperation
         if not users.is_on:
             return [UserOrder(verb.ADD_USER, ROOT, (ADMINISTRATORS,), (), self.verifier())]
         found = [UserOrder(verb.ADD_ROLE, role) for role in ROLES if users.role(role) is None]
@@ -349,7 +351,7 @@ class UserWork:
         member = random.choice(cluster.members)
         if not member.is_up or member.is_damaged:
             return
-        verb = random.choice((UserVerb.INIT_ADMIN, UserVerb.RESET_ADMIN))
+        verb = random.choice((UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN))
         if not self.leave_at(member, UserOrder(verb, ROOT, (), (), self.verifier())):
             return
         cluster.at(random.uniform(0, 1_000), member.start)

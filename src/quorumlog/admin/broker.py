@@ -14,7 +14,7 @@ from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 from quorumlog.broker.group_commands import dlq_topic, is_system_topic
 from quorumlog.broker.groups.group_state import GroupState
 from quorumlog.broker.store.message_store import MessageStore
-from quorumlog.broker.wire import StatusResponse
+from quorumlog.broker.wire import BrokerStatusResponse
 from quorumlog.store.disk import OsDisk
 
 MOST_QUEUES = 1_000
@@ -91,7 +91,9 @@ def _ends(queues: QueueTable) -> Iterator[tuple[Queue, tuple[int, int]]]:
         yield (key.topic, key.queue_id), (queue.min_offset, queue.max_offset)
 
 
-def _samples(status: StatusResponse, queues: QueueTable, state: GroupState | None) -> Iterator[Sample]:
+def _samples(
+    status: BrokerStatusResponse, queues: QueueTable, state: GroupState | None
+) -> Iterator[Sample]:
     yield Sample("quorumlog_broker_topics", status.topics)
     yield Sample("quorumlog_broker_queues", status.queues)
     yield Sample("quorumlog_broker_messages_put_total", status.put_messages)
@@ -121,7 +123,7 @@ def _offsets(state: GroupState | None) -> Iterator[tuple[tuple[str, str, int], i
 
 
 def _tables(
-    status: StatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
+    status: BrokerStatusResponse, ends: Mapping[Queue, tuple[int, int]], state: GroupState | None
 ) -> list[Table]:
     known = {} if state is None else state.topics
     topics = {name: [0, 0] for name in islice(known, MOST_QUEUES) if not is_system_topic(name)}

@@ -44,7 +44,7 @@ class Process(Protocol):
 
 
 class LogProcess:
-    """A `LedgerServer`, and what its doors tell."""
+    """A `LedgerServer`, and what its endpoints tell."""
 
     def __init__(self, server: LedgerServer, beside: Sequence[TakeLook] = ()) -> None:
         self._server = server

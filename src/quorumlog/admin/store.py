@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from functools import partial
 
 from quorumlog.admin.looks import Look, Sample, Table, request_samples
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.service import StoreFigures
 
 
-def look_at_store(door: KeyValueDoor, group: str) -> Look:
+def look_at_store(endpoint: KeyValueEndpoint, group: str) -> Look:
     """On the loop of its member, which tells whether it is ready."""
-    if not door.is_open:
+    if not endpoint.is_open:
         return Look(group, "store", unready=("its store is not open",))
-    figures = door.service.figures()
+    figures = endpoint.service.figures()
     return Look(
         group,
         "store",
         leads=figures.leads,
-        samples=(*_samples(figures), *request_samples("store", door.requests)),
+        samples=(*_samples(figures), *request_samples("store", endpoint.requests)),
         tables=partial(_tables, figures),
     )
 

@@ -17,7 +17,7 @@ from quorumlog.backups.folding import state_of
 from quorumlog.backups.survivors import RecoveryPlan, check_end, look_at
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import ConfigError
-from quorumlog.log_state.control_entries import Membership, encode_body
+from quorumlog.log_state.control_entries import MembershipEntry, encode_body
 from quorumlog.log_state.log_state import LogState
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.member_directory import (
@@ -94,7 +94,7 @@ def recover_cluster(
             level = record.formation.level
             formation = Formation((replica,), (replica,), draw_id(), level=level)
             addresses = ((best.member_id, plan.address),) if plan.address else ()
-            membership = Membership((replica,), (replica,), addresses=addresses)
+            membership = MembershipEntry((replica,), (replica,), addresses=addresses)
             recovery = Recovery(end.index, end.term, end.chain, plan.term + 1, encode_body(membership))
             record = begin_recovery(disk, path, record, replica.directory_id, formation, recovery)
             finish_recovery(disk, path, record)

@@ -26,7 +26,7 @@ from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
     LEVEL,
     MOST_RUNS,
-    Membership,
+    MembershipEntry,
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState, Reset, Resets, counted_ms, decode_state, said_ms
@@ -95,16 +95,17 @@ def restore(
     disk: Disk | None = None,
     draw_id: Callable[[], str] = draw_directory_id,
 ) -> Restored:
-    """Make the data directory of each of `members` (`n0=host:port,...`) from the backup in the directory
-    `backup`. `directories`: by member id; they are empty, or do not exist.
+    """Make the data directory of each of `members` (`n0=host:port,...`) from the backup in the
+    directory `backup`. `directories`: by member id; empty or missing ones.
 
-    `last_index`: the last entry that is restored; `time_ms`: what was appended up to this time, in
-    milliseconds since 1970. Otherwise the whole backup. `with_users`: those of the backup, who may have
-    been removed since, are users of the new cluster; otherwise nobody may do anything there until it is
-    given an administrator. Raises ConfigError, DirectoryDamaged with file
-    and position if the backup is damaged, StoreFailure, DiskFull; the directory that was being made then
-    starts no member, and the same call begins again once those that were whole are removed.
-    """
+    `last_index`: the last restored entry; `time_ms`: restore entries appended up to this time, in
+    milliseconds since 1970. Otherwise the whole backup. `with_users`: restore the backup's users,
+    including any that were removed since; otherwise the new cluster admits nobody until it has an
+    administrator.
+
+    Raises ConfigError, DirectoryDamaged with file and position if the backup is damaged, StoreFailure,
+    DiskFull. After an error no member starts on the unfinished directory; remove the finished ones and
+    repeat the call."""
     disk = disk or OsDisk()
     addresses = parse_members(members) if isinstance(members, str) else tuple(members)
     for member in addresses:
@@ -363,7 +364,7 @@ class _Restoring:
     def _close_log(self, log: CopiedLog, term: int, *, leaves_users_out: bool) -> None:
         """A no-op is the first entry of every term."""
         addresses = tuple((each.member_id, str(each)) for each in self._addresses)
-        membership = Membership(self._replicas, self._replicas, addresses=addresses)
+        membership = MembershipEntry(self._replicas, self._replicas, addresses=addresses)
         last = [(EntryKind.MEMBERSHIP, encode_body(membership))]
         if leaves_users_out:
             last.insert(0, (EntryKind.USERS, encode_body(UsersChange(clears=True))))

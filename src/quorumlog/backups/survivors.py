@@ -11,7 +11,7 @@ from quorumlog.backups.folding import controls_of
 from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
-from quorumlog.log_state.control_entries import Membership as MembershipBody
+from quorumlog.log_state.control_entries import MembershipEntry as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader, StoredMarks

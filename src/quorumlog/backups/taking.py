@@ -22,7 +22,7 @@ import msgspec
 from quorumlog.backups.folding import state_at_end
 from quorumlog.client import LedgerClient, MemberStatusRow, connect
 from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS
-from quorumlog.client.reader_verbs import refuse_consumer
+from quorumlog.client.reader_operations import refuse_consumer
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import (
     ConfigError,
@@ -85,17 +85,16 @@ def backup(
     verify: str = "all",
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> BackupTaken:
-    """Copy a log into `directory`, or what is new since the last time. The cluster goes on meanwhile.
+    """Copy a log into `directory`, or the new entries since the last time, while the cluster works.
 
-    What was acknowledged before the call is in it. `from_member`: only this member is asked; nobody need
-    lead then, and the newest entries may be missing. `hold`: the name of a reader that the cluster keeps
-    for this backup: no entry is deleted before a backup holds it. `verify`: "all" reads back everything
-    that the directory holds, "new" only what this run has added.
+    Everything acknowledged before the call is included. `from_member`: ask only this member; needs no
+    leader, and the newest entries may be missing. `hold`: name of a reader that the cluster keeps for
+    this backup: no entry is deleted before the backup has it. `verify`: "all" reads back the whole
+    directory, "new" only the entries added by this run.
 
     Raises ConfigError (the directory holds something else, or the backup of another log), LedgerError,
-    DirectoryDamaged, StoreFailure; the backup that was there stays as it was, and the next call goes on
-    where this one ended.
-    """
+    DirectoryDamaged, StoreFailure; an existing backup stays as it was, and the next call continues
+    where this one ended."""
     with (
         connect(servers, group=group, timeout_ms=timeout_ms) as log,
         BackupTaking(

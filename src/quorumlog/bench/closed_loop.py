@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from quorumlog.bench.figures import Target, target_rows, without_nan
+from quorumlog.bench.figures import PromisedFigure, target_rows, without_nan
 from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import AppendLoad, Load, Measured, measure
@@ -28,7 +28,7 @@ class Result(NamedTuple):
         return self.load.name
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[PromisedFigure, ...]:
         return self.load.targets
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 
-class Target(NamedTuple):
+class PromisedFigure(NamedTuple):
     """A figure that the project promises on a machine with two cores."""
 
     figure: str
@@ -25,7 +25,7 @@ class HasTargets(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def targets(self) -> tuple[Target, ...]: ...
+    def targets(self) -> tuple[PromisedFigure, ...]: ...
     def figure(self, name: str) -> float: ...
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from quorumlog.bench.figures import Target
+from quorumlog.bench.figures import PromisedFigure
 from quorumlog.bench.raw_writer import RawWriter, leader_connections
 from quorumlog.bench.running_group import RunningGroup, usage_of
 from quorumlog.client import AsyncLedgerClient
@@ -45,7 +45,7 @@ class AppendLoad:
     in_flight: int
     batch_records: int
     body_bytes: int
-    targets: tuple[Target, ...] = ()
+    targets: tuple[PromisedFigure, ...] = ()
     in_session: bool | None = None
     """Whether each writer is a producer; both are real clients then. None: none is, and lone writers of
     single records are bare connections."""
@@ -67,26 +67,33 @@ class ReadLoad:
     name: str
     is_random: bool
     body_bytes: int = 1024
-    targets: tuple[Target, ...] = ()
+    targets: tuple[PromisedFigure, ...] = ()
 
 
 Load = AppendLoad | ReadLoad
 
 
-def _records_per_second(least: float) -> Target:
-    return Target("records_per_second", least, True)
+def _records_per_second(least: float) -> PromisedFigure:
+    return PromisedFigure("records_per_second", least, True)
 
 
 LOADS: tuple[Load, ...] = (
-    AppendLoad("one-writer", 1, 1, 1, 1024, (_records_per_second(900), Target("p50_ms", 0.9, False))),
+    AppendLoad(
+        "one-writer", 1, 1, 1, 1024, (_records_per_second(900), PromisedFigure("p50_ms", 0.9, False))
+    ),
     AppendLoad("64-writers", 64, 1, 1, 1024, (_records_per_second(15_000),)),
-    AppendLoad("256-writers", 256, 1, 1, 1024, (Target("cpu_seconds_per_million", 30, False),)),
+    AppendLoad("256-writers", 256, 1, 1, 1024, (PromisedFigure("cpu_seconds_per_million", 30, False),)),
     AppendLoad("concurrent-appends", 1, 256, 1, 1024, (_records_per_second(45_000),)),
     AppendLoad(
-        "batches", 1, 8, 256, 1024, (_records_per_second(80_000), Target("share_of_raw", 0.9, True))
+        "batches",
+        1,
+        8,
+        256,
+        1024,
+        (_records_per_second(80_000), PromisedFigure("share_of_raw", 0.9, True)),
     ),
     AppendLoad("small-records", 1, 8, 1024, 128, (_records_per_second(450_000),)),
-    ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 1000, True),)),
+    ReadLoad("sequential-read", False, targets=(PromisedFigure("mb_per_second", 1000, True),)),
     ReadLoad("random-get", True),
 )
 LOADS_BY_NAME = {load.name: load for load in LOADS}

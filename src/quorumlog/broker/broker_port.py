@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
-from quorumlog.broker.message import PutResult, PutStatus
+from quorumlog.broker.message import PutMessageResult, PutStatus
 from quorumlog.broker.needs import (
     ADMINISTRATIVE,
     STATUS,
@@ -32,6 +32,8 @@ from quorumlog.broker.wire import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
     AnyBrokerMessage,
+    BrokerStatusRequest,
+    BrokerStatusResponse,
     EarlierHello,
     EarlierHelloResponse,
     OffsetAtRequest,
@@ -48,8 +50,6 @@ from quorumlog.broker.wire import (
     RoleResponse,
     SendRequest,
     SendResponse,
-    StatusRequest,
-    StatusResponse,
     ViewRequest,
     batch_of,
     broker_request_decoder,
@@ -87,7 +87,7 @@ class Puts(Protocol):
     def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None: ...
 
 
-class Reads(Protocol):
+class ReadPool(Protocol):
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """`work` may wait for the disk; `done` gets what it gave, a LedgerError or a StoreFailure."""
 
@@ -123,7 +123,7 @@ class BrokerService(Protocol):
     def puts(self) -> Puts: ...
 
     @property
-    def reads(self) -> Reads: ...
+    def reads(self) -> ReadPool: ...
 
     @property
     def waiting(self) -> WaitingPulls: ...
@@ -139,7 +139,7 @@ class BrokerService(Protocol):
     def cluster_id(self) -> str:
         """Of the group whose log it is; empty: of none, or not known yet."""
 
-    def status(self, request_id: int) -> StatusResponse: ...
+    def status(self, request_id: int) -> BrokerStatusResponse: ...
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         """Of a kind that not every broker knows; False: neither does this one."""
@@ -273,7 +273,7 @@ class BrokerSession:
             )
         elif isinstance(message, QueuesRequest):
             self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
-        elif isinstance(message, StatusRequest):
+        elif isinstance(message, BrokerStatusRequest):
             self.answer(self._server.status(message.request_id))
         elif not self._server.request(self, message, frame):
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
@@ -328,7 +328,7 @@ class BrokerSession:
             return
 
         def answer(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK:
+            if isinstance(outcome, PutMessageResult) and outcome.status is PutStatus.PUT_OK:
                 self.answer(
                     SendResponse(
                         request_id=request_id,
@@ -344,7 +344,7 @@ class BrokerSession:
                         ),
                     )
                 )
-            elif isinstance(outcome, PutResult):
+            elif isinstance(outcome, PutMessageResult):
                 self.refuse(request_id, error_of_status(outcome.status))
             else:
                 self.refuse(request_id, outcome)
@@ -642,10 +642,10 @@ def greet(
 MOST_READS = 4
 
 
-class ReadTurns:
+class ReadQueue:
     """Few reads at a time, for all clients: what was read is in memory until the loop has sent it."""
 
-    def __init__(self, thread: Reads) -> None:
+    def __init__(self, thread: ReadPool) -> None:
         self._thread = thread
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._under_way = 0
@@ -697,7 +697,7 @@ class BrokerPort:
         self._access = access
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
-        self.reads = ReadTurns(self._thread)
+        self.reads = ReadQueue(self._thread)
         self.waiting = WaitingPulls(self._loop)
         access.moved.append(self.waiting.wake_all)
 

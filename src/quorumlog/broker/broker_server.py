@@ -30,11 +30,12 @@ from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.acknowledgements import SlaveState
 from quorumlog.broker.replication.ha_service import HAService
-from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.replication.replica import BrokerReplica
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
+    BrokerStatusResponse,
     FailoverRequest,
     FailoverResponse,
     OldLogRequest,
@@ -43,7 +44,6 @@ from quorumlog.broker.wire import (
     ReplicaResponse,
     RoleRequest,
     RoleResponse,
-    StatusResponse,
     TailRow,
 )
 from quorumlog.config import parse_address
@@ -58,13 +58,13 @@ from quorumlog.version import DESCRIPTION
 _MASTER, _SLAVE = 0, 1
 
 
-def role_response(address: str, replica: Replica | None, request_id: int) -> RoleResponse:
+def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> RoleResponse:
     """Who is master, as a classic broker says it; without a `replica` it stands alone, and is it."""
     if replica is None:
         return RoleResponse(
             request_id=request_id,
             member_id=address,
-            role=Role.ASYNC_MASTER.value,
+            role=BrokerRole.ASYNC_MASTER.value,
             broker_id=_MASTER,
             term=0,
             master=address,
@@ -82,7 +82,7 @@ def role_response(address: str, replica: Replica | None, request_id: int) -> Rol
     return RoleResponse(
         request_id=request_id,
         member_id=replica.id,
-        role=replica.role.value if is_master else Role.SLAVE.value,
+        role=replica.role.value if is_master else BrokerRole.SLAVE.value,
         broker_id=_MASTER if is_master else _SLAVE,
         term=replica.epoch,
         master=master.address,
@@ -99,7 +99,7 @@ def role_response(address: str, replica: Replica | None, request_id: int) -> Rol
 
 def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
     client = service.client
-    if service.replica.role is not Role.SLAVE or client is None:
+    if service.replica.role is not BrokerRole.SLAVE or client is None:
         return state_of(service.replica, request_id, dialect=service.dialect)
     return state_of(
         service.replica,
@@ -112,7 +112,7 @@ def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
 
 
 def state_of(
-    replica: Replica,
+    replica: BrokerReplica,
     request_id: int = 0,
     *,
     dialect: str,
@@ -121,7 +121,7 @@ def state_of(
     master_release: str = "",
 ) -> ReplicaResponse:
     record, history = replica.record, replica.history
-    is_slave = replica.role is Role.SLAVE
+    is_slave = replica.role is BrokerRole.SLAVE
     if replica.fenced_by:
         problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
     in_sync, listed = replica.in_sync_set, history.copy_list
@@ -167,7 +167,7 @@ def state_of(
     )
 
 
-def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
+def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], None] | None:
     """None of a verb that is not known. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
@@ -196,7 +196,7 @@ def _refuse_as_another(broker_id: str) -> None:
     )
 
 
-def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
+def _slave_row(replica: BrokerReplica, slave: SlaveState) -> PeerRow:
     peer = replica.peer_of(slave.id)
     return PeerRow(
         id=slave.id,
@@ -398,7 +398,7 @@ class BrokerServer:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(fail)
 
-    def status(self, request_id: int) -> StatusResponse:
+    def status(self, request_id: int) -> BrokerStatusResponse:
         store = self.store
         queues = store.queues.items()
         usage = store.disk.usage(store.root)
@@ -409,7 +409,7 @@ class BrokerServer:
             problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
         if process_limits().problem:
             problems.append(process_limits().problem)
-        return StatusResponse(
+        return BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=store.commit_log.role.value,

@@ -27,7 +27,7 @@ class MessageStoreConfig:
     """One store's directory."""
 
     flush_disk_type: str = ASYNC_FLUSH
-    """`SYNC_FLUSH`: a put is answered after its bytes are on disk. `ASYNC_FLUSH`: after the write."""
+    """`SYNC_FLUSH`: a put is acknowledged once it is on disk. `ASYNC_FLUSH`: once it is written."""
     mapped_file_size_commit_log: int = _in(GIB, 4096, 2 * GIB - 1)
     mapped_file_size_consume_queue: int = _in(300_000 * QUEUE_UNIT_BYTES, QUEUE_UNIT_BYTES, GIB)
     """A multiple of 20."""
@@ -47,7 +47,7 @@ class MessageStoreConfig:
     file_reserved_time: int = _in(72, 0, 24 * 36_525)
     """Hours that a commit log file is kept after its last message."""
     delete_when: str = "04"
-    """Hours of the day, UTC, in which age is a reason to delete: `04` or `04;16`."""
+    """Hours of the day, UTC, in which old files are deleted: `04` or `04;16`."""
     message_delay_level: str = DELAY_LEVELS
     """Delays of the levels 1 to 18: the same on every member of a replicated log."""
     disk_max_used_space_ratio: int = _in(75, 10, 95)
@@ -59,20 +59,20 @@ class MessageStoreConfig:
     reserve_step_bytes: int = _in(64 * MIB, 4096, GIB)
     """Space of commit log files is allocated ahead in steps of this size."""
     recent_bytes: int = _in(32 * MIB, 0, 1 << 40)
-    """What was written last is dispatched from memory, up to so much."""
+    """Newest bytes kept in memory for dispatch."""
     max_set_aside_bytes: int = _in(GIB, 0, 1 << 50)
     in_sync_replicas: int = _in(0, 0, 100)
-    """So many must have a message, the master included, before it is acknowledged. 0: two with a sync
-    master, one with an async one (RocketMQ 5 has 1, and then waits for nobody)."""
+    """Number of copies, including the master's, before a message is acknowledged. 0: two with a sync
+    master, one with an async one (RocketMQ 5 has 1, and then waits for no slave)."""
     slave_timeout: int = _in(3_000, 1, DAY_MS)
-    """A put that slaves have not acknowledged by then is told FLUSH_SLAVE_TIMEOUT."""
+    """A put that slaves have not acknowledged by then gets FLUSH_SLAVE_TIMEOUT."""
     ha_max_gap_not_in_sync: int = _in(256 * MIB, 1, 1 << 50)
-    """A slave that lacks more bytes is not in sync."""
+    """A slave that is more bytes behind is not in sync,"""
     ha_max_lag_not_in_sync: int = _in(10_000, 1, DAY_MS)
-    """Nor one that has lacked something for so long."""
+    """nor one that has been behind for this long."""
     ha_send_heartbeat_interval: int = _in(1_000, 1, DAY_MS)
     ha_housekeeping_interval: int = _in(20_000, 1, DAY_MS)
-    """A connection on which nothing was heard for so long is closed."""
+    """A connection silent for this long is closed."""
     ha_reconnect_interval: int = _in(200, 1, DAY_MS)
     ha_transfer_batch_size: int = _in(32_768, 256, 8 * MIB)
     """Of one frame with --ha-dialect rocketmq."""

@@ -110,7 +110,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         return mine == (other.number, other.run, other.start_offset) and not is_named
 
 
-class Verdict(NamedTuple):
+class FollowVerdict(NamedTuple):
     """What a slave has to do before it follows a master."""
 
     common_offset: int
@@ -195,18 +195,18 @@ def judge(
     master_end: int,
     *,
     directory_id: str,
-) -> Verdict:
+) -> FollowVerdict:
     """Whether and from where a slave of this directory may follow a master, which leads."""
     assert master.last is not None, master
     if slave_end == 0:
-        return Verdict(0, cuts=False)
+        return FollowVerdict(0, cuts=False)
     common = common_offset(slave, slave_end, master, master_end)
     if common == slave_end:
-        return Verdict(common, cuts=False)
+        return FollowVerdict(common, cuts=False)
     if common < 0 and master.copy_list is not None and directory_id in master.copy_list.directories:
         common = 0  # of this group, and led others while nobody had acknowledged anything
     if common < 0:
-        return Verdict(
+        return FollowVerdict(
             -1,
             cuts=False,
             problem=f"the slave's log of {slave_end} bytes shares no epoch with the master's: empty its"
@@ -218,7 +218,7 @@ def judge(
     is_flushed = all(run.is_flushed for run in own if slave.stop_of(run, slave_end) > common)
     led = Epoch(last.number, last.leader or master.epoch.leader)
     if not (master.epoch > led or (is_flushed and master.last.key > last)):
-        return Verdict(
+        return FollowVerdict(
             common,
             cuts=False,
             problem=f"the slave's log ends at {slave_end}, and the master's has the same only up to"
@@ -226,7 +226,7 @@ def judge(
             " make the slave the master, without what the old one wrote since, with: quorumlog broker"
             " switch --to SLAVE --unsafe",
         )
-    return Verdict(common, cuts=True)
+    return FollowVerdict(common, cuts=True)
 
 
 # ----------------------------------------------------------------

@@ -67,7 +67,7 @@ class NoSuchMessage(Refused):
 
 
 class NotMaster(Refused):
-    """This broker is a slave: it takes no messages. The message names its master."""
+    """This broker is a slave and accepts no messages; the message names the master."""
 
     code = 540
     is_elsewhere = True
@@ -75,7 +75,7 @@ class NotMaster(Refused):
 
 
 class StaleEpoch(Refused):
-    """The broker has promised a newer epoch, and refuses requests of an older one."""
+    """The broker has voted in a newer epoch, and refuses requests of an older one."""
 
     code = 541
     is_elsewhere = True
@@ -88,7 +88,7 @@ class NotReplicated(Refused):
 
 
 class SwitchRefused(Refused):
-    """The switch would or might lose acknowledged messages; it changed nothing but what the message
+    """The switch would or might lose acknowledged messages; nothing was changed beyond what the message
     names."""
 
     code = 543
@@ -113,20 +113,20 @@ class UnknownConsumerGroup(Refused):
 
 
 class ConsumerGroupExists(Refused):
-    """A consumer group of this name stands."""
+    """A consumer group of this name exists."""
 
     code = 572
 
 
 class StaleGeneration(Refused):
-    """The queues of the group were handed out anew since: what was to be committed belongs to an older
-    generation, and nothing of it was."""
+    """The group's queues were reassigned: the offsets belong to an older generation, and none was
+    committed."""
 
     code = 573
 
 
 class UnknownGroupMember(Refused):
-    """The group does not know this member, or has given its queue to another one: join again."""
+    """The group does not know this member, or has reassigned its queue: join again."""
 
     code = 574
 
@@ -138,18 +138,18 @@ class TopicNotPermitted(Refused):
 
 
 class NeedsReplicatedRole(Refused):
-    """A classic broker has no sessions of producers."""
+    """A classic broker has no producer sessions."""
 
     code = 576
 
 
 class GroupInUse(Refused):
-    """Members read in the group just now: stop them first."""
+    """The group has members: stop them first."""
 
     code = 577
 
 
 class TooManyNames(Refused):
-    """The replicated state has as many topics, those that were deleted included, or groups as it may."""
+    """The limit of topics (deleted ones included) or of groups is reached."""
 
     code = 578

@@ -17,7 +17,7 @@ import msgspec
 
 from quorumlog.broker.epochs import Peer
 from quorumlog.broker.replication.acknowledgements import InSyncSet, Member, SlaveState
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.wire import FailoverResponse
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.wire.field_names import UNREADABLE
@@ -34,7 +34,7 @@ from quorumlog.wire.field_names import UNREADABLE
 NO_HOLDER = 0
 
 
-class Standing(NamedTuple):
+class CoordinatorSnapshot(NamedTuple):
     """What the coordinator holds at one moment."""
 
     revision: int
@@ -44,7 +44,7 @@ class Standing(NamedTuple):
     """The lease that holds the leadership; `NO_HOLDER`: none does."""
 
 
-class Granted(NamedTuple):
+class GrantedLease(NamedTuple):
     lease: int
     ttl_ms: int
     """As granted, which may be more than was asked for."""
@@ -59,10 +59,10 @@ class Coordinator(Protocol):
         """An answered renewal says only that those heard of by a tenth of a lease before it have reached
         whoever ends leases."""
 
-    async def read(self) -> Standing:
+    async def read(self) -> CoordinatorSnapshot:
         """Record and holder of one moment, which is not long ago."""
 
-    async def grant(self, ttl_ms: int) -> Granted:
+    async def grant(self, ttl_ms: int) -> GrantedLease:
         """A lease. It runs from when the coordinator granted it."""
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
@@ -187,7 +187,7 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Grant:
+class GrantLease:
     ttl_ms: int
 
     def ask(self, coordinator: Any) -> Any:
@@ -195,7 +195,7 @@ class Grant:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Put:
+class PutRecord:
     revision: int
     record: ElectionRecord
     lease: int
@@ -214,7 +214,7 @@ class Renew:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Revoke:
+class RevokeLease:
     lease: int
 
     def ask(self, coordinator: Any) -> Any:
@@ -225,13 +225,13 @@ class Revoke:
 # `FailoverRules.done` is told.
 
 
-class Promise(NamedTuple):
+class EpochVote(NamedTuple):
     epoch: int
 
     def __str__(self) -> str:
         return f"this broker promises epoch {self.epoch}"
 
-    def do(self, broker: Replica) -> None:
+    def do(self, broker: BrokerReplica) -> None:
         broker.promise(self.epoch)
 
 
@@ -242,23 +242,23 @@ class Lead(NamedTuple):
     def __str__(self) -> str:
         return f"this broker leads in epoch {self.epoch}"
 
-    def do(self, broker: Replica) -> None:
+    def do(self, broker: BrokerReplica) -> None:
         broker.become_master(self.epoch, self.in_sync_set)
 
 
-class Follow(NamedTuple):
+class FollowMaster(NamedTuple):
     epoch: int
     master: Peer
 
     def __str__(self) -> str:
         return f"this broker follows {self.master.id} in epoch {self.epoch}"
 
-    def do(self, broker: Replica) -> None:
+    def do(self, broker: BrokerReplica) -> None:
         broker.become_slave(self.epoch, self.master)
 
 
-Request = Read | Grant | Put | Renew | Revoke
-OnDisk = Promise | Lead | Follow
+Request = Read | GrantLease | PutRecord | Renew | RevokeLease
+OnDisk = EpochVote | Lead | FollowMaster
 
 
 # ---------------------------------------------------------------- FailoverRules
@@ -288,7 +288,7 @@ READS_PER_LEASE = 4
 MOST_RENEWALS_UNDER_WAY = 3
 MOST_READS_UNDER_WAY = 2
 
-Answer = Standing | Granted | int | None
+Answer = CoordinatorSnapshot | GrantedLease | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class Phase(Enum):
 class FailoverRules:
     def __init__(
         self,
-        broker: Replica,
+        broker: BrokerReplica,
         options: FailoverOptions,
         now_ms: float,
         start: Callable[[Request | OnDisk], None],
@@ -341,7 +341,7 @@ class FailoverRules:
         self._asked: dict[Request, float] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
-        self._following: Follow | None = None
+        self._following: FollowMaster | None = None
         self._follow_problem = ""
         self._epoch = 0
         """The one that is campaigned for, or led in."""
@@ -383,18 +383,18 @@ class FailoverRules:
 
     def done(self, step: OnDisk, now_ms: float, error: str = "") -> None:
         """The broker is what it was asked to be; `error`: why it is not."""
-        if isinstance(step, Follow):
+        if isinstance(step, FollowMaster):
             if self._following == step:
                 self.problem = self._follow_problem = error
             return
         if isinstance(step, Lead) and not self.may_acknowledge(now_ms):
             self._broker.stop_acknowledging()  # its lease has ended while the disk was busy
-        awaited = Phase.PROMISING if isinstance(step, Promise) else Phase.LEADING
+        awaited = Phase.PROMISING if isinstance(step, EpochVote) else Phase.LEADING
         if self.phase is not awaited or step.epoch != self._epoch:
             return
         if error:
             self._give_up(now_ms, error)
-        elif isinstance(step, Promise):
+        elif isinstance(step, EpochVote):
             self._take(now_ms)
         else:
             assert self.record is not None
@@ -411,9 +411,9 @@ class FailoverRules:
         sent_ms = self._asked.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)
-        elif isinstance(request, Grant):
+        elif isinstance(request, GrantLease):
             self._granted(answer, sent_ms, now_ms, error)
-        elif isinstance(request, Put):
+        elif isinstance(request, PutRecord):
             then = self._taken if request.takes else self._has_changed
             then(request, answer, now_ms, error)
         elif isinstance(request, Renew):
@@ -438,7 +438,7 @@ class FailoverRules:
         if error:
             self.problem = f"the coordinator does not answer: {error}"
             return
-        assert isinstance(answer, Standing), answer
+        assert isinstance(answer, CoordinatorSnapshot), answer
         try:
             record = None if answer.record is None else ElectionRecord.decode(answer.record)
         except ProtocolViolation as violation:
@@ -476,7 +476,7 @@ class FailoverRules:
             elif is_member:
                 # Of a process that was killed, or of an attempt whose answer was lost. Nobody acts by
                 # it: the store is this process's.
-                self._ask(Revoke(holder), now_ms)
+                self._ask(RevokeLease(holder), now_ms)
                 self._next_read_ms = now_ms
             else:
                 self.problem = f"another broker leads under the id {broker.id}"
@@ -489,7 +489,7 @@ class FailoverRules:
             )
 
     def _follow(self, record: ElectionRecord) -> None:
-        step = Follow(record.epoch, record.master)
+        step = FollowMaster(record.epoch, record.master)
         if self._following != step:
             self._following, self._follow_problem = step, ""
             self._start(step)
@@ -499,13 +499,13 @@ class FailoverRules:
 
     def _campaign(self, now_ms: float) -> None:
         self.phase = Phase.GRANTING
-        self._ask(Grant(self.options.lease_ms), now_ms)
+        self._ask(GrantLease(self.options.lease_ms), now_ms)
 
     def _granted(self, answer: Answer, sent_ms: float, now_ms: float, error: str) -> None:
         if error:
             self._give_up(now_ms, f"the coordinator does not answer: {error}")
             return
-        assert isinstance(answer, Granted), answer
+        assert isinstance(answer, GrantedLease), answer
         self.lease = answer.lease
         self._lease_until_ms = self._until(sent_ms, answer.ttl_ms)
         self._renewed_ms = (sent_ms, now_ms)
@@ -518,7 +518,7 @@ class FailoverRules:
             self._epoch = max(self.record.epoch + 1, broker.epoch, broker.fenced_by + 1)
         self._following = None
         self.phase = Phase.PROMISING
-        self._start(Promise(self._epoch))
+        self._start(EpochVote(self._epoch))
 
     def _until(self, sent_ms: float, ttl_ms: float) -> float:
         return sent_ms + ttl_ms * (1 - CLOCK_DRIFT)
@@ -536,11 +536,11 @@ class FailoverRules:
                 members.pop(self.record.master.id, None)
         self._ask(self._put(members, takes=True), now_ms)
 
-    def _put(self, members: Members, *, takes: bool = False) -> Put:
+    def _put(self, members: Members, *, takes: bool = False) -> PutRecord:
         record = ElectionRecord(epoch=self._epoch, master=self._broker.me, in_sync=members)
-        return Put(self._revision, record, self.lease, takes)
+        return PutRecord(self._revision, record, self.lease, takes)
 
-    def _taken(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
+    def _taken(self, request: PutRecord, answer: Answer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:
             self._give_up(now_ms, f"the lease was not taken: {error}" if error else "")
             return
@@ -561,7 +561,7 @@ class FailoverRules:
             self._broker.stop_acknowledging()
             log.warning("this broker acknowledges nothing more: %s", why)
         if self.lease != NO_HOLDER:
-            self._ask(Revoke(self.lease), now_ms)
+            self._ask(RevokeLease(self.lease), now_ms)
             self.lease = NO_HOLDER
         self._next_read_ms = now_ms
 
@@ -577,7 +577,7 @@ class FailoverRules:
         if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
             self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
             self._ask(Renew(self.lease), now_ms)
-        if self._in_sync is None or self._is_asked(Put) or self._is_asked(Read):
+        if self._in_sync is None or self._is_asked(PutRecord) or self._is_asked(Read):
             return
         wanted = self._in_sync.look(self._broker.slaves(), now_ms)
         if wanted is not None:
@@ -592,7 +592,7 @@ class FailoverRules:
             log.warning("acknowledgements need %s", names)
             self._broker.wait_for(in_sync.waited_for)
 
-    def _has_changed(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
+    def _has_changed(self, request: PutRecord, answer: Answer, now_ms: float, error: str) -> None:
         if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
         if error or answer is None:
@@ -648,7 +648,7 @@ def boot_clock_ms() -> float:
 class FailoverService:
     def __init__(
         self,
-        broker: Replica,
+        broker: BrokerReplica,
         coordinator: Coordinator,
         options: FailoverOptions,
         *,

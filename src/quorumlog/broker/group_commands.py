@@ -236,7 +236,7 @@ FROM_CLIENTS = (CreateTopic, UpdateTopic, DeleteTopic, CreateGroup, DeleteGroup,
 """The others are the leader's own."""
 
 
-class Stand(Said, frozen=True, tag=31):
+class FreshnessProbe(Said, frozen=True, tag=31):
     """Nothing but that the state is as new as the question."""
 
 
@@ -250,7 +250,7 @@ class GroupsQuestion(Said, frozen=True, tag=33):
     """Empty: all."""
 
 
-Question = Stand | TopicsQuestion | GroupsQuestion
+Question = FreshnessProbe | TopicsQuestion | GroupsQuestion
 
 
 class TopicRow(msgspec.Struct, frozen=True, array_like=True):

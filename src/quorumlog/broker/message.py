@@ -44,13 +44,13 @@ class Message:
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
-    """Stored as it is, of the application's own meaning."""
+    """Stored unchanged, for the application's own use."""
     wait: bool = True
-    """False: it is acknowledged once it is written, and waits for neither flush nor slaves."""
+    """False: acknowledge once it is written, without waiting for flush or slaves."""
 
 
 class StoredMessage(NamedTuple):
-    """One message as it stands in a store."""
+    """A message in a store."""
 
     topic: str
     queue_id: int
@@ -62,7 +62,7 @@ class StoredMessage(NamedTuple):
     tags: str
     keys: tuple[str, ...]
     properties: dict[str, str]
-    """All of them, those of tags and keys included."""
+    """All of them, including tags and keys."""
     born_time_ms: int
     store_time_ms: int
     born_host: str
@@ -87,7 +87,7 @@ class PutStatus(Enum):
     """The store stops: what became of it is not known."""
 
 
-class PutResult(NamedTuple):
+class PutMessageResult(NamedTuple):
     """Where a batch stands: its messages follow each other in the queue."""
 
     status: PutStatus

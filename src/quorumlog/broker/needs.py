@@ -86,7 +86,7 @@ SAID: dict[type, Callable[[Any], Needs]] = {
     commands.CreateGroup: _administers_group,
     commands.DeleteGroup: _administers_group,
     commands.ResetOffsets: _administers_group,
-    commands.Stand: _nothing,
+    commands.FreshnessProbe: _nothing,
     commands.TopicsQuestion: _reads,
     commands.GroupsQuestion: lambda question: (
         _group(Right.READ, question.group) if question.group else (ALL_GROUPS,)
@@ -107,7 +107,7 @@ def _of_said(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
     return needs
 
 
-STATUS = (wire.StatusRequest, wire.RoleRequest)
+STATUS = (wire.BrokerStatusRequest, wire.RoleRequest)
 """Answered while it is not known who the users are: without them no client could begin."""
 
 NEEDS: dict[type, Callable[[Any], Needs | None]] = {
@@ -120,9 +120,9 @@ NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.QueuesRequest: lambda request: _uses(request) if request.topic else (ALL_TOPICS,),
     wire.TopicRouteRequest: _uses,
     wire.ViewRequest: lambda request: (ALL_TOPICS,),
-    wire.StatusRequest: _nothing,
+    wire.BrokerStatusRequest: _nothing,
     wire.RoleRequest: _nothing,
-    wire.HeartbeatRequest: _consumes,
+    wire.GroupHeartbeatRequest: _consumes,
     wire.LeaveRequest: _consumes,
     wire.CommitRequest: _consumes,
     wire.GroupCommandRequest: _of_said(commands.command_of_client),

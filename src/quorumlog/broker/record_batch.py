@@ -598,7 +598,7 @@ _RUN = 4096
 """Records of equal size are looked for so many at a time."""
 
 
-class Stop(Enum):
+class ScanStop(Enum):
     """Why a scan went no further."""
 
     BYTES = "bytes"
@@ -613,7 +613,7 @@ class Stop(Enum):
 class Scan(NamedTuple):
     starts: Int64Array
     sizes: Int64Array
-    stop: Stop
+    stop: ScanStop
     stop_at: int
     wanted_bytes: int
     """With BYTES: of the next record, as far as that is known."""
@@ -628,18 +628,18 @@ def scan_records(data: Buffer, at: int = 0) -> Scan:
     loose: list[int] = []
     loose_sizes: list[int] = []
     array = np.frombuffer(view, np.uint8)
-    stop, wanted = Stop.BYTES, LEAST_RECORD_BYTES
+    stop, wanted = ScanStop.BYTES, LEAST_RECORD_BYTES
     last_size = 0
     while at + BLANK_BYTES <= end:
         size, magic = _SIZE_AND_MAGIC.unpack_from(view, at)
         if magic not in (MAGIC, MAGIC_WIDE_TOPIC):
             if magic == BLANK_MAGIC and size >= BLANK_BYTES:
-                stop = Stop.BLANK
+                stop = ScanStop.BLANK
             else:
-                stop = Stop.NOTHING if size == 0 and magic == 0 else Stop.NO_RECORD
+                stop = ScanStop.NOTHING if size == 0 and magic == 0 else ScanStop.NO_RECORD
             break
         if size < LEAST_RECORD_BYTES:
-            stop = Stop.NO_RECORD
+            stop = ScanStop.NO_RECORD
             break
         if at + size > end:
             wanted = size

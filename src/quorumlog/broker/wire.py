@@ -54,7 +54,7 @@ class GroupAnswer(ClientMessage, frozen=True, kw_only=True, tag=89):
     body: bytes
 
 
-class HeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
+class GroupHeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
     """A member of a group is there, and wants these topics; the first one joins."""
 
     passes_limits = True
@@ -143,7 +143,7 @@ AnyGroupRequest = (
     TopicRouteRequest
     | GroupCommandRequest
     | GroupQuestionRequest
-    | HeartbeatRequest
+    | GroupHeartbeatRequest
     | LeaveRequest
     | CommitRequest
     | OpenSessionRequest
@@ -258,11 +258,11 @@ class OffsetResponse(ClientMessage, frozen=True, kw_only=True, tag=14):
     offset: Int
 
 
-class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=15):
+class BrokerStatusRequest(ClientMessage, frozen=True, kw_only=True, tag=15):
     passes_limits = True
 
 
-class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
+class BrokerStatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     version: Text
     role: Text
     flush: Text
@@ -450,7 +450,7 @@ AnyBrokerRequest = (
     | ViewRequest
     | QueuesRequest
     | OffsetAtRequest
-    | StatusRequest
+    | BrokerStatusRequest
     | ReplicaRequest
     | FailoverRequest
     | RoleRequest
@@ -469,7 +469,7 @@ AnyBrokerMessage = (
     | QueueRow
     | QueuesResponse
     | OffsetResponse
-    | StatusResponse
+    | BrokerStatusResponse
     | ErrorResponse
     | PeerRow
     | TailRow
@@ -488,7 +488,7 @@ RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     ViewRequest: RecordsResponse,
     QueuesRequest: QueuesResponse,
     OffsetAtRequest: OffsetResponse,
-    StatusRequest: StatusResponse,
+    BrokerStatusRequest: BrokerStatusResponse,
     ReplicaRequest: ReplicaResponse,
     FailoverRequest: FailoverResponse,
     RoleRequest: RoleResponse,
@@ -496,7 +496,7 @@ RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     TopicRouteRequest: TopicRouteResponse,
     GroupCommandRequest: GroupAnswer,
     GroupQuestionRequest: GroupAnswer,
-    HeartbeatRequest: AssignmentResponse,
+    GroupHeartbeatRequest: AssignmentResponse,
     LeaveRequest: DoneResponse,
     CommitRequest: DoneResponse,
     OpenSessionRequest: OpenSessionResponse,

@@ -49,13 +49,11 @@ def bench(
     context: typer.Context,
     servers: Servers = "",
     group: Group = DEFAULT_GROUP,
-    seconds: Annotated[
-        float, typer.Option(help="How long each load is measured.", min=0.1, metavar="S")
-    ] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Seconds per load.", min=0.1, metavar="S")] = 5.0,
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this load; may be repeated. One of {', '.join(LOADS)}.", metavar="NAME"
+            help=f"Measure this load only; may be repeated. One of {', '.join(LOADS)}.", metavar="NAME"
         ),
     ] = None,
     raw_dir: Annotated[
@@ -69,10 +67,9 @@ def bench(
     *,
     tls: TlsOfClients,
 ) -> None:
-    """Measure appends and reads on a running group. It writes to the log: do not use it on one that
-    matters.
+    """Measure appends and reads on a running group. It writes to the log: do not use it in production.
 
-    The raw limit beside each figure is what three plain processes reach together when they write and
+    The raw limit beside each figure is the rate of three plain processes together that write and
     sync the same sizes. Processor time and memory are those of the members on this machine.
     `quorumlog bench flush` measures what a sync costs, without a group.
 
@@ -117,13 +114,11 @@ def _told(measured: Result) -> Result:
 @bench_app.command()
 def flush(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Measure the disk that this directory lies on.", metavar="DIR")
+        Path, typer.Option("--dir", help="Measure the disk of this directory.", metavar="DIR")
     ] = Path(),
-    rounds: Annotated[
-        int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS)
-    ] = 200,
+    rounds: Annotated[int, typer.Option(help="Syncs per method and size.", min=1, max=MAX_ROUNDS)] = 200,
 ) -> None:
-    """Cost of a sync on this disk, for each way to flush; needs no running group.
+    """Measure the cost of a sync on this disk, for each flush method; needs no running group.
 
     Example: quorumlog bench flush --dir /var/lib/quorumlog --rounds 200
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from quorumlog.bench.closed_loop import Result
-from quorumlog.bench.figures import HasTargets, Target
+from quorumlog.bench.figures import HasTargets, PromisedFigure
 from quorumlog.bench.flush_cost import OURS, FlushCost
 from quorumlog.config import KIB
 
@@ -59,7 +59,7 @@ def target_lines(measured: Iterable[HasTargets]) -> list[str]:
     ]
 
 
-def _target_line(name: str, target: Target, value: float) -> str:
+def _target_line(name: str, target: PromisedFigure, value: float) -> str:
     digits = 0 if target.bound >= 100 else 2 if target.bound >= 0.1 else 4
     text = (
         f"{name}: {target.figure} {number(value, digits)}, target"

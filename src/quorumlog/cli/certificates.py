@@ -68,7 +68,7 @@ def member(
     ConfigError."""
     check_name("--id", member_id)
     if not hosts:
-        raise ConfigError("--host is missing: clients check the host that they have dialled")
+        raise ConfigError("--host is missing: clients check the host name that they connect to")
     return _issue(directory, MEMBER, member_id, [_host(host) for host in hosts], days, starts)
 
 
@@ -105,9 +105,11 @@ def _issue(
     ca, ca_key = _authority(directory)
     organization = ca.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     if not organization:
-        raise ConfigError(f"{directory / 'ca.crt'} names no cluster; make one with `quorumlog ca init`")
+        raise ConfigError(
+            f"{directory / 'ca.crt'} names no cluster; make a new one with `quorumlog ca init`"
+        )
     if "/" in name or name in (".", ".."):
-        raise ConfigError(f"{name!r} names no file; choose another")
+        raise ConfigError(f"{name!r} cannot be the name of a file; choose another")
     pair = Pair(directory / f"{kind}-{name}.crt", directory / f"{kind}-{name}.key")
     _refuse_to_overwrite(pair)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -173,7 +175,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigError(f"--host {host!r} is no name and no address of a host") from None
+        raise ConfigError(f"--host {host!r} is neither a host name nor an address") from None
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -184,7 +186,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: this is no key that `quorumlog ca init` makes")
+        raise ConfigError(f"{path}: this is not a key of `quorumlog ca init`")
     return ca, key
 
 
@@ -201,9 +203,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 def _refuse_to_overwrite(pair: Pair) -> None:
     for path in pair:
         if path.exists():
-            raise ConfigError(
-                f"{path} is there already; it is not overwritten: delete it, or `renew` it"
-            )
+            raise ConfigError(f"{path} exists already and is not overwritten: delete it, or `renew` it")
 
 
 def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:

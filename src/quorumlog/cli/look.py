@@ -28,11 +28,10 @@ def inspect(
         bool, typer.Option("--quick", help="Do not read every entry; most damage stays unseen.")
     ] = False,
 ) -> None:
-    """Show segments, index ranges, terms, hard state, checkpoint, what is damaged where and what waits
-    to be repaired.
+    """Show segments, index ranges, terms, hard state, checkpoint, damage and pending repairs.
 
     Takes directories of quorumlog and of Java DLedger members and changes nothing in them. Status 0 also
-    when there is damage: it was shown. `verify` ends with status 1 then.
+    if there is damage; `verify` ends with status 1 then.
 
     Example: quorumlog inspect /var/lib/quorumlog/n0
     """
@@ -156,8 +155,8 @@ def verify(
 ) -> None:
     """Check structure, CRC and chain of every entry; of several directories also that they agree.
 
-    Status 1 on damage or on a difference. A log that is merely shorter, or begins later, differs in
-    nothing: logs are compared from the highest begin on.
+    Status 1 on damage or on a difference. A log that is only shorter, or begins later, is no
+    difference: logs are compared from the highest first index on.
 
     Example: quorumlog verify dev-data/n0 dev-data/n1 dev-data/n2
     """
@@ -263,18 +262,16 @@ def _agreement(results: list[Verification]) -> str:
 def recover(
     directories: Annotated[
         list[Path],
-        typer.Argument(
-            help="The data directory of each member that is left; all of them stopped.", metavar="DIR..."
-        ),
+        typer.Argument(help="Data directories of the remaining members, all stopped.", metavar="DIR..."),
     ],
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Do it; without this option it is only shown.")
+        bool, typer.Option("--unsafe", help="Do it; without this option the plan is only shown.")
     ] = False,
     yes: Annotated[
         str | None,
         typer.Option(
             "--yes-i-know",
-            help="The name of the cluster, the group of its members, instead of being asked for it.",
+            help="Confirm with the name of the cluster (its group) instead of at a prompt.",
             metavar="NAME",
         ),
     ] = None,
@@ -282,10 +279,10 @@ def recover(
         bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
     ] = False,
 ) -> None:
-    """Make a new cluster of one voter from what is left of one that has lost its majority for good.
+    """Make a new cluster of one voter from the rest of a cluster that has lost its majority for good.
 
-    The best log is kept. Entries that were acknowledged and lie on lost members only are lost; use it
-    when these cannot come back. A member of a larger group that still works does not need this: its
+    The best log is kept. Acknowledged entries that only lost members have are lost; use it
+    if these cannot come back. A member of a larger group that still works does not need this: its
     leader replaces it. A group of one that lost its term and vote does.
 
     Example: quorumlog recover --unsafe /data/n1 /data/n2

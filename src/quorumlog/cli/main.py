@@ -70,7 +70,7 @@ app.command(rich_help_panel=USE)(ask)
 app.command(
     rich_help_panel=USE,
     timeout_s=1.0,
-    timeout_help="A member silent for so many seconds counts as down.",
+    timeout_help="A member silent for this many seconds counts as down.",
 )(status)
 app.command(rich_help_panel=USE)(transfer)
 app.command(rich_help_panel=RUN)(reload)

@@ -51,7 +51,7 @@ def servers_option(text: str, old_variable: str = "", **options: Any) -> Any:
 
 
 Servers = Annotated[
-    str, servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.")
+    str, servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one reachable member is enough.")
 ]
 
 
@@ -153,7 +153,7 @@ class StoreServers(_At):
             Annotated[
                 str,
                 servers_option(
-                    "Where the members' stores listen, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
+                    "Addresses of the members' stores, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
                     old_variable,
                 ),
             ],
@@ -174,8 +174,8 @@ class BrokerServers(_At):
             Annotated[
                 str,
                 servers_option(
-                    "Address of the broker; of several that replicate each other, HOST:PORT,..., the"
-                    " master is found. [env var: QUORUMLOG_SERVERS]",
+                    "Address of the broker, or of several that replicate each other, HOST:PORT,...;"
+                    " the master is found. [env var: QUORUMLOG_SERVERS]",
                     old_variable,
                 ),
             ],
@@ -292,26 +292,29 @@ def pem_option(name: str, text: str, variable: str | None = None) -> Any:
 CLIENT_TLS: Options = {
     name: (Annotated[Path | None, pem_option(option, text, variable)], None)
     for name, option, variable, text in (
-        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Speak TLS; trust the CAs in this file."),
+        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Use TLS; trust the CAs in this file."),
         (
             "tls_cert",
             "--tls-cert",
             "QUORUMLOG_TLS_CERT",
-            "Own certificate, where a server asks for one.",
+            "Client certificate, if servers require one.",
         ),
         ("tls_key", "--tls-key", "QUORUMLOG_TLS_KEY", "Its key."),
         (
             "password_file",
             "--password-file",
             "QUORUMLOG_PASSWORD_FILE",
-            "Its first line is the password of --user; else QUORUMLOG_PASSWORD, or a question.",
+            "File whose first line is the password of --user; otherwise QUORUMLOG_PASSWORD, or a"
+            " prompt.",
         ),
     )
 } | {
     "as_user": (
         Annotated[
             str | None,
-            typer.Option("--user", help="Who asks, where servers have users.", envvar="QUORUMLOG_USER"),
+            typer.Option(
+                "--user", help="User name, if the servers have users.", envvar="QUORUMLOG_USER"
+            ),
         ],
         None,
     )
@@ -329,7 +332,7 @@ AdminAddress = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        help="Answer here for health, metrics and a page, beside the member (extra `admin`).",
+        help="HTTP port for health, metrics and a status page (extra `admin`).",
         metavar="HOST:PORT",
     ),
 ]
@@ -358,7 +361,7 @@ class TlsGiven(dict[str, str | None]):
         "client_auth": (
             Annotated[
                 ClientAuth | None,
-                typer.Option(help="Whether clients show a certificate. (default: none)"),
+                typer.Option(help="Whether clients must show a certificate. (default: none)"),
             ],
             None,
         ),
@@ -532,7 +535,7 @@ class LogLevel(StrEnum):
 
 Format = Annotated[
     LogFormat | None,
-    typer.Option("--log-format", help="Of those lines; json: an object each. (default: text)"),
+    typer.Option("--log-format", help="Format of the log; json: one object per line. (default: text)"),
 ]
 Level = Annotated[LogLevel, typer.Option(help="Level of the log on standard error.")]
 MemberId = Annotated[
@@ -541,11 +544,11 @@ MemberId = Annotated[
 Members = Annotated[
     str | None,
     typer.Option(
-        help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
+        help="Every member and the address of its log: ID=HOST:PORT,... The same on all members.",
         metavar="LIST",
     ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")]
+DataDir = Annotated[Path | None, typer.Option(help="Data directory of this member.", metavar="DIR")]
 
 
 class Consistency(StrEnum):
@@ -563,13 +566,11 @@ ReadConsistency = Annotated[
 ]
 MaxStaleness = Annotated[
     float | None,
-    typer.Option("--max-staleness", help="With committed: at most so many seconds old.", min=0),
+    typer.Option("--max-staleness", help="With committed: maximum age in seconds.", min=0),
 ]
 FromMember = Annotated[
     str | None,
-    typer.Option(
-        "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
-    ),
+    typer.Option("--from-member", help="Member to read from: its id, `leader` or `any`.", metavar="ID"),
 ]
 
 
@@ -581,7 +582,7 @@ FirstIndex = Annotated[
 ]
 StopIndex = Annotated[
     int | None,
-    typer.Option("--to", help="Stop before this index. (default: the end of what is committed)", min=0),
+    typer.Option("--to", help="Stop before this index. (default: the committed end)", min=0),
 ]
 
 
@@ -617,8 +618,8 @@ def refuse_future(since_ms: int, newest_ms: int) -> None:
     if since_ms > max(milliseconds_of(now), newest_ms):
         said = time_of(since_ms)
         raise ConfigError(
-            f"--since {said:%Y-%m-%dT%H:%M:%SZ} lies in the future, it is {now:%Y-%m-%dT%H:%M:%SZ}:"
-            " nothing was appended since; name an earlier time, or --follow alone for what comes"
+            f"--since {said:%Y-%m-%dT%H:%M:%SZ} is in the future, it is {now:%Y-%m-%dT%H:%M:%SZ} now;"
+            " name an earlier time, or give only --follow for new entries"
         )
 
 
@@ -648,7 +649,7 @@ def duration_ms_of(text: str, option: str) -> int:
     """Of `90s`, `12h`, `7d`. Raises ConfigError."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
-        raise ConfigError(f"{option} {text!r} is no duration: write 90s, 15m, 12h or 7d")
+        raise ConfigError(f"{option} {text!r} is not a duration: write 90s, 15m, 12h or 7d")
     return int(number) * _UNITS_MS[unit]
 
 

@@ -45,8 +45,8 @@ Spark = Annotated[
     str,
     typer.Option(
         "--spark",
-        help="Run on Spark: the URL of its master, local[*], sc://HOST of a Connect server, or auto: if"
-        " there are more than 4 GiB to read. (default: threads of this process)",
+        help="Run on Spark: the URL of its master, local[*], sc://HOST of a Connect server, or auto"
+        " (Spark above 4 GiB). (default: threads of this process)",
         metavar="MASTER",
     ),
 ]
@@ -62,7 +62,7 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
 
     if spark and not MASTER.fullmatch(spark):
         raise ConfigError(
-            f"--spark {spark!r} is no master of Spark; name local[N], spark://HOST:PORT, yarn,"
+            f"--spark {spark!r} is not a Spark master; name local[N], spark://HOST:PORT, yarn,"
             " k8s://HOST:PORT, sc://HOST of a Connect server, or auto"
         )
     if not spark or (spark == "auto" and sum(map(_bytes_of, places)) < AUTO_BYTES):
@@ -114,16 +114,14 @@ def need_arrow() -> None:
 KEY_FORMS = "json:PATH, arrow:COLUMN or prefix:BYTES"
 ToServers = Annotated[
     str | None,
-    typer.Option("--to-servers", help="Addresses of the log that gets the entries.", metavar="LIST"),
+    typer.Option("--to-servers", help="Addresses of the target log.", metavar="LIST"),
 ]
 ToGroup = Annotated[
-    str, typer.Option("--to-group", help="Name of the log that gets the entries.", metavar="NAME")
+    str, typer.Option("--to-group", help="Group name of the target log.", metavar="NAME")
 ]
 Id = Annotated[
     str,
-    typer.Option(
-        "--id", help="A name for this run: the same again goes on with it, and repeats nothing."
-    ),
+    typer.Option("--id", help="Name of this replay; a repetition with the same name continues it."),
 ]
 
 
@@ -132,10 +130,10 @@ def stats(
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     key: Annotated[str, typer.Option(help=f"Count by key: {KEY_FORMS}.", metavar="KEY")] = "",
-    top: Annotated[int, typer.Option(help="So many keys.", min=1, max=10_000)] = 10,
+    top: Annotated[int, typer.Option(help="Number of keys to show.", min=1, max=10_000)] = 10,
     spark: Spark = "",
 ) -> None:
-    """Count entries and bytes by minute, by term, by size, and by key where one is given.
+    """Count entries and bytes by minute, term and size, and by key with --key.
 
     Example: quorumlog pipeline stats --path n0 --key json:customer
     """
@@ -199,24 +197,26 @@ def replay(
     ] = "",
     again: Annotated[
         bool,
-        typer.Option("--again", help="Also into the very log that the entries are of: twice, then."),
+        typer.Option(
+            "--again", help="Allow the source log as the target, which then has the entries twice."
+        ),
     ] = False,
     rate: Annotated[
-        float, typer.Option(help="At most so many entries a second; 0: no limit.", min=0, metavar="N")
+        float, typer.Option(help="Maximum entries per second; 0: no limit.", min=0, metavar="N")
     ] = 0,
     to_group: ToGroup = DEFAULT_GROUP,
     spark: Spark = "",
 ) -> None:
     """Append entries of a log or an archive to another log, each exactly once, in order.
 
-    Interrupted and repeated with the same --id, it goes on where it was.
+    Repeated with the same --id, it continues where it was interrupted.
 
     Example: quorumlog pipeline replay --archive orders --to-servers h:20921 --id a
     """
     source = place_of(at)
     target = _target(to_servers, to_group, at.timeout)
     if spark and rate:
-        raise ConfigError("--rate is of one process; leave it out, or leave out --spark")
+        raise ConfigError("--rate limits one process; leave it out, or leave out --spark")
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
         given = {"first_index": first_index, "stop_index": stop_index, "again": again, "report": report}
         done = _replayed(engine, source, target, run_id, only, rate, given)
@@ -274,7 +274,7 @@ def compact(
     run_id: Id = "",
     spark: Spark = "",
 ) -> None:
-    """Keep the newest body of each key: in a Parquet file, and in another log where one is named.
+    """Write the newest body of each key to a Parquet file and, with --to-servers, to another log.
 
     Example: quorumlog pipeline compact o.parquet --archive orders --key json:id
     """
@@ -306,7 +306,7 @@ pipeline_app = App()
 
 @pipeline_app.callback()
 def pipeline() -> None:
-    """Archive a log to Parquet, audit its replicas, count, replay and compact what it holds.
+    """Work on whole logs: archive to Parquet, audit replicas, statistics, replay, compaction.
 
     Example: quorumlog pipeline audit --servers 127.0.0.1:20911
     """
@@ -329,17 +329,17 @@ def archive(
     hold: Annotated[
         str,
         typer.Option(
-            help="The cluster keeps a reader of this NAME, and deletes nothing that is not archived.",
+            help="Keep entries in the log until they are archived, by a reader with this NAME.",
             metavar="NAME",
         ),
     ] = "",
     part_mib: Annotated[int, typer.Option(help="MiB of the log in one file.", min=1, max=1024)] = 128,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read back everything that was archived before.")
+        bool, typer.Option("--verify", help="Read back and check everything archived before.")
     ] = False,
     spark: Spark = "",
 ) -> None:
-    """Write committed entries to Parquet (zstd), checked, each once; repeated, it adds what is new.
+    """Write committed entries to Parquet (zstd), checked, each once; repeat it to add new ones.
 
     It may be interrupted anywhere. The rows are data entries; control entries are in the footers, so
     that the archive can be audited, replayed and read together with the log. A Delta or Iceberg table

@@ -1,10 +1,10 @@
 """Clients of a log: `connect_async` gives one for asyncio, `connect` one that blocks, made from it.
 
-Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
-many results), with `arguments` (what callers give), `status_rows` (a status) and `events` (what
-callbacks are told); `reading` (whom a read asks, and for what), `reader_verbs` (of readers
-that the cluster keeps), `handles`, `append_streams`; `async_client`, which drives
-the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
+Read in this order: `operations` (what each operation does, as requests) and `result_streams` (those
+that give many results), with `arguments` (what callers give), `status_rows` (a status) and `events`
+(what callbacks are told); `reading` (whom a read asks, and for what), `reader_operations` (of readers
+that the cluster keeps), `handles`, `append_streams`; `async_client`, which drives the room `protocol`
+on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quorumlog.client.async_client import AsyncLedgerClient, connect_async
 from quorumlog.client.blocking_client import LedgerClient
 from quorumlog.client.connecting import connect
 from quorumlog.client.protocol.appending import StreamOutcomeUnknown, StreamProgress
-from quorumlog.client.reader_verbs import ReaderRow
+from quorumlog.client.reader_operations import ReaderRow
 from quorumlog.client.reading import Freshness
 from quorumlog.client.status_rows import MemberStatusRow, leader_of
 

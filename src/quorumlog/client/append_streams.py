@@ -206,7 +206,7 @@ class AppendStream(Shell[AsyncAppendStream]):
         if isinstance(made._source, AsyncSource):
             made._is_begun = True
             raise BadRequest(
-                "items is an asynchronous source, which only a client of connect_async() can wait for"
+                "items is an asynchronous iterable, which needs a client of connect_async()"
             )
         self._batches = made._source
 

@@ -81,7 +81,7 @@ def check_items(items: object, *, may_wait: bool) -> None:
     if isinstance(items, AsyncIterable):
         if not may_wait:
             raise BadRequest(
-                "items is an asynchronous source, which only a client of connect_async() can wait for"
+                "items is an asynchronous iterable, which needs a client of connect_async()"
             )
     elif isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
         kind = type(items).__name__
@@ -111,7 +111,7 @@ def checked_producer_id(producer_id: str) -> str:
     except BadRequest as error:
         raise ConfigError(str(error)) from None
     if producer.startswith(ANONYMOUS):
-        raise ConfigError(f"a producer's id cannot begin with {ANONYMOUS!r}: such are drawn by clients")
+        raise ConfigError(f"a producer's id cannot begin with {ANONYMOUS!r}, which is reserved")
     return producer
 
 
@@ -136,8 +136,8 @@ def checked_sequence(sequence: int, expected_last: int | None, producer: str | N
     if producer is None:
         raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
     if expected_last is not None:
-        raise BadRequest("an append has either sequence or expected_last")
+        raise BadRequest("sequence and expected_last exclude each other")
     sequence = whole("sequence", sequence)
     if sequence < 0:
-        raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")
+        raise BadRequest(f"sequence numbers of a producer start at 0, so {sequence} is not one")
     return sequence

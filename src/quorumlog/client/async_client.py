@@ -1,4 +1,4 @@
-"""`AsyncLedgerClient`: the log for asyncio (and uvloop). The same verbs as `LedgerClient`.
+"""`AsyncLedgerClient`: the log for asyncio (and uvloop). The same operations as `LedgerClient`.
 
     async with quorumlog.connect_async("10.0.0.1:20911,10.0.0.2:20911") as log:
         receipt = await log.append(b"hello")
@@ -29,11 +29,12 @@ from quorumlog.client.arguments import (
 )
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.handles import AsyncMachineHandle, AsyncNamedReader
+from quorumlog.client.operations import ClientOperations, Members
 from quorumlog.client.protocol.appending import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
-    AppendJoiner,
+    AppendBatcher,
     Item,
     JoinedAppends,
     Outcome,
@@ -42,11 +43,10 @@ from quorumlog.client.protocol.appending import (
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.reader_verbs import GivenHold, ReaderRow
+from quorumlog.client.reader_operations import GivenHold, ReaderRow
 from quorumlog.client.reading import AsyncResults, Freshness, ReadDefaults, ReadOptions, TailOptions
-from quorumlog.client.result_streams import Reading, Verb, of_one
+from quorumlog.client.result_streams import ClientOperation, Reading, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.verbs import Members, Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError, LedgerError
@@ -73,10 +73,10 @@ if TYPE_CHECKING:
 # Those that begin in one turn of the loop leave at its end.
 
 
-class TaskJoiner:
+class TaskBatcher:
     def __init__(self, io: IoLoop, *, in_session: bool) -> None:
         self._io = io
-        self._joiner = AppendJoiner(in_session=in_session)
+        self._batcher = AppendBatcher(in_session=in_session)
         self._is_scheduled = False
 
     def add(
@@ -88,7 +88,7 @@ class TaskJoiner:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)
         waiter: asyncio.Future[Outcome] = loop.create_future()
-        return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms(), machine)
+        return waiter, self._batcher.add(body, timeout_ms, waiter, now_ms(), machine)
 
     def leave(self, waiter: asyncio.Future[Outcome], joined: JoinedAppends) -> None:
         if joined.leave(waiter) and joined.request is not None:
@@ -105,7 +105,7 @@ class TaskJoiner:
 
     def _requests(self) -> list[Request]:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
-        ready = self._joiner.take(asyncio.Future.cancelled)
+        ready = self._batcher.take(asyncio.Future.cancelled)
         requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
         return [_told(request) for request in requests if request is not None]
 
@@ -123,7 +123,7 @@ def _give(request: Request) -> None:
 
 
 # ---------------------------------------------------------------- `AsyncLedgerClient`
-# The log for asyncio (and uvloop). The same verbs as `LedgerClient`.
+# The log for asyncio (and uvloop). The same operations as `LedgerClient`.
 #
 #     async with quorumlog.connect_async("10.0.0.1:20911,10.0.0.2:20911") as log:
 #         receipt = await log.append(b"hello")
@@ -180,10 +180,10 @@ class AsyncLedgerClient:
             self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
         )
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
-        self._verbs = Verbs(self._protocol, given_ms, defaults)
+        self._operations = ClientOperations(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
         self._io = IoLoop(self._protocol, events.told, tls, user)
-        self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
+        self._batcher = TaskBatcher(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:
         leader = self._protocol.view.leader
@@ -200,23 +200,22 @@ class AsyncLedgerClient:
 
     @property
     def timeout_ms(self) -> float:
-        """Of a call that is given none."""
-        return self._verbs.timeout_ms
+        """Default time-out of calls, in milliseconds."""
+        return self._operations.timeout_ms
 
     def add_servers(self, servers: str | Sequence[str]) -> None:
-        """Members are to be found there, too: what one client has learned of the members, another one
-        need not find out from a list that may be old. What was added before is forgotten. Raises
-        ConfigError for what cannot be read."""
+        """Add addresses at which to find members, such as those learned by another client. Replaces
+        addresses added before. Raises ConfigError for an invalid address."""
         self._protocol.view.add_servers(parse_servers(servers))
 
     @property
     def known_servers(self) -> list[str]:
-        """Those that were given or added, and the members that they have told of so far."""
+        """Addresses given or added, and those of the members learned so far."""
         return self._protocol.view.known_addresses()
 
     @property
     def producer_id(self) -> str | None:
-        """The one that was given, or drawn for an idempotent client; None: neither."""
+        """The given id, or the generated one of an idempotent client; None: neither."""
         return self._protocol.producer
 
     # ---------------------------------------------------------------- append
@@ -232,39 +231,39 @@ class AsyncLedgerClient:
     ) -> AppendReceipt:
         """Append one entry; returns when it is committed.
 
-        `expected_last`: only if no data was appended behind this index since; the no-ops of elections
-        do not count, -1 means an empty log. Otherwise raises WrongLastIndex, which names the real one.
-        After OutcomeUnknown nobody can tell by repeating it: its own success would refuse it.
+        `expected_last`: append only if the last data entry is at this index; the no-ops of elections do
+        not count, -1 means an empty log. Otherwise raises WrongLastIndex, which has the actual index.
+        Repeating it after OutcomeUnknown does not tell the outcome by itself: if the first try
+        succeeded, the repetition is refused.
 
-        `sequence`, of a client with a `producer_id`: the number of this entry among the producer's, from
-        0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
-        the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
-        tell where. Without it each append gets the next number.
+        `sequence`, for a client with a `producer_id`: the sequence number of this entry, from 0 on. If
+        the log has it already, the original receipt is returned. Without it each append gets the next
+        number. Raises SequenceGap, which has the next number, if earlier ones are missing, and
+        AlreadyCommitted if the original receipt is no longer remembered.
 
-        `machine`: a command for this state machine; returns when the leader has applied it, with its
-        `result`, or raises CommandError if the machine refuses it.
+        `machine`: the entry is a command for this state machine; returns when the leader has applied
+        it, with its `result`. Raises CommandError if the machine refuses it.
 
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
-        deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
-        travel together; each has its own receipt or error.
-        """
+        time-out, ...) and OutcomeUnknown otherwise. Concurrent appends of one client share a frame;
+        each has its own receipt or error."""
         if type(body) is not bytes:
             body = body_of(body)
-        verbs = self._verbs
+        known = self._operations
         if expected_last is not None or sequence is not None:
-            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
-            return await self._run(of_one(verb))
-        allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
-        waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
+            operation = known.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return await self._run(of_one(operation))
+        allowed_ms = known.timeout_ms if timeout_ms is None else known.timeout_ms_of(timeout_ms)
+        waiter, joined = self._batcher.add(body, allowed_ms, machine and checked_machine(machine))
         try:
             outcome = await waiter
         except CancelledError:
-            self._joiner.leave(waiter, joined)
+            self._batcher.leave(waiter, joined)
             raise
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
-            return await self._run(self._verbs.append_alone(body, joined))
+            return await self._run(self._operations.append_alone(body, joined))
         raise outcome
 
     async def append_batch(
@@ -276,14 +275,12 @@ class AsyncLedgerClient:
         machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
-        """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
-        has the result None.
-
-        Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
-        """
+        """Append consecutive entries; `expected_last`, `sequence` (of the first entry) and errors as in
+        `append`. Commands that a `machine` refuses are in the receipt's `failures`, with the result
+        None. Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty
+        one."""
         return await self._run(
-            self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
+            self._operations.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
         )
 
     async def ask(
@@ -296,14 +293,14 @@ class AsyncLedgerClient:
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
     ) -> bytes:
-        """What a state machine answers; without `read_consistency` that of the leader, linearizable: it
-        follows from everything that any client was told to be committed before the call. Otherwise of
-        any member, as in `read`. Raises CommandError if the machine refuses, UnknownMachine."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return await self._run(self._verbs.ask(machine, question, choice, timeout_ms))
+        """Query a state machine. Without `read_consistency` the leader answers, linearizably: the
+        answer includes everything that any client knew to be committed before the call. Otherwise any
+        member, as in `read`. Raises CommandError if the machine refuses, UnknownMachine."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._operations.ask(machine, question, choice, timeout_ms))
 
     def machine(self, name: str) -> AsyncMachineHandle:
-        """One state machine: `append`, `append_batch` and `ask` without naming it."""
+        """A handle of one state machine: `append`, `append_batch` and `ask` without its name."""
         return AsyncMachineHandle(self, name)
 
     def append_stream(
@@ -316,13 +313,11 @@ class AsyncLedgerClient:
         timeout_ms: int | None = None,
     ) -> AsyncAppendStream:
         """Append many bodies (or batches) in order, `window` batches in flight; iterate the receipts.
-
-        Bodies are gathered to batches of `batch_records` or `batch_bytes`. A batch leaves earlier with
-        an item that took longer than 50 ms to come, and when an asynchronous source (asyncio) waits.
-        `timeout_ms` counts for each batch from when it is complete.
-        """
+        Bodies are collected into batches of `batch_records` or `batch_bytes`. An incomplete batch is
+        sent with an item that took longer than 50 ms to come, and when an asynchronous source (asyncio)
+        waits. `timeout_ms` counts for each batch from when it is complete."""
         check_items(items, may_wait=True)
-        appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
+        appending = self._operations.append_stream(batch_records, batch_bytes, window, timeout_ms)
         return AsyncAppendStream(self, items, appending)
 
     # ---------------------------------------------------------------- read
@@ -335,9 +330,9 @@ class AsyncLedgerClient:
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
     ) -> Entry:
-        """The entry at `index`. Raises IndexOutOfRange outside of the log and for a no-op."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return await self._run(self._verbs.get(index, choice))
+        """The entry at `index`. Raises IndexOutOfRange outside of the log, and for a no-op."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._operations.get(index, choice))
 
     @overload
     def read(
@@ -370,20 +365,21 @@ class AsyncLedgerClient:
         max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> AsyncResults[Any]:
-        """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
+        """Entries of [first_index, stop_index) without no-ops, at most `limit`. Without `stop_index`:
+        up to the committed index when the read begins.
 
-        Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
-        unless `from_member` names "any" or one member by id, has a majority confirm it: nothing is
-        missing that any client was told before. Others give what they know to be committed.
+        By default the leader answers, confirmed by a majority: no entry is missing that any client knew
+        to be committed before. `from_member`: "any" or the id of a member, which returns the entries
+        that it knows to be committed.
 
-        `read_consistency` (docs/reads.md) says what any member promises, which is asked then:
-        "read_index" misses nothing, wherever it is read; "committed" may be old, by `max_staleness_ms`
-        at most (else TooStale), and has what this client has appended (else NotCaughtUp).
-        `with_time`: each is a TimedEntry, with its `append_time`, as `time_at` gives it.
-        Raises IndexOutOfRange if the range reaches outside of the log.
-        """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
+        `read_consistency` (docs/reads.md) requests a guarantee from any member: "read_index" misses
+        nothing; "committed" may be stale, by at most `max_staleness_ms` (else TooStale), and includes
+        this client's own appends (else NotCaughtUp).
+
+        `with_time`: the entries are TimedEntry, with `append_time` as in `time_at`. Raises
+        IndexOutOfRange if the range reaches outside of the log."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        reading = self._operations.read(first_index, stop_index, limit, choice, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -398,14 +394,12 @@ class AsyncLedgerClient:
         prefetch: int = DEFAULT_PREFETCH,
         heads: bool = False,
     ) -> AsyncResults[EntryBatch]:
-        """The same as stored batches (no-ops included), checked, of about `batch_bytes` each.
-
-        `heads`: the headers are enough. What comes may have no bodies then, and is checked by its chain:
-        see `EntryBatch.heads`. `batch_bytes` are still those of the log.
-        """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        """The same as stored batches (no-ops included), checked, of about `batch_bytes` each. `heads`:
+        only headers are needed; the batches may then lack bodies and are checked by their chain, see
+        `EntryBatch.heads`. `batch_bytes` still counts bytes of the log."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
+        reading = self._operations.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
         return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(
@@ -420,16 +414,14 @@ class AsyncLedgerClient:
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
-        """The same as Arrow record batches: `index` and `term` (int64) and `body` (binary), a row an
-        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`. `columns`: only these, in this order;
-        there is also `append_time` (timestamp, null in front of the first time mark), see `time_at`.
-
-        Raises BadRequest for a column that there is not, and ModuleNotFoundError at once where pyarrow
-        (extra `arrow`) is not installed.
-        """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        """The same as Arrow record batches: `index` and `term` (int64) and `body` (binary), a row per
+        entry, without no-ops; `quorumlog.arrow.ENTRY_SCHEMA`. `columns`: only these, in this order;
+        also `append_time` (timestamp, null before the first time mark), see `time_at`. Raises
+        BadRequest for an unknown column, and ModuleNotFoundError at once if pyarrow (extra `arrow`) is
+        not installed."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
+        reading = self._operations.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
     @overload
@@ -461,27 +453,24 @@ class AsyncLedgerClient:
         max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> AsyncResults[Any]:
-        """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
-        for `timeout_ms`. "latest": what is appended after the iteration has begun.
+        """Entries from `first_index` on; at the end of the log it waits for the next one, for ever or
+        for `timeout_ms`. "latest": entries appended after the iteration has begun. `with_time` as in
+        `read`.
 
-        `with_time` as in `read`.
-
-        Raises IndexOutOfRange for a position that the log does not reach yet, unless `wait`. Goes over
-        a change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or
-        the client, ends it, also in a thread that waits.
-        """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        tail = self._verbs.tail(
+        Raises IndexOutOfRange for a position beyond the end of the log, unless `wait`. Continues over a
+        change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or the
+        client, ends it, also in a waiting thread."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        tail = self._operations.tail(
             first_index, choice, wait=wait, timeout_ms=timeout_ms, with_time=with_time
         )
         return self._results(tail, "tail", first_index)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
-        """Index of the last committed entry, as the leader knows it once a majority has confirmed it.
-
-        Linearizable: whatever any client was told to be committed before the call is at or below it.
+        """Index of the last committed entry, from the leader after confirmation by a majority.
+        Linearizable: everything that any client knew to be committed before the call is at or below it.
         """
-        return await self._run(self._verbs.end_index(timeout_ms))
+        return await self._run(self._operations.end_index(timeout_ms))
 
     async def freshness(
         self,
@@ -491,56 +480,49 @@ class AsyncLedgerClient:
         max_staleness_ms: float | None = None,
         timeout_ms: int | None = None,
     ) -> Freshness:
-        """How far a member knows the log to be committed, and how old that may be. Without
-        `read_consistency` and `from_member` the leader says it, as in `end_index`."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return await self._run(self._verbs.freshness(choice, timeout_ms))
+        """A member's committed index, and how old it may be. Without `read_consistency` and
+        `from_member` the leader answers, as in `end_index`."""
+        choice = self._operations.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._operations.freshness(choice, timeout_ms))
 
     async def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
-        """From where to read all that was appended at `time` or later: the last time mark that says so
-        or earlier, or the first index that there is. What was appended in the second behind that mark
-        comes first, however long before `time` that was.
-
-        `time` needs a zone, as `datetime.now(UTC)` has. As the leader knows the log, or `from_member`.
-        """
-        return await self._run(self._verbs.index_at(time, from_member))
+        """The index from which to read everything appended at `time` or later: the last time mark at or
+        before `time`, or the first index of the log. Entries appended within a second after that mark
+        come first, however long before `time` that was. `time` needs a zone, as in `datetime.now(UTC)`.
+        Asks the leader, or `from_member`."""
+        return await self._run(self._operations.index_at(time, from_member))
 
     async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
-        """When the committed entry at `index` was appended: what the last time mark at or in front of it
-        says, in UTC. None where there is none.
-
-        Raises IndexOutOfRange for an entry that the member does not hold, or does not know to be
-        committed.
-        """
-        return await self._run(self._verbs.time_at(index, from_member))
+        """When the committed entry at `index` was appended: the time of the last time mark at or before
+        it, in UTC; None if there is none. Raises IndexOutOfRange for an entry that the member does not
+        have, or does not know to be committed."""
+        return await self._run(self._operations.time_at(index, from_member))
 
     async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
-        """Where `reset_clock` has reset the log's time, by index; the newest 16. For who reads batches:
-        `AppendTimes` makes times of entries of these and of the marks among them."""
-        return await self._run(self._verbs.clock_resets(from_member))
+        """Resets of the log's time by `reset_clock`, by index; the newest 16. For programs that read
+        batches: `AppendTimes` computes times from these and the time marks."""
+        return await self._run(self._operations.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 
     async def last_sequence(self, *, timeout_ms: int | None = None) -> int:
-        """Number of the newest entry of this client's producer that is in the log, -1 if there is none.
-
-        Connects as that producer, if no append has yet: whoever was connected as it before is fenced,
-        so the number is final until this client appends.
-        """
-        return await self._run(self._verbs.last_sequence(timeout_ms))
+        """Sequence number of the newest entry of this client's producer in the log, -1 if there is
+        none. Connects as that producer unless an append has done so: this fences any earlier client of
+        that producer, so the number is final until this client appends."""
+        return await self._run(self._operations.last_sequence(timeout_ms))
 
     async def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
         """All producers that the log remembers, by id."""
-        return await self._run(self._verbs.producers(timeout_ms))
+        return await self._run(self._operations.producers(timeout_ms))
 
     async def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
-        """What the log remembers of one; raises ProducerExpired if it remembers nothing."""
-        return await self._run(self._verbs.producer(producer_id, timeout_ms))
+        """The state of one producer. Raises ProducerExpired if the log does not remember it."""
+        return await self._run(self._operations.producer(producer_id, timeout_ms))
 
     async def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
-        """End a producer's session for good; returns what the log remembered. Its numbers begin at 0
-        again, and what it repeats is appended again."""
-        return await self._run(self._verbs.forget_producer(producer_id, timeout_ms))
+        """End a producer's session for good; returns its last state. Its sequence numbers begin at 0
+        again, and repeated entries are appended again."""
+        return await self._run(self._operations.forget_producer(producer_id, timeout_ms))
 
     # ---------------------------------------------------------------- readers
 
@@ -552,72 +534,65 @@ class AsyncLedgerClient:
         first_index: int | Literal["latest"] | None = None,
         timeout_ms: int | None = None,
     ) -> AsyncNamedReader:
-        """The reader of this name, which the cluster keeps: it goes on where it has committed.
-
-        A new one begins at `first_index`, or where the log does. `hold`: what it has not read may not be
-        deleted (True), not even where a disk is nearly full ("archive"); False gives the hold up, None
-        leaves it as it is. Raises IndexOutOfRange for a hold on what may be deleted by now, BadRequest
-        for a name that is none, TooManyReaders.
-        """
-        stand = await self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
-        return AsyncNamedReader(name, stand, self._verbs, self._run, self._results)
+        """The reader with this name, whose position the cluster keeps; it continues at its committed
+        position. A new one begins at `first_index`, or at the start of the log. `hold`: unread entries
+        may not be deleted (True), not even on a nearly full disk ("archive"); False releases the hold,
+        None leaves it unchanged. Raises IndexOutOfRange for a hold on entries that may already be
+        deleted, BadRequest for an invalid name, TooManyReaders."""
+        stand = await self._run(self._operations.open_reader(name, hold, first_index, timeout_ms))
+        return AsyncNamedReader(name, stand, self._operations, self._run, self._results)
 
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
-        """The readers that the cluster keeps, by name, with how far each is behind."""
-        return await self._run(self._verbs.readers(timeout_ms))
+        """The named readers, with their lag."""
+        return await self._run(self._operations.readers(timeout_ms))
 
     async def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
-        """What keeps each segment of the log, oldest first, as the leader knows it."""
-        return await self._run(self._verbs.why_kept(timeout_ms))
+        """Why each segment of the log is kept, oldest first, from the leader."""
+        return await self._run(self._operations.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 
     async def status(
         self, *, timeout_ms: float = STATUS_TIMEOUT_MS, events: bool = False
     ) -> list[MemberStatusRow]:
-        """A row a member, also of those that are down (`reachable` false). `events`: with what each
-        remembers of what has happened. Raises WrongPort where no address is that of a log."""
-        return await self._run(self._verbs.status(timeout_ms, events=events))
+        """A row per member, also for those that are down (`reachable` false). `events`: with each
+        member's recent events. Raises WrongPort if no address is that of a log."""
+        return await self._run(self._operations.status(timeout_ms, events=events))
 
     async def reload(self, *, timeout_ms: int | None = None) -> dict[str, ReloadResponse | LedgerError]:
-        """Have the servers that are listed read their configuration and certificates again, as SIGHUP
-        does: what each answers, by address."""
-        return await self._run(self._verbs.reload(timeout_ms))
+        """Make the listed servers read configuration and certificates again, as SIGHUP does; returns
+        the answer of each, by address."""
+        return await self._run(self._operations.reload(timeout_ms))
 
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
-        """Hand leadership to member `to`; returns the id of the leader then.
-
-        Raises TransferFailed with the reason if it stays where it was."""
-        return await self._run(self._verbs.transfer(to, timeout_ms))
+        """Transfer leadership to member `to`; returns the id of the leader then. Raises TransferFailed
+        with the reason if the leader is unchanged."""
+        return await self._run(self._operations.transfer(to, timeout_ms))
 
     async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
-        """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
-        what stands in front counts as appended then at the latest. Returns where, and at what time.
-
-        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s; LevelNotTold unless
-        every member and learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership
-        was lost meanwhile."""
-        return await self._run(self._verbs.reset_clock(timeout_ms))
+        """Set the log's time to the clocks of a quorum, once they are right again: earlier entries
+        count as appended then at the latest. Returns index and time of the reset. Raises ClockNotReset
+        while the clocks of a quorum differ by more than 60 s; LevelNotReported unless every member and
+        learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership was lost
+        meanwhile."""
+        return await self._run(self._operations.reset_clock(timeout_ms))
 
     async def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
-        """Let the log have entries that releases before do not know, once all members run this one. No
-        member can go back from then on. Returns the level of the log's format.
-
-        Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
-        leadership was lost meanwhile, and asking again does no harm."""
-        return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
+        """Allow log entries that earlier releases do not know, once all members run this release. From
+        then on no member can be downgraded. Returns the level of the log's format. Raises
+        LevelNotReported with the members that have not reported this release; OutcomeUnknown if
+        leadership was lost meanwhile, after which it may be repeated."""
+        return (await self._run(self._operations.finish_upgrade(timeout_ms))).level
 
     async def change_users(self, order: UserOrder, *, timeout_ms: int | None = None) -> int:
-        """Add, change or remove a user, a role or what is granted to a role (docs/security.md). Returns
-        the index of the entry that says so.
-
-        Raises BadRequest where it makes no sense, Forbidden, UpgradeNotFinished, LevelNotTold;
-        OutcomeUnknown if leadership was lost meanwhile."""
-        return await self._run(self._verbs.change_users(order, timeout_ms))
+        """Add, change or remove a user, a role or a grant (docs/security.md). Returns the index of the
+        entry with the change. Raises BadRequest for an invalid change, Forbidden, UpgradeNotFinished,
+        LevelNotReported; OutcomeUnknown if leadership was lost meanwhile."""
+        return await self._run(self._operations.change_users(order, timeout_ms))
 
     async def users(self, *, timeout_ms: int | None = None) -> UsersResponse:
-        """Who the users are, and what is granted to which role."""
-        return await self._run(self._verbs.users(timeout_ms))
+        """The users, and the grants of each role."""
+        return await self._run(self._operations.users(timeout_ms))
 
     async def change_members(
         self,
@@ -628,40 +603,40 @@ class AsyncLedgerClient:
         dry_run: bool = False,
         timeout_ms: int | None = None,
     ) -> Members:
-        """Change who is a member, and return once that is committed (docs/membership.md).
-
-        `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
-        directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
-        Raises MembershipRefused with the reason, and OutcomeUnknown.
-        """
-        return await self._run(self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms))
+        """Change the membership, and return once that is committed (docs/membership.md). `verb`: "add"
+        (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that is
+        connected under that id now) or "set-address". `dry_run` changes nothing. Raises
+        MembershipRefused with the reason, and OutcomeUnknown."""
+        return await self._run(
+            self._operations.change_members(verb, member_id, address, dry_run, timeout_ms)
+        )
 
     async def step_over(
         self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
     ) -> int:
-        """Have every member's state machine leave the entry at `index` out, because no member survives
-        it; returns the index of the entry of the log that says so, once it is committed
-        (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
-
-        Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
-        of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
-        return await self._run(self._verbs.step_over(machine, index, unsafe, timeout_ms))
+        """Make the state machine of every member skip the entry at `index`, which crashes it; returns
+        the index of the log entry with this order, once it is committed (docs/state-machines.md).
+        `unsafe`: even if a member has applied it, or does not answer. Raises StepOverRefused with the
+        reason, UnknownMachine, LevelNotReported while a member is silent or runs an earlier release,
+        BadRequest for an entry that is not a command, and OutcomeUnknown, after which it may be
+        repeated."""
+        return await self._run(self._operations.step_over(machine, index, unsafe, timeout_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """Where a member's log begins and how long its segments are: all that a backup needs to know."""
-        return await self._run(self._verbs.layout(from_member, timeout_ms))
+        """Where a member's log begins, and the length of its segments, for a backup."""
+        return await self._run(self._operations.layout(from_member, timeout_ms))
 
     async def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
-        """The names of the groups that the listed servers have, sorted, staging groups among them. The
-        group that this client was made for need not be one of them. A server that says nothing for
-        `timeout_ms` is left out. Raises Unreachable or RequestTimeout if none answers."""
-        return await self._run(self._verbs.groups(timeout_ms))
+        """The names of all groups of the listed servers, sorted, with staging groups. This client's own
+        group need not be among them. Servers silent for `timeout_ms` are skipped. Raises Unreachable or
+        RequestTimeout if none answers."""
+        return await self._run(self._operations.groups(timeout_ms))
 
     async def close(self) -> None:
-        """End the connections. An append that another task waits for ends as OutcomeUnknown."""
+        """End the connections. A waiting append of another task ends as OutcomeUnknown."""
         await self._io.close()
         if not self._io.has_lost_loop:
-            self._joiner.send()
+            self._batcher.send()
 
     def __await__(self) -> Generator[Any, None, Self]:
         """`await connect_async(...)` and `async with connect_async(...)` both give the client."""
@@ -676,11 +651,11 @@ class AsyncLedgerClient:
 
     # ---------------------------------------------------------------- waiting
 
-    async def _run(self, verb: Verb[T]) -> T:
-        """Drive one verb to its outcome."""
+    async def _run(self, operation: ClientOperation[T]) -> T:
+        """Drive one operation to its outcome."""
         while True:
             try:
-                step = next(verb)
+                step = next(operation)
             except StopIteration as end:
                 outcome: T = end.value
                 return outcome
@@ -691,7 +666,7 @@ class AsyncLedgerClient:
     def _submit(self, requests: Sequence[Request]) -> None:
         if requests and requests[0].batch is not None:
             # Among appends, what was begun first is written first.
-            self._joiner.send()
+            self._batcher.send()
         self._io.submit(requests)
 
     def _results(
@@ -723,9 +698,8 @@ def connect_async(
 ) -> AsyncLedgerClient:
     """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`.
 
-    `on_leader_change` and `on_reconnect` as in `connect`, but called by the client's loop, and not to
-    wait: whoever has more to do starts a task.
-    """
+    `on_leader_change` and `on_reconnect` as in `connect`, but called in the client's loop; they must
+    not block: start a task for longer work."""
     return AsyncLedgerClient(
         servers,
         group=group,

@@ -27,22 +27,21 @@ def connect(
     tls: ClientTls | None = None,
     user: ClientUser | None = None,
 ) -> LedgerClient:
-    """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
+    """A blocking client of the group of the listed servers (`host:port,host:port`).
 
     One reachable server of the list is enough; the others are learned from it.
 
-    `producer_id`: appends under this name stand in the log once and in order, however often they have to
-    be sent, also by another process under the same name, which ends this one's session (ProducerFenced).
-    `idempotent`: the same without a name, as long as this client lives. See docs/exactly-once.md.
+    `producer_id`: appends under this name are in the log once and in order, however often they are
+    sent, also by another process under the same name, which fences this one (ProducerFenced).
+    `idempotent`: the same without a name, for the lifetime of this client. See docs/exactly-once.md.
 
     `on_leader_change(address)` is called when another server leads, also the first time, and
-    `on_reconnect(address)` when a connection that was lost stands again: one after the other, on a
-    thread of their own, so that they may use the client. What they raise is logged
-    (`quorumlog.client`) and changes nothing.
+    `on_reconnect(address)` when a lost connection is restored: one after the other, on a thread of
+    their own, so they may use the client. Their exceptions are logged (`quorumlog.client`) and have no
+    other effect.
 
-    `read_consistency`, `max_staleness_ms` and `read_from` ("leader", "any" or the id of a member): for
-    reads that do not say themselves, see `LedgerClient.read`. `tls`: see docs/security.md.
-    """
+    `read_consistency`, `max_staleness_ms` and `read_from` ("leader", "any" or the id of a member):
+    defaults of reads, see `LedgerClient.read`. `tls`: see docs/security.md."""
     return LedgerClient(
         servers,
         group=group,

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import checked_machine
+from quorumlog.client.operations import ClientOperations
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.reader_verbs import GivenHold, ReaderStand, hold_of
+from quorumlog.client.reader_operations import GivenHold, ReaderState, hold_of
 from quorumlog.client.reading import AsyncResults
-from quorumlog.client.result_streams import Verb
-from quorumlog.client.verbs import Verbs
+from quorumlog.client.result_streams import ClientOperation
 from quorumlog.entry import AppendReceipt, Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncVerbs(Protocol):
+class AsyncOperations(Protocol):
     """Of an `AsyncLedgerClient`."""
 
     async def append(self, body: bytes, *, machine: str, timeout_ms: int | None) -> AppendReceipt: ...
@@ -31,7 +31,7 @@ class AsyncVerbs(Protocol):
 class AsyncMachineHandle:
     """A state machine of the group, as one client reaches it."""
 
-    def __init__(self, client: AsyncVerbs, name: str) -> None:
+    def __init__(self, client: AsyncOperations, name: str) -> None:
         self._client = client
         self.name = checked_machine(name)
 
@@ -56,18 +56,23 @@ class AsyncMachineHandle:
 # Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
 
 
-Run = Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]
+Run = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
 
 
 class AsyncNamedReader:
     """Its reads begin at `position`; their options are those of the client's."""
 
     def __init__(
-        self, name: str, stand: ReaderStand, verbs: Verbs, run: Run, results: Callable[..., Any]
+        self,
+        name: str,
+        stand: ReaderState,
+        operations: ClientOperations,
+        run: Run,
+        results: Callable[..., Any],
     ) -> None:
         self.name = name
         self._stand = stand
-        self._verbs = verbs
+        self._operations = operations
         self._run = run
         self._results_of = results
 
@@ -85,11 +90,13 @@ class AsyncNamedReader:
         return f"<{type(self).__name__} {self.name} at {self.position}>"
 
     def _read(self, stop_index: int | None, limit: int | None, from_member: str | None) -> Any:
-        reading = self._verbs.read(self.position, stop_index, limit, from_member)
+        reading = self._operations.read(self.position, stop_index, limit, from_member)
         return self._results_of(reading, "read", self.position, stop_index)
 
     def _read_batches(self, stop_index: int | None, from_member: str | None, **sizes: int) -> Any:
-        reading = self._verbs.read_batches(self.position, stop_index, from_member, heads=False, **sizes)
+        reading = self._operations.read_batches(
+            self.position, stop_index, from_member, heads=False, **sizes
+        )
         return self._results_of(reading, "read_batches", self.position, stop_index)
 
     def _read_arrow(
@@ -99,11 +106,11 @@ class AsyncNamedReader:
         from_member: str | None,
         **sizes: int,
     ) -> Any:
-        reading = self._verbs.read_arrow(self.position, stop_index, from_member, columns, **sizes)
+        reading = self._operations.read_arrow(self.position, stop_index, from_member, columns, **sizes)
         return self._results_of(reading, "read_arrow", self.position, stop_index)
 
     def _tail(self, timeout_ms: int | None, from_member: str | None) -> Any:
-        tail = self._verbs.tail(self.position, from_member, wait=True, timeout_ms=timeout_ms)
+        tail = self._operations.tail(self.position, from_member, wait=True, timeout_ms=timeout_ms)
         return self._results_of(tail, "tail", self.position)
 
     def read(
@@ -164,14 +171,14 @@ class AsyncNamedReader:
         entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
         there with the chain of its own log. Raises UnknownReader if somebody has ended it,
         IndexOutOfRange behind the end of the log."""
-        commit = self._verbs.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
+        commit = self._operations.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
         self._stand = await self._run(commit)
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
         """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
         more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
-        seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
+        seek = self._operations.seek_reader(self.name, index, self._stand, timeout_ms)
         self._stand = await self._run(seek)
         return self.position
 
@@ -183,10 +190,10 @@ class AsyncNamedReader:
         not move. Nothing is counted while a member is of a release before this one. Raises
         UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
         self._stand = await self._run(
-            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
+            self._operations.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
         )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
         meanwhile."""
-        await self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))
+        await self._run(self._operations.end_reader(self.name, self._stand, timeout_ms))

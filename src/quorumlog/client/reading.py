@@ -23,7 +23,7 @@ from quorumlog.client.protocol.appending import body_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.result_streams import Reading, Verb, asked, call, request_of, settled
+from quorumlog.client.result_streams import ClientOperation, Reading, asked, call, request_of, settled
 from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange, ProtocolViolation
 from quorumlog.net.loop_thread import LoopThread, Shell
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind
@@ -33,22 +33,22 @@ from quorumlog.wire.client_messages import (
     ReadRequest,
     ReadResponse,
 )
-from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 LEADER_NAME = "leader"
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How fresh an answer was: everything that anybody had acknowledged `age_ms` before it left the
-    member is at or below `index`."""
+    """How fresh an answer was: everything acknowledged to any client `age_ms` before the member sent it
+    is at or below `index`."""
 
     index: int
     """The member's committed index."""
     age_ms: float | None
-    """None: the member did not know."""
+    """None: unknown to the member."""
     member_id: str
-    """Empty: it has not said who it is."""
+    """Empty: not reported."""
 
 
 class ReadChoice(NamedTuple):
@@ -62,13 +62,13 @@ class ReadChoice(NamedTuple):
         """For a question that is only for who has the entries."""
         return self.target.name if self.target.kind is TargetKind.MEMBER else None
 
-    def promise(self, at_least_index: int) -> ReadPromise | None:
+    def promise(self, at_least_index: int) -> ReadGuarantee | None:
         """`at_least_index`: of what the client has appended, or was told of."""
         if not self.consistency:
             return None
         if self.consistency == READ_INDEX:
-            return ReadPromise(consistency=READ_INDEX)
-        return ReadPromise(max_staleness_ms=self.max_staleness_ms, at_least_index=at_least_index)
+            return ReadGuarantee(consistency=READ_INDEX)
+        return ReadGuarantee(max_staleness_ms=self.max_staleness_ms, at_least_index=at_least_index)
 
 
 Source = str | ReadChoice | None
@@ -113,8 +113,8 @@ class ReadDefaults:
             consistency, staleness_ms = consistency or COMMITTED, checked_ms
             if consistency == READ_INDEX:
                 raise BadRequest(
-                    "max_staleness_ms goes with read_consistency committed only: the other one misses"
-                    " nothing"
+                    "max_staleness_ms goes with read_consistency committed only: read_index is never"
+                    " stale"
                 )
         return ReadChoice(self._target(from_member, consistency), consistency, staleness_ms)
 
@@ -198,7 +198,7 @@ class ReadRequests:
             else:
                 # Where the read ends was promised; another member that goes on has to come as far.
                 index = max(told.committed_index, self._protocol.written_index)
-                promise = ReadPromise(at_least_index=index) if choice.consistency else None
+                promise = ReadGuarantee(at_least_index=index) if choice.consistency else None
             return self.request(message, choice.target, promise)
 
         plan = ReadPlan(
@@ -211,7 +211,7 @@ class ReadRequests:
         return plan
 
     def request(
-        self, message: ReadRequest, target: RequestTarget, promise: ReadPromise | None = None
+        self, message: ReadRequest, target: RequestTarget, promise: ReadGuarantee | None = None
     ) -> Request:
         if promise is not None:
             message = replace(message, promise=promise)
@@ -226,7 +226,7 @@ class ReadRequests:
         target = RequestTarget(TargetKind.ADDRESS, address)
         return request_of(message, target, timeout_ms + message.wait_ms, counts_progress=True)
 
-    def end(self, choice: ReadChoice, timeout_ms: float) -> Verb[Freshness]:
+    def end(self, choice: ReadChoice, timeout_ms: float) -> ClientOperation[Freshness]:
         """Where the log ends, as it was chosen, and how old that may be."""
         # Above all entries there is only the end: the refusal names it, when it is as promised.
         promise = choice.promise(self._protocol.written_index)
@@ -238,7 +238,9 @@ class ReadRequests:
             return freshness_of(request, error)
         raise error or ProtocolViolation(f"{request.response} above the end of every log")
 
-    def ask(self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float) -> Verb[bytes]:
+    def ask(
+        self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float
+    ) -> ClientOperation[bytes]:
         message = MachineReadRequest(
             machine=checked_machine(machine),
             question=body_of(question),

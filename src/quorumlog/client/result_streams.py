@@ -41,7 +41,7 @@ class Step(NamedTuple):
     awaited: Sequence[Request]
 
 
-Verb: TypeAlias = Generator[Step, None, T]
+ClientOperation: TypeAlias = Generator[Step, None, T]
 
 
 def request_of(
@@ -62,13 +62,13 @@ def asked(
     timeout_ms: float,
     kind: type[R],
     **options: Any,
-) -> Verb[R]:
+) -> ClientOperation[R]:
     request = request_of(message, target, timeout_ms, **options)
     yield call(request)
     return response_of(request, kind)
 
 
-def of_one(appending: Verb[AppendReceipt]) -> Verb[AppendReceipt]:
+def of_one(appending: ClientOperation[AppendReceipt]) -> ClientOperation[AppendReceipt]:
     """An append of one body. Raises CommandError if the state machine that takes it has refused it."""
     receipt = yield from appending
     for _, why in receipt.failures:
@@ -76,7 +76,7 @@ def of_one(appending: Verb[AppendReceipt]) -> Verb[AppendReceipt]:
     return receipt
 
 
-def settled(verb: Verb[T]) -> T:
+def settled(verb: ClientOperation[T]) -> T:
     """Its outcome by what is known, where nothing more can be sent: the client is closed. Raises
     BadRequest where that is not enough."""
     while True:
@@ -86,7 +86,7 @@ def settled(verb: Verb[T]) -> T:
             outcome: T = end.value
             return outcome
         if not all(request.is_done for request in step.awaited):
-            raise BadRequest("the client is closed: make another one")
+            raise BadRequest("the client is closed: create a new one")
 
 
 class Reading(Generic[T]):
@@ -114,7 +114,7 @@ class Reading(Generic[T]):
         self._is_stopped = True
         return self._plan.open_requests if self._plan is not None else []
 
-    def next_part(self) -> Verb[Iterable[T] | None]:
+    def next_part(self) -> ClientOperation[Iterable[T] | None]:
         plan = self._plan
         assert plan is not None
         while self._left != 0 and not self._is_over():
@@ -137,7 +137,7 @@ class Reading(Generic[T]):
                 break
         return None
 
-    def _nothing_came(self, plan: ReadPlan) -> Verb[None]:
+    def _nothing_came(self, plan: ReadPlan) -> ClientOperation[None]:
         yield from ()
 
     def _is_over(self) -> bool:
@@ -160,8 +160,8 @@ class Tailing(Reading[T]):
 
     def __init__(
         self,
-        opening: Verb[ReadPlan],
-        end_index: Callable[[float | None], Verb[int]],
+        opening: ClientOperation[ReadPlan],
+        end_index: Callable[[float | None], ClientOperation[int]],
         is_client_closed: Callable[[], bool],
         patience_ms: float,
         part_of: Callable[[EntryBatch], Iterable[T]],
@@ -173,7 +173,7 @@ class Tailing(Reading[T]):
         self._patience_ms = patience_ms
         """For so long it waits for the next entry."""
 
-    def next_part(self) -> Verb[Iterable[T] | None]:
+    def next_part(self) -> ClientOperation[Iterable[T] | None]:
         if self._plan is None:
             self._plan = yield from self._opening
         self._until_ms = now_ms() + self._patience_ms
@@ -183,7 +183,7 @@ class Tailing(Reading[T]):
     def _is_over(self) -> bool:
         return self._is_stopped or self._is_client_closed()
 
-    def _nothing_came(self, plan: ReadPlan) -> Verb[None]:
+    def _nothing_came(self, plan: ReadPlan) -> ClientOperation[None]:
         """Raises IndexOutOfRange if the log ends in front of what it has brought already: it would
         wait, and pass over whatever comes in the place of that."""
         if not plan.knows_less:
@@ -195,9 +195,9 @@ class Tailing(Reading[T]):
             return  # nobody can say so yet
         if end_index < plan.read_index:
             raise IndexOutOfRange(
-                f"entry {plan.read_index} was read, and the log ends at {end_index} now: the group has"
-                " lost entries that were committed, and goes on without them (were older copies of"
-                f" directories put back?); read on from {end_index + 1}, if that is what you want",
+                f"entry {plan.read_index} was read, but the log now ends at {end_index}: the group has"
+                " lost committed entries and goes on without them (were older copies of directories"
+                f" restored?); to continue without them, read from {end_index + 1}",
                 committed_index=end_index,
             )
 
@@ -215,7 +215,7 @@ class TimedReading(Reading[T]):
     def __init__(
         self,
         batches: Reading[EntryBatch],
-        times_from: Callable[[int], Verb[AppendTimes]],
+        times_from: Callable[[int], ClientOperation[AppendTimes]],
         part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
         limit: int | None,
     ) -> None:
@@ -232,7 +232,7 @@ class TimedReading(Reading[T]):
     def stop(self) -> list[Request]:
         return self._batches.stop()
 
-    def next_part(self) -> Verb[Iterable[T] | None]:
+    def next_part(self) -> ClientOperation[Iterable[T] | None]:
         part = None if self._left == 0 else (yield from self._batches.next_part())
         if part is None:
             return None
@@ -291,7 +291,7 @@ class Appending(AppendWindow):
         self._has_added = True
         return (request,)
 
-    def next_receipt(self) -> Verb[AppendReceipt | None]:
+    def next_receipt(self) -> ClientOperation[AppendReceipt | None]:
         """None: the stream is at its end. Raises why it stopped, or what its source raised, once
         the outcome of all is known."""
         self._has_added = False

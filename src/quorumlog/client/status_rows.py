@@ -18,20 +18,19 @@ STATUS_TIMEOUT_MS = 1000.0
 
 
 class MemberStatusRow(StatusResponse, frozen=True, kw_only=True):
-    """What a member tells of itself, or what is known of one that did not answer.
+    """State reported by a member, or known of one that did not answer.
 
-    Of the second (`reachable` false, as is one that does not serve the group) there are its address, its
-    id and `version` if another member told them, and `problem`; every other text is empty, every other
-    number -1.
-    """
+    If `reachable` is false (also for a member that does not serve the group), only its address,
+    `problem`, and its id and `version` if another member reported them are set; every other text is
+    empty, every other number -1."""
 
     reachable: bool
     problem: str = ""
-    """How it ended; empty if the member answered."""
+    """Why it did not answer; empty if it did."""
 
 
 def leader_of(rows: Iterable[MemberStatusRow]) -> MemberStatusRow | None:
-    """The row of the leader; of the highest term where one does not know yet that it was replaced."""
+    """The row of the leader; the one with the highest term if a replaced leader does not know it yet."""
     leaders = (row for row in rows if row.role == "leader")
     return max(leaders, key=lambda row: row.term, default=None)
 

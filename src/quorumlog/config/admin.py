@@ -13,9 +13,9 @@ class AdminOptions:
     """The table `[admin]`."""
 
     listen: str
-    """HOST:PORT, of a port of its own."""
+    """HOST:PORT of the operators' port."""
     insecure: bool = False
-    """Other machines may reach it without TLS."""
+    """Allow access from other machines without TLS."""
 
     def __post_init__(self) -> None:
         try:

@@ -51,17 +51,17 @@ HOURS_OF_A_CENTURY = 36_525 * 24
 TIB = 1024 * GIB
 
 
-class Range(NamedTuple):
-    """Of a number: `least` and `most` are taken."""
+class Bounds(NamedTuple):
+    """Bounds of a number, both inclusive."""
 
     least: int
     most: int
     why: str = ""
-    """What stands against more."""
+    """Why there is an upper bound."""
 
 
 def _number(default: int, least: int, most: int, why: str = "") -> Any:
-    return field(default=default, metadata={"range": Range(least, most, why)})
+    return field(default=default, metadata={"range": Bounds(least, most, why)})
 
 
 def check_name(name: str, value: str) -> None:
@@ -100,24 +100,24 @@ class ConsensusConfig:
     lost_connection_wait_ms: int = _number(50, 0, HOUR_MS)
     """After a lost connection to the leader a pre-vote starts within [0, this]."""
     push_window_bytes: int = _number(8 * MIB, 1, LARGEST_WINDOW_BYTES, _WINDOW_WHY)
-    """Unacknowledged bytes that one follower may have on its way."""
+    """Unacknowledged bytes in flight to one follower."""
     push_limit_bytes: int = _number(1 * MIB, 1, LARGEST_PUSH_BYTES, _FRAME_WHY)
     """Bytes of one push; a single larger entry still goes, alone."""
     push_resend_ms: int = _number(1000, 1, HOUR_MS)
-    """After so long without an answer, and without bytes on their way, a follower is asked what has
-    arrived; then after twice as long, and so on up to 16 times so long. What has not goes again."""
+    """After this time without an answer, and without bytes in flight, a follower is asked what has
+    arrived; then after twice as long, and so on up to 16 times. Lost pushes are sent again."""
     commit_delay_ms: int = _number(5, 0, HOUR_MS)
-    """How much later than the leader a follower learns of a commit, if no push tells it before."""
+    """How much later than the leader a follower learns of a commit, unless a push carries it earlier."""
     max_waiting_pushes: int = _number(256, 1, 1_000_000)
     """Pushes ahead of its log that a follower keeps, ordered by index."""
     preferred_leader_ids: tuple[str, ...] = ()
     preferred_check_interval_ms: int = _number(1000, 1, DAY_MS)
     max_transfer_lag_bytes: int = _number(64 * MIB, 1, TIB)
-    """A transfer is refused to a member further behind than this. As much as may wait for commit, so
-    that a follower which keeps up under full load is no further behind; and what a gigabit carries in an
-    election time-out, while appends wait."""
+    """A transfer is refused to a member further behind than this. It equals the bytes that may wait for
+    commit, so that a follower which keeps up under full load is no further behind; and the bytes that a
+    gigabit link carries in an election time-out, while appends wait."""
     preferred_cool_down_ms: int = _number(30_000, 1, DAY_MS)
-    """After a hand-over to a preferred leader that failed or did not last, none is tried for so long."""
+    """After a failed or short-lived hand-over to a preferred leader, none is tried for this long."""
 
     @property
     def election_timeout_ms(self) -> int:
@@ -158,25 +158,27 @@ class StoreConfig:
     segment_bytes: int = _number(1 * GIB, 512, 2 * GIB - 1, _BLANK_WHY)
     index_segment_bytes: int = _number(160 * MIB, 32, TIB)
     max_entry_bytes: int = _number(MAX_ENTRY_BYTES, HEADER_BYTES + 1, LARGEST_ENTRY_BYTES, _ENTRY_WHY)
-    """Of what clients append here. What a leader with another limit has taken is stored all the same."""
+    """Limit for appends of clients here. Entries accepted by a leader with another limit are stored all
+    the same."""
     disk_full_ratio: float = 0.90
     """Appends are refused while more of the file system than this is in use."""
     retention: str = "on"
-    """Whether the oldest segments go: `on`, as `file_reserved_hours` and `retention_bytes` say, which by
-    themselves keep everything; `archived`, and only what an archive has taken; `off`."""
+    """Whether the oldest segments are deleted: `on`: by `file_reserved_hours` and `retention_bytes`,
+    whose defaults keep everything; `archived`: only entries that an archive has; `off`."""
     file_reserved_hours: int = _number(0, 0, HOURS_OF_A_CENTURY)
-    """A segment may go so long after its last entry; 0: age is no reason. DLedger has 72."""
+    """A segment may be deleted this long after its last entry; 0: not by age. DLedger has 72."""
     retention_bytes: int = _number(0, 0, 1024 * TIB)
-    """What the newest segments of data and index hold stays; more may go. 0: size is no reason."""
+    """The newest segments of data and index of this size are kept; older ones may be deleted. 0: not by
+    size."""
     delete_when: str = ""
-    """Hours of the day (UTC) in which age is a reason, as in `04` or `04;16`; empty: all of them."""
+    """Hours of the day (UTC) in which segments are deleted by age, as in `04` or `04;16`; empty: all."""
     disk_space_ratio_to_check_expired: float = 0.70
-    """Above it `delete_when` is not waited for."""
+    """Above it `delete_when` is ignored."""
     disk_space_ratio_to_force_clean: float = 0.85
-    """Above it the oldest segment goes whatever its age and size, and although readers hold it; only
-    where one of both is a reason at all."""
+    """Above it the oldest segment is deleted whatever its age and size, and past readers' holds; only
+    if age or size is configured."""
     flush_interval_ms: int = _number(100, 1, DAY_MS)
-    """How often `flush = async` syncs in the background; much that is not synced brings it sooner."""
+    """How often `flush = async` syncs in the background; many unsynced entries cause an earlier sync."""
     checkpoint_interval_ms: int = _number(3000, 1, DAY_MS)
     durable_sync_interval_ms: int = _number(200, 1, DAY_MS)
     index_sync_bytes: int = _number(64 * MIB, 1, TIB)
@@ -184,26 +186,27 @@ class StoreConfig:
     reserve_step_bytes: int = _number(64 * MIB, 1, TIB)
     """Space is reserved ahead of the end in steps that grow with the log, from 1 MiB up to this."""
     page_cache_bytes: int = _number(256 * MIB, 0, TIB)
-    """So much of the newest data stays in the operating system's page cache; older data is given back
-    once it is synced, and comes from the disk when it is read."""
+    """Newest data kept in the operating system's page cache; older data is dropped once it is synced,
+    and read from disk."""
     max_set_aside_bytes: int = _number(1 * GIB, 0, 1024 * TIB)
-    """What a start has cut off and what a repair has overwritten is kept in `set-aside/` for people, so
-    much of it in all: above that the oldest goes, but never the newest of each file."""
+    """Limit of `set-aside/`, which keeps bytes cut off by a start and overwritten by a repair for
+    inspection: above it the oldest files are deleted, but never the newest of each segment."""
     scrub_bytes_per_second: int = _number(4 * MIB, 0, TIB)
-    """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
+    """Rate of the daily pass over the whole log that looks for damage; 0: no pass."""
     scrub_start_delay_ms: int = _number(60_000, 0, 365 * DAY_MS)
-    """How long after a start the first such pass begins: a start has better things to do."""
+    """How long after a start the first such pass begins."""
     snapshot_entries: int = _number(1_000_000, 1, 2**62)
-    """A state machine is saved after so many of its entries,"""
+    """A state machine's snapshot is written after this many of its entries,"""
     snapshot_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
-    """and after so many bytes of them, whatever comes first;"""
+    """or this many bytes of them, whichever comes first,"""
     snapshot_log_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
-    """and once so many bytes of the log lie behind its newest snapshot, whoever they are for: what one
-    with few entries was saved with would keep the log of all others."""
+    """and once the log has grown by this many bytes of any entries since its newest snapshot, so that a
+    machine with few entries does not keep the log of all others."""
     snapshots_kept: int = _number(2, 2, 1000)
-    """Of each state machine, the newest; the log keeps what follows the second newest."""
+    """Newest snapshots kept of each state machine; the log keeps the entries after the second newest."""
     compact_behind_snapshots: bool = False
-    """What lies before the second newest snapshot of every machine goes, data for no machine as well."""
+    """Entries before the second newest snapshot of every machine are deleted, also data for no machine.
+    """
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -227,7 +230,7 @@ class StoreConfig:
 
     @property
     def deletes(self) -> bool:
-        """Something may go from the front of the log, by this member's options."""
+        """Whether this member's options allow deletion at the front of the log."""
         reasons = self.file_reserved_hours, self.retention_bytes, self.compact_behind_snapshots
         return self.retention != "off" and any(reasons)
 
@@ -243,14 +246,14 @@ class StoreConfig:
 
     @property
     def entry_limit_bytes(self) -> int:
-        """Largest encoded entry that the log can hold: what fits into a frame, and into a segment beside
-        its blank, on all members. The head of the frame is not taken off: an older release may have
-        written so much."""
+        """Largest encoded entry that the log can hold: it fits into a frame, and into a segment beside
+        its blank record, on all members. The head of the frame is not subtracted, since an older
+        release may have written that much."""
         return min(FRAME_LIMIT_BYTES, self.segment_bytes - 8)
 
     @property
     def append_limit_bytes(self) -> int:
-        """Largest encoded entry that is taken of a client."""
+        """Largest encoded entry accepted from a client."""
         return min(self.max_entry_bytes, self.entry_limit_bytes)
 
 
@@ -260,7 +263,7 @@ class MemberAddress:
 
     member_id: str
     host: str
-    port: int = field(metadata={"range": Range(0, 65535)})
+    port: int = field(metadata={"range": Bounds(0, 65535)})
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -288,7 +291,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_members(text: str) -> tuple[MemberAddress, ...]:
-    """`n0=host:port,n1=host:port,...`; raises ConfigError for two members with one id or address."""
+    """`n0=host:port,n1=host:port,...`; raises ConfigError, also if an id or address is given twice."""
     members: list[MemberAddress] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         member_id, equals, address = item.partition("=")
@@ -300,9 +303,8 @@ def parse_members(text: str) -> tuple[MemberAddress, ...]:
             raise ConfigError(f"--members: {error}") from None
         if host in ("0.0.0.0", "::", "[::]"):
             raise ConfigError(
-                f"--members: {item!r}: clients and members are told this address, and it is not"
-                " reachable; write the address of this machine, and use --bind to listen"
-                " everywhere"
+                f"--members: {item!r}: clients and members connect to this address, and it is not"
+                " reachable; write the address of this machine, and use --bind to listen everywhere"
             )
         members.append(MemberAddress(member_id.strip(), host, port))
     if not members:
@@ -332,33 +334,33 @@ class GroupConfig:
     append_timeout_ms: int = _number(5000, 1, DAY_MS)
     """An append not committed after this long is answered OutcomeUnknown."""
     max_uncommitted_bytes: int = _number(64 * MIB, 1, TIB)
-    """Of all appends that wait; above it they are refused with PendingFull."""
+    """Limit of all pending appends; above it appends are refused with PendingFull."""
     max_connection_bytes: int = _number(32 * MIB, 1, TIB)
-    """Of the appends of one connection, so that one client leaves room for others; ConnectionFull."""
+    """Limit of the pending appends of one connection (ConnectionFull), so that one client leaves room
+    for others."""
     catch_up_bytes_per_second: int = _number(64 * MIB, 1, TIB)
-    """What a follower far behind is sent while appends come in, beside twice what is appended; while
-    none do, it gets all that it can take."""
+    """Rate to a follower far behind while appends arrive, in addition to twice the appended bytes;
+    without appends it gets all that it can take."""
     retention_follower_budget_bytes: int = _number(1 * GIB, 0, 1024 * TIB)
-    """What a follower has not acknowledged yet is kept for it up to so many bytes. One that is farther
-    behind gets the log from where it begins by then."""
+    """Entries that a follower has not acknowledged are kept for it up to this size. If it is further
+    behind it gets a new start of the log."""
     linger_ms: int = _number(0, 0, DAY_MS)
-    """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
-    and nobody waits for nothing."""
+    """A batch waits this long for more appends. 0: batches form while the disk works, without a timer.
+    """
     time_marks: bool = True
-    """A leader notes the time in the log, at most once a second and only where data follows: `read
-    --since`, `append_time` and retention by age rest on it. Off: the indices of data are consecutive but
-    for what elections write."""
+    """A leader writes the time into the log, at most once a second and only before data: needed by
+    `read --since`, `append_time` and retention by age. Off: the indices of data are consecutive except
+    at elections."""
 
     staging: bool = False
-    """Beside this group its members serve another one, where the Spark sink puts rows before they come
-    into the log (docs/spark.md). With every option of this group but its name, its directory and what
-    it keeps."""
+    """The members also serve a staging group, into which the Spark sink writes rows before they enter
+    the log (docs/spark.md). It has this group's options except name, directory and retention."""
     staging_retention_bytes: int = _number(1 * GIB, 1, 1024 * TIB)
-    """What its newest segments hold stays; of the rest what no sink needs any more goes."""
+    """The newest segments of this size are kept; older ones are deleted once no sink needs them."""
 
     auto_replace_after_ms: int = _number(60_000, 0, DAY_MS)
-    """The directory of a voter that was away for so long is replaced by a new one that answers in its
-    place, once that has caught up. 0: never without `quorumlog member replace`."""
+    """The directory of a voter that was away for this long is replaced by a new one under its id, once
+    that has caught up. 0: only by `quorumlog member replace`."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)

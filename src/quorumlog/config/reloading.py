@@ -43,15 +43,15 @@ is, or of how the members time one another."""
 
 class Reloaded(NamedTuple):
     config: GroupConfig
-    """What the member runs with from now on."""
+    """The member's configuration from now on."""
     changed: tuple[str, ...]
     """`option old -> new`."""
     needs_restart: tuple[str, ...]
-    """Options that differ from what runs, and stay as they were."""
+    """Options that differ from the running ones and need a restart."""
 
 
 def reloaded(running: GroupConfig, wanted: GroupConfig) -> Reloaded:
-    """Raises ConfigError where what may change does not go with what stays."""
+    """Raises ConfigError if the changed options are invalid together with the unchanged ones."""
     changed: list[str] = []
     needs_restart: list[str] = []
 

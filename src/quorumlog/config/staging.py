@@ -21,7 +21,7 @@ def is_staging_name(group: str) -> bool:
 
 
 def with_staging(groups: Sequence[GroupConfig]) -> tuple[GroupConfig, ...]:
-    """Each group, and behind it its staging group where it has one that is not configured itself."""
+    """The groups, each followed by its staging group if it has one that is not configured separately."""
     named = {config.group for config in groups}
     found: list[GroupConfig] = []
     for config in groups:

@@ -19,10 +19,10 @@ class TlsOptions:
     cert: str
     key: str
     ca: str
-    """Whose certificates are believed."""
+    """CAs to trust."""
     client_auth: str = "none"
-    """`none`: a client need not show a certificate. `optional`: one that it shows is looked at.
-    `required`: without one nobody is let in."""
+    """`none`: clients need no certificate. `optional`: one that is shown is checked. `required`:
+    clients without one are refused."""
     cluster: str = ""
     """NAME in quorumlog://NAME/member/ID; empty: that of the own certificate."""
     listen: str = ""
@@ -34,7 +34,7 @@ class TlsOptions:
     broker_listen: str = ""
     """and of the broker."""
     peers: str = "required"
-    """Of links between members: `plain`, `prefer` (TLS, and plain where there is none), `required`."""
+    """Links between members: `plain`, `prefer` (TLS, or plain if the other has none), `required`."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -33,7 +33,7 @@ class DispatcherState(Enum):
     INSTALL = "INSTALL"
 
 
-class Event(Enum):
+class DispatcherEvent(Enum):
     __hash__ = object.__hash__
 
     BEGUN = "a term begins, or a directory is connected that was away when it began"
@@ -48,20 +48,20 @@ class Event(Enum):
     INSTALLED = "the follower has the start, holds it already, or comes back"
 
 
-TRANSITIONS: dict[tuple[DispatcherState, Event], DispatcherState] = {
-    (DispatcherState.COMPARE, Event.MISSED): DispatcherState.COMPARE,
-    (DispatcherState.COMPARE, Event.MATCHED): DispatcherState.APPEND,
-    (DispatcherState.COMPARE, Event.MATCHED_BELOW_CONFLICT): DispatcherState.TRUNCATE,
-    (DispatcherState.COMPARE, Event.BELOW_BEGIN): DispatcherState.INSTALL,
-    (DispatcherState.INSTALL, Event.INSTALLED): DispatcherState.COMPARE,
-    (DispatcherState.TRUNCATE, Event.CUT): DispatcherState.APPEND,
-    (DispatcherState.TRUNCATE, Event.INCONSISTENT): DispatcherState.COMPARE,
-    (DispatcherState.APPEND, Event.CAUGHT_UP): DispatcherState.COMMIT,
-    (DispatcherState.APPEND, Event.LOG_GREW): DispatcherState.APPEND,
-    (DispatcherState.APPEND, Event.INCONSISTENT): DispatcherState.COMPARE,
-    (DispatcherState.COMMIT, Event.LOG_GREW): DispatcherState.APPEND,
-    (DispatcherState.COMMIT, Event.INCONSISTENT): DispatcherState.COMPARE,
-    **{(state, Event.BEGUN): DispatcherState.COMPARE for state in DispatcherState},
+TRANSITIONS: dict[tuple[DispatcherState, DispatcherEvent], DispatcherState] = {
+    (DispatcherState.COMPARE, DispatcherEvent.MISSED): DispatcherState.COMPARE,
+    (DispatcherState.COMPARE, DispatcherEvent.MATCHED): DispatcherState.APPEND,
+    (DispatcherState.COMPARE, DispatcherEvent.MATCHED_BELOW_CONFLICT): DispatcherState.TRUNCATE,
+    (DispatcherState.COMPARE, DispatcherEvent.BELOW_BEGIN): DispatcherState.INSTALL,
+    (DispatcherState.INSTALL, DispatcherEvent.INSTALLED): DispatcherState.COMPARE,
+    (DispatcherState.TRUNCATE, DispatcherEvent.CUT): DispatcherState.APPEND,
+    (DispatcherState.TRUNCATE, DispatcherEvent.INCONSISTENT): DispatcherState.COMPARE,
+    (DispatcherState.APPEND, DispatcherEvent.CAUGHT_UP): DispatcherState.COMMIT,
+    (DispatcherState.APPEND, DispatcherEvent.LOG_GREW): DispatcherState.APPEND,
+    (DispatcherState.APPEND, DispatcherEvent.INCONSISTENT): DispatcherState.COMPARE,
+    (DispatcherState.COMMIT, DispatcherEvent.LOG_GREW): DispatcherState.APPEND,
+    (DispatcherState.COMMIT, DispatcherEvent.INCONSISTENT): DispatcherState.COMPARE,
+    **{(state, DispatcherEvent.BEGUN): DispatcherState.COMPARE for state in DispatcherState},
 }
 
 
@@ -365,7 +365,7 @@ class EntryDispatcher:
         self.lacks_space = self.refuses_start = False
         self._committed_sent = -1
         self.diverged_at = -1
-        self._fire(Event.BEGUN)
+        self._fire(DispatcherEvent.BEGUN)
         self._compare_from(write_index - 1)
 
     def stop(self) -> None:
@@ -415,12 +415,12 @@ class EntryDispatcher:
         end_index = state.runs.end_index
         if self._write_index <= end_index:
             if self.state is DispatcherState.COMMIT:
-                self._fire(Event.LOG_GREW)
+                self._fire(DispatcherEvent.LOG_GREW)
             return self._push(end_index)
         if self._order is not None:
             return None
         if self.state is DispatcherState.APPEND:
-            self._fire(Event.CAUGHT_UP)
+            self._fire(DispatcherEvent.CAUGHT_UP)
         if self._committed_sent < self._state.committed_index:
             now_ms = self._state.now_ms
             if self._committed_sent >= 0:
@@ -537,7 +537,7 @@ class EntryDispatcher:
         self._write_index = self.held_index + 1
         self._window.drop_from(self._write_index)
         if self._write_index <= self._state.runs.end_index:
-            self._fire(Event.LOG_GREW)
+            self._fire(DispatcherEvent.LOG_GREW)
 
     def _wait_for_answer(self) -> None:
         self._resend_at_ms = self._state.now_ms + self._window.allowed_ms
@@ -569,9 +569,9 @@ class EntryDispatcher:
         elif self.state is DispatcherState.COMPARE:
             self._on_compare_response(response)
         elif response.result is PushResult.SUCCESS:
-            self._begin_append(Event.CUT)
+            self._begin_append(DispatcherEvent.CUT)
         else:
-            self._fire(Event.INCONSISTENT)
+            self._fire(DispatcherEvent.INCONSISTENT)
             self._compare_from(self._state.runs.end_index)
         return -1
 
@@ -581,15 +581,15 @@ class EntryDispatcher:
         if response.result is PushResult.SUCCESS:
             self.match_index = self._search.match_index(self._state.committed_index)
             if self._search.conflict_seen:
-                self._fire(Event.MATCHED_BELOW_CONFLICT)
+                self._fire(DispatcherEvent.MATCHED_BELOW_CONFLICT)
             else:
-                self._begin_append(Event.MATCHED)
+                self._begin_append(DispatcherEvent.MATCHED)
         elif self._search.is_at_bottom and not self._search.go_up(response):
-            self._fire(Event.BELOW_BEGIN)
+            self._fire(DispatcherEvent.BELOW_BEGIN)
         else:
             self._search.go_below(response)
             self._on_held_at_most(self.to, self._search.index)
-            self._fire(Event.MISSED)
+            self._fire(DispatcherEvent.MISSED)
 
     def _finds_set_back(self, response: PushEntryResponse) -> bool:
         """The question was asked after all acknowledgements that count, and no leader of another term
@@ -616,7 +616,7 @@ class EntryDispatcher:
                 self._again = range(response.index + 1, min(response.first_index, self._write_index))
                 self._arrival_question = self._next_question if self._again else response.number + 1
         else:
-            self._fire(Event.INCONSISTENT)
+            self._fire(DispatcherEvent.INCONSISTENT)
             self._compare_from(self.held_index, response)
         return -1
 
@@ -640,7 +640,7 @@ class EntryDispatcher:
         if response.first_index <= self.held_index:
             return -1  # the refusal of a push that was sent again and taken meanwhile
         if response.result is PushResult.INCONSISTENT_STATE:
-            self._fire(Event.INCONSISTENT)
+            self._fire(DispatcherEvent.INCONSISTENT)
             self._compare_from(min(response.first_index - 1, self._state.runs.end_index), response)
         else:
             if response.result is PushResult.DIVERGED_BELOW_COMMIT:
@@ -668,7 +668,7 @@ class EntryDispatcher:
             self._pause()
 
     def _compare_again(self) -> None:
-        self._fire(Event.INSTALLED)
+        self._fire(DispatcherEvent.INSTALLED)
         self._compare_from(self._state.runs.end_index)
 
     # ---------------------------------------------------------------- questions
@@ -701,10 +701,10 @@ class EntryDispatcher:
             if self._search.stay_above_begin():
                 self._question = 0
         elif self.held_index < begin_index and self.state is not DispatcherState.INSTALL:
-            self._fire(Event.INCONSISTENT)
+            self._fire(DispatcherEvent.INCONSISTENT)
             self._compare_from(begin_index)
 
-    def _begin_append(self, event: Event) -> None:
+    def _begin_append(self, event: DispatcherEvent) -> None:
         self._fire(event)
         self.is_proven = True
         self._write_index = self.match_index + 1
@@ -717,7 +717,7 @@ class EntryDispatcher:
         else:
             self._teller.truncate(self.match_index, self._question)
 
-    def _fire(self, event: Event) -> None:
+    def _fire(self, event: DispatcherEvent) -> None:
         if self._state.observer is not None:
             self._state.observer(f"dispatcher: {self.state.value} {event.name}")
         self.state = TRANSITIONS[self.state, event]

@@ -30,7 +30,7 @@ from quorumlog.consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.consensus.reads import Reads
+from quorumlog.consensus.reads import LinearizableReads
 from quorumlog.consensus.ready import Role
 from quorumlog.consensus.replication import Replication
 from quorumlog.entry import Replica
@@ -44,7 +44,7 @@ class Inbox:
         handler: EntryHandler,
         replication: Replication,
         transfer: LeadershipTransfer,
-        reads: Reads,
+        reads: LinearizableReads,
         forming: Forming,
     ) -> None:
         self._state = state

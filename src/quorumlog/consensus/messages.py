@@ -82,13 +82,13 @@ class InstallResult(IntEnum):
     """It cannot be taken now: no space, or it is not what it says."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
+class PeerMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     sender: Replica = NOBODY
     term: int
     """The sender's own stored term when it spoke."""
 
 
-class VoteRequest(Message, frozen=True, kw_only=True, tag=1):
+class VoteRequest(PeerMessage, frozen=True, kw_only=True, tag=1):
     """A campaign: first as pre-vote for `vote_term` = term + 1, then as the vote itself."""
 
     vote_term: int
@@ -99,7 +99,7 @@ class VoteRequest(Message, frozen=True, kw_only=True, tag=1):
     """(leader, term) that asked the candidate to take over; overrides stickiness towards that leader."""
 
 
-class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
+class VoteResponse(PeerMessage, frozen=True, kw_only=True, tag=2):
     vote_term: int
     """Echo of the request, with `pre_vote`: an answer counts for that campaign only."""
     pre_vote: bool
@@ -110,7 +110,7 @@ class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
     one that was removed learns what it is. None: it is the founding list, or not known."""
 
 
-class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
+class HeartbeatRequest(PeerMessage, frozen=True, kw_only=True, tag=3):
     round: int
     committed_index: int
     answered_round: int = -1
@@ -124,7 +124,7 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     Earlier releases do not read it; whatever they answer counts in nothing."""
 
 
-class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
+class HeartbeatResponse(PeerMessage, frozen=True, kw_only=True, tag=4):
     round: int
     accepted: bool
     takes_over: bool = True
@@ -136,7 +136,7 @@ class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
     """False: a state machine of the group has stopped there, or lacks what it follows from."""
 
 
-class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
+class PushEntryRequest(PeerMessage, frozen=True, kw_only=True, tag=5):
     """From a dispatcher to an entry handler. Fields by type:
 
     COMPARE   `previous`: does the follower hold this entry?
@@ -176,7 +176,7 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
         return self.push is PushType.COMMIT and self.number > 0 and self.first_index >= 0
 
 
-class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
+class PushEntryResponse(PeerMessage, frozen=True, kw_only=True, tag=6):
     push: PushType
     result: PushResult
     number: int = 0
@@ -196,13 +196,13 @@ class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
     """The entry before the follower's first, if the request named one below."""
 
 
-class TakeLeadershipRequest(Message, frozen=True, kw_only=True, tag=7):
+class TakeLeadershipRequest(PeerMessage, frozen=True, kw_only=True, tag=7):
     """From a leader to the member that it hands over to, once that member's mark is the log end."""
 
     ledger_end: EntryId
 
 
-class FormRequest(Message, frozen=True, kw_only=True, tag=8):
+class FormRequest(PeerMessage, frozen=True, kw_only=True, tag=8):
     """I have stored this list as pending; what have you stored?"""
 
     number: int
@@ -217,7 +217,7 @@ class FormRequest(Message, frozen=True, kw_only=True, tag=8):
     did."""
 
 
-class FormResponse(Message, frozen=True, kw_only=True, tag=9):
+class FormResponse(PeerMessage, frozen=True, kw_only=True, tag=9):
     number: int
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...] = ()
@@ -225,7 +225,7 @@ class FormResponse(Message, frozen=True, kw_only=True, tag=9):
     level: int = 0
 
 
-class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
+class RangeRequest(PeerMessage, frozen=True, kw_only=True, tag=10):
     """Repair: send entries that the sender's disk has lost. It and its answer never enter the core."""
 
     number: int
@@ -239,7 +239,7 @@ class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
     """The sender's; up to there `proofs` can be compared."""
 
 
-class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
+class RangeResponse(PeerMessage, frozen=True, kw_only=True, tag=11):
     number: int
     count: int = 0
     """0: not held, or damaged here as well."""
@@ -253,7 +253,7 @@ class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     releases do not say it."""
 
 
-class InstallRequest(Message, frozen=True, kw_only=True, tag=12):
+class InstallRequest(PeerMessage, frozen=True, kw_only=True, tag=12):
     """A piece of what a member needs whose log ends before the leader's begins. Neither it nor its
     answer enters the core, which judges by `begin`."""
 
@@ -274,7 +274,7 @@ class InstallRequest(Message, frozen=True, kw_only=True, tag=12):
     lacks of them (SnapshotRequest), and takes the start once it has all. Earlier releases name none."""
 
 
-class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
+class InstallResponse(PeerMessage, frozen=True, kw_only=True, tag=13):
     begin: EntryId
     """Echo."""
     result: InstallResult
@@ -283,7 +283,7 @@ class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
     """Where to go on: so much of the file has arrived, on whatever connection."""
 
 
-class ReadIndexRequest(Message, frozen=True, kw_only=True, tag=14):
+class ReadIndexRequest(PeerMessage, frozen=True, kw_only=True, tag=14):
     """From a member that follows: how far does the log go, of which reads that wait here must miss
     nothing? Answered once a quorum has answered a round that begins later."""
 
@@ -291,13 +291,13 @@ class ReadIndexRequest(Message, frozen=True, kw_only=True, tag=14):
     """Of the question, in the asking process; echoed."""
 
 
-class ReadIndexResponse(Message, frozen=True, kw_only=True, tag=15):
+class ReadIndexResponse(PeerMessage, frozen=True, kw_only=True, tag=15):
     number: int
     index: int
     """Everything that was acknowledged before the question came is at or below."""
 
 
-class SnapshotRequest(Message, frozen=True, kw_only=True, tag=16):
+class SnapshotRequest(PeerMessage, frozen=True, kw_only=True, tag=16):
     """Asks any member for a piece of a snapshot of one of its state machines. Neither it nor its answer
     enters the core: a snapshot counts only where the log holds the entry that it names."""
 
@@ -310,7 +310,7 @@ class SnapshotRequest(Message, frozen=True, kw_only=True, tag=16):
     offset: int
 
 
-class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
+class SnapshotResponse(PeerMessage, frozen=True, kw_only=True, tag=17):
     name: str
     """Echo."""
     found: SnapshotId | None
@@ -320,12 +320,12 @@ class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
     """None where the request did not name the very snapshot."""
 
 
-class MachinesRequest(Message, frozen=True, kw_only=True, tag=18):
+class MachinesRequest(PeerMessage, frozen=True, kw_only=True, tag=18):
     """Asks which state machines run on a member, and what they hold. Of a leader on which one does not
     run, or that is to have one leave an entry out."""
 
 
-class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
+class MachinesResponse(PeerMessage, frozen=True, kw_only=True, tag=19):
     applied: tuple[tuple[str, int], ...]
     """(name, index of the last entry that it has applied) of those that run."""
     holds: tuple[tuple[str, int], ...] = ()
@@ -335,7 +335,7 @@ class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
     """The entry before the first of its log."""
 
 
-class FirstAdminRequest(Message, frozen=True, kw_only=True, tag=20):
+class FirstAdminRequest(PeerMessage, frozen=True, kw_only=True, tag=20):
     """To the leader, of a member in whose directory an administrator was written while it stood
     still. It comes again and again, and is not answered."""
 

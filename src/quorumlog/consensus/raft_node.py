@@ -22,7 +22,7 @@ from quorumlog.consensus.log import DamagedIndices, LogChanges, TermRuns
 from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.messages import AnyMessage, InstallResult, PushEntryRequest, PushResult
-from quorumlog.consensus.reads import Reads
+from quorumlog.consensus.reads import LinearizableReads
 from quorumlog.consensus.ready import MemberStatus, PushOrder, Ready, Role, RoleChange
 from quorumlog.consensus.replication import Replication
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
@@ -87,7 +87,9 @@ class RaftNode:
             self._transfer,
             self._check_may_propose,
         )
-        self.reads = Reads(self._state, self._outbox, self._elector, config.heartbeat_interval_ms)
+        self.reads = LinearizableReads(
+            self._state, self._outbox, self._elector, config.heartbeat_interval_ms
+        )
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation, level)
         self._ready_number = 0
         self._told_committed_index = committed_index
@@ -247,7 +249,7 @@ class RaftNode:
             )
 
     def request_read(self) -> int:
-        """See `Reads.request`; of the leader alone. Raises NotLeader or LeaderNotReady."""
+        """See `LinearizableReads.request`; of the leader alone. Raises NotLeader or LeaderNotReady."""
         self._check_leading()
         return self.reads.request()
 

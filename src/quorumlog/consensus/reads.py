@@ -21,7 +21,7 @@ from quorumlog.errors import LeaderNotReady, NotLeader
 # the read was asked for. Reads that arrive while a round is on its way share the next one.
 
 
-class Asked(NamedTuple):
+class PendingQuestion(NamedTuple):
     """`number`: of this member's own read, or of the question of the follower `asker`."""
 
     number: int
@@ -34,7 +34,7 @@ class ReadIndex:
     """The reads of one term of leadership, in the order they were asked for."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Asked, int]] = deque()
+        self._waiting: deque[tuple[PendingQuestion, int]] = deque()
         """(read, round): to be granted once `round` is confirmed and its index committed."""
         self._term_first_index = 0
         self._round_on_its_way = 0
@@ -55,7 +55,7 @@ class ReadIndex:
         self, number: int, committed_index: int, current_round: int, asker: Replica | None = None
     ) -> None:
         index = max(committed_index, self._term_first_index)
-        self._waiting.append((Asked(number, asker, index), current_round + 1))
+        self._waiting.append((PendingQuestion(number, asker, index), current_round + 1))
 
     def forget(self, asker: Replica) -> None:
         """What this follower asks now is another process' question, perhaps under the same number."""
@@ -80,7 +80,7 @@ class ReadIndex:
         """A majority has answered this round or a later one."""
         self._confirmed_round = max(self._confirmed_round, round_number)
 
-    def take_granted(self, committed_index: int) -> list[Asked]:
+    def take_granted(self, committed_index: int) -> list[PendingQuestion]:
         granted = []
         while (
             self._waiting
@@ -180,7 +180,7 @@ MOST_ROUNDS = 64
 """Remembered of each kind: rounds are confirmed within a few. What falls out makes the age higher."""
 
 
-class Freshness:
+class ReadFreshness:
     """Times in milliseconds of this member's own clock."""
 
     def __init__(self, state: MemberState) -> None:
@@ -269,7 +269,7 @@ class Freshness:
 # Linearizable reads of a member, whatever it is; and how fresh it is without one.
 
 
-class Reads:
+class LinearizableReads:
     def __init__(
         self, state: MemberState, outbox: Outbox, elector: LeaderElector, heartbeat_interval_ms: int
     ) -> None:
@@ -279,7 +279,7 @@ class Reads:
         self._retry_ms = heartbeat_interval_ms
         self._read_index = ReadIndex()
         self._questions = ReadQuestions(state, outbox, heartbeat_interval_ms)
-        self._freshness = Freshness(state)
+        self._freshness = ReadFreshness(state)
         self._number = 0
         self.may_grant = False
         """`take_grants` may have something to do: not so in most turns."""
@@ -319,7 +319,7 @@ class Reads:
         return self._state.now_ms
 
     def fresh_since_ms(self) -> float:
-        """See `Freshness.since_ms`."""
+        """See `ReadFreshness.since_ms`."""
         return self._freshness.since_ms()
 
     @property

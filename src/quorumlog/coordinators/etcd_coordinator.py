@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, CoordinatorSnapshot, GrantedLease
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 from quorumlog.wire.field_names import UNREADABLE
@@ -36,11 +36,11 @@ T = TypeVar("T")
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request
 
 
-class LeaseNotFound(CoordinatorUnreachable):
+class EtcdLeaseNotFound(CoordinatorUnreachable):
     """etcd has answered that there is none."""
 
 
-class EtcdGateway:
+class EtcdConnection:
     def __init__(self, servers: str) -> None:
         """`servers`: HOST:PORT or http(s)://HOST:PORT, comma separated. Raises ConfigError."""
         self._servers = [_server_of(part.strip()) for part in servers.split(",") if part.strip()]
@@ -105,7 +105,7 @@ class EtcdGateway:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
         words = str(told.get("message", told) if isinstance(told, dict) else told)
         if "requested lease not found" in words:
-            raise LeaseNotFound(words)
+            raise EtcdLeaseNotFound(words)
         raise self._failed(place, words)  # it may have no leader
 
 
@@ -164,25 +164,25 @@ class EtcdCoordinator:
 
     def __init__(self, servers: str, group: str) -> None:
         """Raises ConfigError."""
-        self._gateway = EtcdGateway(servers)
+        self._gateway = EtcdConnection(servers)
         self._record, self._holder = (_b64(f"{PREFIX}/{group}/{name}") for name in ("record", "holder"))
         self._prefix, self._end = _b64(f"{PREFIX}/{group}/"), _b64(f"{PREFIX}/{group}0")
 
     # ---------------------------------------------------------------- as Coordinator
 
-    async def read(self) -> Standing:
+    async def read(self) -> CoordinatorSnapshot:
         ranges = [{"request_range": {"key": key}} for key in (self._record, self._holder)]
         both = (await self._gateway.post("kv/txn", {"success": ranges}, _Both)).responses
         records, holders = (found.response_range.kvs for found in both)
         holder = holders[0].lease if holders else NO_HOLDER
         if not records:
-            return Standing(0, None, holder)
-        return Standing(records[0].mod_revision, records[0].value, holder)
+            return CoordinatorSnapshot(0, None, holder)
+        return CoordinatorSnapshot(records[0].mod_revision, records[0].value, holder)
 
-    async def grant(self, ttl_ms: int) -> Granted:
+    async def grant(self, ttl_ms: int) -> GrantedLease:
         asked = {"TTL": -(-ttl_ms // 1000)}  # etcd counts in seconds
         told = await self._gateway.post("lease/grant", asked, _Lease)
-        return Granted(told.id, told.ttl * 1000)
+        return GrantedLease(told.id, told.ttl * 1000)
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = {"key": self._record, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
@@ -200,7 +200,7 @@ class EtcdCoordinator:
         try:
             asked = {"compare": [same, held], "success": success}
             told = await self._gateway.post("kv/txn", asked, _Done)
-        except LeaseNotFound:
+        except EtcdLeaseNotFound:
             return None
         return told.header.revision if told.succeeded else None
 
@@ -210,7 +210,7 @@ class EtcdCoordinator:
     async def revoke(self, lease: int) -> None:
         try:
             await self._gateway.post("lease/revoke", {"ID": lease}, _Done)
-        except LeaseNotFound:
+        except EtcdLeaseNotFound:
             return
 
     async def watch(self, changed: Callable[[], None]) -> None:

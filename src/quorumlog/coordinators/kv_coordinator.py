@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, CoordinatorSnapshot, GrantedLease
 from quorumlog.errors import LedgerError
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import RangeResult
@@ -39,19 +39,19 @@ class KeyValueCoordinator:
 
     # ---------------------------------------------------------------- as Coordinator
 
-    async def read(self) -> Standing:
+    async def read(self) -> CoordinatorSnapshot:
         found = await self._client.txn(then=[Range(self._record), Range(self._holder)])
         records, holders = found.answers
         assert isinstance(records, RangeResult), records
         assert isinstance(holders, RangeResult), holders
         holder = holders.items[0].lease if holders.items else NO_HOLDER
         if not records.items:
-            return Standing(0, None, holder)
-        return Standing(records.items[0].mod_revision, records.items[0].value, holder)
+            return CoordinatorSnapshot(0, None, holder)
+        return CoordinatorSnapshot(records.items[0].mod_revision, records.items[0].value, holder)
 
-    async def grant(self, ttl_ms: int) -> Granted:
+    async def grant(self, ttl_ms: int) -> GrantedLease:
         lease = await self._client.grant(ttl_ms / 1000)
-        return Granted(lease.id, lease.ttl_ms)
+        return GrantedLease(lease.id, lease.ttl_ms)
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = Compare(self._record, Target.MOD, Relation.EQUAL, revision)

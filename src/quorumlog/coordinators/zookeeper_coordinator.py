@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover import NO_HOLDER, Granted, Standing
+from quorumlog.broker.failover import NO_HOLDER, CoordinatorSnapshot, GrantedLease
 
 # ----------------------------------------------------------------
 # ZooKeeperSession: one session on an event loop, through kazoo, whose threads stay here.
@@ -179,7 +179,7 @@ class ZooKeeperCoordinator:
 
     # ---------------------------------------------------------------- as Coordinator
 
-    async def read(self) -> Standing:
+    async def read(self) -> CoordinatorSnapshot:
         for _ in range(MOST_READS):
             _, found, holder, then = await self._reading().do(
                 lambda zk: zk.sync_async(self._group),
@@ -189,13 +189,13 @@ class ZooKeeperCoordinator:
             )
             owner = NO_HOLDER if holder is None else holder.ephemeralOwner
             if found is None and then is None:
-                return Standing(0, None, owner)
+                return CoordinatorSnapshot(0, None, owner)
             if found is not None and then is not None and found[1].mzxid == then.mzxid:
                 # It was the same before and after: all of this was so when the holder was read.
-                return Standing(then.version + 1, found[0], owner)
+                return CoordinatorSnapshot(then.version + 1, found[0], owner)
         raise CoordinatorUnreachable("the record in ZooKeeper changes all the time")
 
-    async def grant(self, ttl_ms: int) -> Granted:
+    async def grant(self, ttl_ms: int) -> GrantedLease:
         for lease in [each for each, held in self._leases.items() if held.is_over]:
             self._end(self._leases.pop(lease))
         session = ZooKeeperSession(self._servers, ttl_ms, pings=False)
@@ -210,7 +210,7 @@ class ZooKeeperCoordinator:
             self._end(session)
             raise
         self._leases[session.id] = session
-        return Granted(session.id, session.ttl_ms)
+        return GrantedLease(session.id, session.ttl_ms)
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         session = self._leases.get(lease)

@@ -1,8 +1,9 @@
 """The key-value store: keys with history, leases, watches and transactions, on the log.
 
-Read in this order: `requests` (what is asked and answered), `errors`, `old_spellings`, `store` (what the
-committed commands have made of the keys), `service` (what a member does for clients), `client`,
-`needs` (which right each request takes), `gateway` (for clients of etcd), `door` (its port), `testing`.
+Read in this order: `requests` (what is asked and answered), `errors`, `old_spellings`, `store` (what
+the committed commands have made of the keys), `service` (what a member does for clients), `client`,
+`needs` (which right each request takes), `gateway` (for clients of etcd), `endpoint` (its port),
+`testing`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.leasing import ClientOptions
     from quorumlog.kv.client.values import Change, Codec, CodecName, Item, Unreadable, V
-    from quorumlog.kv.door import KeyValueDoor, KeyValueStore
+    from quorumlog.kv.endpoint import KeyValueEndpoint, KeyValueStore
     from quorumlog.kv.errors import (
         ClusterChanged,
         Compacted,
@@ -56,9 +57,9 @@ _PLACES = {
     "Item": "quorumlog.kv.client.values",
     "KeyNotFound": "quorumlog.kv.errors",
     "KeyValueClient": "quorumlog.kv.client.blocking_store",
-    "KeyValueDoor": "quorumlog.kv.door",
+    "KeyValueEndpoint": "quorumlog.kv.endpoint",
     "KeyValueError": "quorumlog.kv.errors",
-    "KeyValueStore": "quorumlog.kv.door",
+    "KeyValueStore": "quorumlog.kv.endpoint",
     "LeaseExists": "quorumlog.kv.errors",
     "LeaseNotFound": "quorumlog.kv.errors",
     "LockLost": "quorumlog.kv.errors",
@@ -114,9 +115,9 @@ def connect(
     user: ClientUser | None = None,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
-    `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
-    "json" or "msgspec" (whatever these can carry; the latter is MessagePack), or one of your own with
-    `encode` and `decode`. Nothing is sent yet. Raises ConfigError."""
+    `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is encoded as UTF-8), "text" (str),
+    "json" or "msgspec" (MessagePack), or an object with `encode` and `decode`. Sends no request. Raises
+    ConfigError."""
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.values import codec_of
 
@@ -193,7 +194,7 @@ __all__ = [
     "Item",
     "KeyNotFound",
     "KeyValueClient",
-    "KeyValueDoor",
+    "KeyValueEndpoint",
     "KeyValueError",
     "KeyValueStore",
     "LeaseExists",

@@ -73,8 +73,9 @@ class LockLost(KeyValueError):
 
 
 class ValueUnreadable(KeyValueError, ValueError):
-    """The codec of this client cannot read the value of `key`, which is `data`: another program wrote
-    it, perhaps with another codec. The rest of the request, such as a put with `prev_kv`, is done."""
+    """The codec of this client cannot decode the value of `key`; its bytes are `data`: another program
+    wrote it, perhaps with another codec. The rest of the request, such as a put with `prev_kv`, is
+    done."""
 
     def __init__(self, message: str = "", *, key: bytes = b"", data: bytes = b"") -> None:
         super().__init__(message)

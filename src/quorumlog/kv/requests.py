@@ -56,7 +56,7 @@ class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Target(IntEnum):
-    """What a comparison looks at, or results are sorted by."""
+    """Field to compare, or to sort results by."""
 
     VERSION = 0
     CREATE = 1
@@ -75,8 +75,8 @@ class Relation(IntEnum):
 
 
 class Compare(msgspec.Struct, frozen=True, array_like=True):
-    """Of every key in the range: each must be so. A key that is not there has 0 everywhere, and no value
-    that could be compared."""
+    """Holds if every key of the range satisfies it. An absent key has 0 in all numbers, and no
+    comparable value."""
 
     key: bytes
     target: Target
@@ -90,7 +90,7 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     value: bytes
     lease: LeaseId = NO_LEASE
     prev_kv: bool = False
-    """Answer with what it was before."""
+    """Return the previous item."""
     keeps_value: bool = False
     """Only its lease changes; the key must exist."""
     keeps_lease: bool = False
@@ -118,11 +118,11 @@ class Range(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     min_create: Revision = 0
     max_create: Revision = 0
     without_count: bool = False
-    """How many there are costs a look at each, which who reads a page after the other does not want."""
+    """Do not count all matches, which costs a look at each; for readers of page after page."""
 
 
 class Txn(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """One of the two lists is carried out, at one revision."""
+    """Executes one of the two lists, at one revision."""
 
     compare: list[Compare] = []
     success: list[Put | DeleteRange | Range | Txn] = []
@@ -184,11 +184,11 @@ class LeaseKeys(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
     lease: LeaseId
 
 
-class Stand(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+class StoreStats(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     """How far the store is, and how large."""
 
 
-Question = Range | Txn | History | Leases | LeaseKeys | Stand
+Question = Range | Txn | History | Leases | LeaseKeys | StoreStats
 
 encode = msgspec.msgpack.Encoder().encode
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
@@ -574,7 +574,7 @@ class LeaseKeysAnswer(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=F
     keys: list[bytes] = []
 
 
-class StandAnswer(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+class StoreStatsAnswer(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     revision: int = 0
     compacted_revision: int = 0
     keys: int = 0

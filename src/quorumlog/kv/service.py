@@ -41,9 +41,9 @@ from quorumlog.kv.requests import (
     Response,
     Revoke,
     RevokeAnswer,
-    Stand,
-    StandAnswer,
     StatusAnswer,
+    StoreStats,
+    StoreStatsAnswer,
     TimeToLiveRequest,
     Txn,
     WatchRequest,
@@ -62,13 +62,13 @@ from quorumlog.kv.store.keyspace import (
     Ended,
     Feed,
     Granted,
-    Lease,
+    LeaseState,
     Written,
 )
 from quorumlog.kv.store.machine import MACHINE_NAME
 from quorumlog.net.errors import error_response
 from quorumlog.net.hello import STORE, HelloResponse
-from quorumlog.node import AppendOutcome, DoorMember
+from quorumlog.node import AppendOutcome, NodeHandle
 from quorumlog.node.machine_driver import Answer
 from quorumlog.version import VERSION
 
@@ -76,7 +76,7 @@ from quorumlog.version import VERSION
 # One client's connection, as the service sees it.
 
 
-class Session(Protocol):
+class ServiceSession(Protocol):
     def send(self, message: Response) -> None:
         """Nothing happens once it is closed."""
 
@@ -90,11 +90,11 @@ class Session(Protocol):
         """Whether its user may be told of them."""
 
 
-def answer(session: Session, request_id: int, body: bytes) -> None:
+def answer(session: ServiceSession, request_id: int, body: bytes) -> None:
     session.send(AnswerResponse(request_id=request_id, answer=body))
 
 
-def refuse(session: Session, request_id: int, error: LedgerError) -> None:
+def refuse(session: ServiceSession, request_id: int, error: LedgerError) -> None:
     session.send(error_response(request_id, error))
 
 
@@ -116,7 +116,7 @@ class _Waiting(NamedTuple):
 
 
 class CommandBatches:
-    def __init__(self, member: DoorMember) -> None:
+    def __init__(self, member: NodeHandle) -> None:
         self._member = member
         self._waiting: list[_Waiting] = []
 
@@ -174,10 +174,10 @@ Propose = Callable[[bytes, Done], None]
 class LeaseClock:
     def __init__(self, propose: Propose) -> None:
         self._propose = propose
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, LeaseState] = {}
         self._deadlines_ms: dict[int, float] = {}
         """Only while this member leads."""
-        self._ending: dict[int, Lease] = {}
+        self._ending: dict[int, LeaseState] = {}
         """Whose end is proposed: nothing keeps them alive any more."""
         self._term: int | None = None
 
@@ -196,12 +196,12 @@ class LeaseClock:
             for number, lease in self._leases.items():
                 self._deadlines_ms[number] = now_ms + lease.ttl_ms
 
-    def begins(self, leases: dict[int, Lease], now_ms: float) -> None:
+    def begins(self, leases: dict[int, LeaseState], now_ms: float) -> None:
         self._leases = dict(leases)
         term, self._term = self._term, None
         self.lead(term, now_ms)
 
-    def granted(self, number: int, lease: Lease, now_ms: float) -> None:
+    def granted(self, number: int, lease: LeaseState, now_ms: float) -> None:
         self._leases[number] = lease
         if self._term is not None:
             self._deadlines_ms[number] = now_ms + lease.ttl_ms
@@ -235,7 +235,7 @@ class LeaseClock:
     def next_ms(self) -> float:
         return min(self._deadlines_ms.values(), default=float("inf"))
 
-    def _end(self, number: int, lease: Lease, term: int) -> None:
+    def _end(self, number: int, lease: LeaseState, term: int) -> None:
         self._ending[number] = lease
 
         def proposed(outcome: bytes | LedgerError) -> None:
@@ -292,7 +292,7 @@ _NO_EVENTS = encode([])
 
 
 class OneWatch:
-    def __init__(self, session: Session, asked: WatchRequest, next_revision: int) -> None:
+    def __init__(self, session: ServiceSession, asked: WatchRequest, next_revision: int) -> None:
         self.session = session
         self.number = asked.request_id
         self.asked = asked
@@ -304,7 +304,7 @@ class OneWatch:
         return self.asked.deletions if is_deletion else self.asked.puts
 
 
-class _Round:
+class _WatchRound:
     """What each watch in step is told next: changes; without any, how far the store is; or, where some
     are not known, that it falls behind."""
 
@@ -365,18 +365,18 @@ class WatchHub:
         """`most_watches`: of one client."""
         self._ask_history = ask_history
         self.most_watches = most_watches
-        self._watches: dict[Session, dict[int, OneWatch]] = {}
+        self._watches: dict[ServiceSession, dict[int, OneWatch]] = {}
         """By the id of their request."""
         self._count = 0
         self._of_key: dict[bytes, dict[OneWatch, None]] = {}
         """In step, of one key each."""
         self._of_range: dict[OneWatch, None] = {}
         """In step, of ranges."""
-        self._behind: dict[Session, OrderedDict[OneWatch, None]] = {}
+        self._behind: dict[ServiceSession, OrderedDict[OneWatch, None]] = {}
         """But those that ask for history."""
-        self._asking: dict[Session, int] = {}
+        self._asking: dict[ServiceSession, int] = {}
         """How many watches do."""
-        self._rounds: deque[_Round] = deque()
+        self._rounds: deque[_WatchRound] = deque()
         self._untold_bytes = 0
         self.told = 0
         """The store has told of all changes up to this revision."""
@@ -394,7 +394,7 @@ class WatchHub:
 
     # ---------------------------------------------------------------- watches
 
-    def add(self, session: Session, asked: WatchRequest) -> None:
+    def add(self, session: ServiceSession, asked: WatchRequest) -> None:
         """Raises ConnectionFull, InvalidRequest."""
         watches = self._watches.get(session, {})
         if asked.request_id in watches:
@@ -418,24 +418,26 @@ class WatchHub:
         else:
             self._step_in(watch)
 
-    def cancel(self, session: Session, number: int) -> None:
+    def cancel(self, session: ServiceSession, number: int) -> None:
         watch = self._watches.get(session, {}).pop(number, None)
         if watch is not None:
             self._count -= 1
             self._forget(watch)
 
-    def lost(self, session: Session) -> None:
+    def lost(self, session: ServiceSession) -> None:
         for number in list(self._watches.get(session, ())):
             self.cancel(session, number)
         self._watches.pop(session, None)
         self._asking.pop(session, None)
         self._behind.pop(session, None)
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[ServiceSession]:
         """That have watches."""
         return [session for session, watches in self._watches.items() if watches]
 
-    def end_refused(self, refusal_of: Callable[[Session, WatchRequest], LedgerError | None]) -> None:
+    def end_refused(
+        self, refusal_of: Callable[[ServiceSession, WatchRequest], LedgerError | None]
+    ) -> None:
         """Rights have moved."""
         for watch in [each for of in self._watches.values() for each in of.values()]:
             refusal = refusal_of(watch.session, watch.asked)
@@ -500,7 +502,7 @@ class WatchHub:
             or len(last) + len(change.written) > MOST_CHANGES
             or last.size_bytes + size_bytes > ROUND_BYTES
         ):
-            self._rounds.append(last := _Round())
+            self._rounds.append(last := _WatchRound())
         last.add(change, size_bytes)
         self._untold_bytes += size_bytes
         if progress:
@@ -510,7 +512,7 @@ class WatchHub:
         """Nobody in step is told of what has changed up to now: history has it."""
         self._rounds.clear()
         self._untold_bytes = 0
-        lost = _Round(is_lost=True)
+        lost = _WatchRound(is_lost=True)
         lost.revision = self.told
         self._rounds.append(lost)
 
@@ -536,7 +538,7 @@ class WatchHub:
         return True
 
     def _add_progress(self) -> None:
-        progress = _Round()
+        progress = _WatchRound()
         progress.revision = self.told
         self._rounds.append(progress)
 
@@ -563,7 +565,7 @@ class WatchHub:
             self._heard = max(self._heard, now.revision)
             self._untold_bytes -= self._rounds.popleft().size_bytes
 
-    def _hearing(self, now: _Round) -> Iterator[OneWatch]:
+    def _hearing(self, now: _WatchRound) -> Iterator[OneWatch]:
         if now.is_lost or not now:
             yield from [each for of in self._watches.values() for each in of.values() if each.in_step]
             return
@@ -571,7 +573,7 @@ class WatchHub:
         for key in now.places:
             yield from list(self._of_key.get(key, ()))
 
-    def _tell(self, now: _Round, watch: OneWatch) -> int:
+    def _tell(self, now: _WatchRound, watch: OneWatch) -> int:
         """How much it took."""
         if now.is_lost:
             self._fall_behind(watch)
@@ -607,7 +609,7 @@ class WatchHub:
         self._behind.setdefault(watch.session, OrderedDict())[watch] = None
         self._go_on(watch.session)
 
-    def _go_on(self, session: Session) -> None:
+    def _go_on(self, session: ServiceSession) -> None:
         behind = self._behind.get(session)
         while (
             behind
@@ -714,13 +716,13 @@ SMALL_BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     auto_compaction_ms: float = HOUR_MS
-    """History older than that ends; 0: it does not end by itself."""
+    """History older than this is discarded; 0: never automatically."""
     quota_bytes: int = 8 << 30
     """Above it puts are refused, while deletions and compaction go on."""
     etcd_gateway: str = ""
-    """URL of this member's gateway, for who asks which there are."""
+    """URL of this member's gateway, for clients that ask for all of them."""
     max_watches: int = MOST_WATCHES
-    """Of one client; ten times so many of all."""
+    """Limit per client; all clients together: ten times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -741,7 +743,7 @@ class StoreFigures:
 
 class KeyValueService:
     def __init__(
-        self, member: DoorMember, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
+        self, member: NodeHandle, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
     ) -> None:
         """`now_ms`: a clock that goes on while the machine sleeps. Who makes this calls `drain` when the
         feed wakes, and `tick` every `TICK_MS`."""
@@ -756,8 +758,8 @@ class KeyValueService:
         """History below is gone, as far as the store has told."""
         self.watches = WatchHub(self._ask_history, options.max_watches)
         self._is_telling = False
-        self._kept_alive: list[tuple[Session, KeepAliveRequest, float]] = []
-        self._stand = StandAnswer()
+        self._kept_alive: list[tuple[ServiceSession, KeepAliveRequest, float]] = []
+        self._stand = StoreStatsAnswer()
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
@@ -769,13 +771,13 @@ class KeyValueService:
 
     # ---------------------------------------------------------------- requests
 
-    def request(self, session: Session, request: Request) -> None:
+    def request(self, session: ServiceSession, request: Request) -> None:
         try:
             self._request(session, request)
         except (InvalidRequest, NoSpace, ConnectionFull) as refusal:
             refuse(session, request.request_id, refusal)
 
-    def _request(self, session: Session, request: Request) -> None:
+    def _request(self, session: ServiceSession, request: Request) -> None:
         number = request.request_id
         if isinstance(request, CommandRequest):
             command = self._checked(request.command)
@@ -801,21 +803,21 @@ class KeyValueService:
         """Somebody has read what was left unread: there may be questions that wait for that."""
         self._member.enter(lambda: None)
 
-    def lost(self, session: Session) -> None:
+    def lost(self, session: ServiceSession) -> None:
         """Its connection has ended."""
         self.watches.lost(session)
         self._member.enter(lambda: self._member.discard(session))
 
-    def _enter(self, act: Callable[[DoorMember], None], client: object = None) -> None:
+    def _enter(self, act: Callable[[NodeHandle], None], client: object = None) -> None:
         self._member.enter(lambda: act(self._member), client)
 
     def greet(
-        self, session: Session, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
+        self, session: ServiceSession, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
     ) -> None:
         """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
         connection begins or ends with."""
 
-        def greet(member: DoorMember) -> None:
+        def greet(member: NodeHandle) -> None:
             cluster_id = member.cluster_id
             config = member.node().config
             if known_cluster_id and cluster_id and known_cluster_id != cluster_id:
@@ -857,7 +859,7 @@ class KeyValueService:
     def _election_timeout_ms(self) -> int:
         return int(self._member.node().config.consensus.election_timeout_ms)
 
-    def _commanded(self, session: Session, number: int, outcome: bytes | LedgerError) -> None:
+    def _commanded(self, session: ServiceSession, number: int, outcome: bytes | LedgerError) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
         elif outcome == CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
@@ -868,16 +870,16 @@ class KeyValueService:
         else:
             answer(session, number, outcome)
 
-    def _ask(self, session: Session, request: QuestionRequest) -> None:
+    def _ask(self, session: ServiceSession, request: QuestionRequest) -> None:
         done = partial(self._answered, session, request.request_id)
 
-        def ask(member: DoorMember) -> None:
+        def ask(member: NodeHandle) -> None:
             timeout_ms = READ_TIMEOUT_MS
             member.ask(MACHINE_NAME, request.question, timeout_ms, done, session, here=request.here)
 
         self._enter(ask, session)
 
-    def _answered(self, session: Session, number: int, outcome: Answer) -> None:
+    def _answered(self, session: ServiceSession, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
         else:
@@ -891,7 +893,7 @@ class KeyValueService:
 
     # ---------------------------------------------------------------- leases
 
-    def _confirm_kept_alive(self, member: DoorMember) -> None:
+    def _confirm_kept_alive(self, member: NodeHandle) -> None:
         """All that wait share one round; the store has applied what was committed before it then."""
         waiting, self._kept_alive = self._kept_alive, []
         term = member.leads_in
@@ -908,10 +910,10 @@ class KeyValueService:
                 kept = [self.leases.keep_alive(each, term, arrived_ms) for each in request.leases]
                 answer(session, request.request_id, done(self.watches.told, kept))
 
-        member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
+        member.ask(MACHINE_NAME, encode(StoreStats()), READ_TIMEOUT_MS, confirmed, self)
 
     def ask_lease_keys(
-        self, session: Session, lease: int, done: Callable[[list[bytes] | LedgerError], None]
+        self, session: ServiceSession, lease: int, done: Callable[[list[bytes] | LedgerError], None]
     ) -> None:
         """Of who is not known to have a right to them yet."""
 
@@ -926,7 +928,7 @@ class KeyValueService:
         question = encode(LeaseKeys(lease))
         self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
 
-    def _time_to_live(self, session: Session, request: TimeToLiveRequest) -> None:
+    def _time_to_live(self, session: ServiceSession, request: TimeToLiveRequest) -> None:
         number, lease = request.request_id, request.lease
 
         def answered(outcome: Answer) -> None:
@@ -1050,13 +1052,13 @@ class KeyValueService:
         def answered(outcome: bytes | LedgerError) -> None:
             self._is_looking = False
             if not isinstance(outcome, LedgerError):
-                self._stand = read_answer(outcome, StandAnswer)[1]
+                self._stand = read_answer(outcome, StoreStatsAnswer)[1]
 
-        self._ask_history(encode(Stand()), answered)
+        self._ask_history(encode(StoreStats()), answered)
 
-    def _status(self, session: Session, number: int) -> None:
-        def asked(member: DoorMember) -> None:
-            stand = encode(Stand())
+    def _status(self, session: ServiceSession, number: int) -> None:
+        def asked(member: NodeHandle) -> None:
+            stand = encode(StoreStats())
             member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
 
         def answered(outcome: Answer) -> None:
@@ -1064,7 +1066,7 @@ class KeyValueService:
                 refuse(session, number, outcome)
                 return
             status = self._member.node().status()
-            stand = read_answer(outcome[0], StandAnswer)[1]
+            stand = read_answer(outcome[0], StoreStatsAnswer)[1]
             answer(
                 session,
                 number,

@@ -13,7 +13,7 @@ from typing import Self
 
 from quorumlog.config import ConsensusConfig, TlsOptions
 from quorumlog.kv.client.blocking_store import KeyValueClient
-from quorumlog.kv.door import KeyValueDoor
+from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.store.engine import Engine, MemoryEngine
 from quorumlog.net.tls import Tls
@@ -25,8 +25,8 @@ CONSENSUS = ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10)
 
 
 class LocalStores:
-    """`with LocalStores() as stores: kv = connect(stores.servers)`. `cluster` is the `LocalCluster`
-    below, whose members may be killed and restarted."""
+    """`with LocalStores() as stores: kv = connect(stores.servers)`. `cluster` is the underlying
+    `LocalCluster`, whose members may be killed and restarted."""
 
     def __init__(
         self,
@@ -42,12 +42,14 @@ class LocalStores:
         self._options = options
         self._engine = engine
         self._tls = tls
-        self.cluster = LocalCluster(members, doors=self._doors, consensus=CONSENSUS, tls=tls)
+        self.cluster = LocalCluster(members, endpoints=self._endpoints, consensus=CONSENSUS, tls=tls)
 
-    def _doors(self, member_id: str) -> list[KeyValueDoor]:
+    def _endpoints(self, member_id: str) -> list[KeyValueEndpoint]:
         engine = MemoryEngine if self._engine is None else self._engine(member_id)
         listen = f"127.0.0.1:{self._ports[member_id]}"
-        return [KeyValueDoor(listen, options=self._options, engine=engine, tls=self.tls_of(member_id))]
+        return [
+            KeyValueEndpoint(listen, options=self._options, engine=engine, tls=self.tls_of(member_id))
+        ]
 
     def tls_of(self, member_id: str) -> Tls | None:
         """For a port of that member."""

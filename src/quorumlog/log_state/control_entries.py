@@ -91,7 +91,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     pass
 
 
-class Membership(Body, frozen=True):
+class MembershipEntry(Body, frozen=True):
     """MEMBERSHIP: who votes from this entry on. Both halves are equal where no change is under way."""
 
     old: Replicas
@@ -159,7 +159,7 @@ class Keep(Body, frozen=True):
     """Readers that hold do not stop it; archives do."""
 
 
-class Epoch(Body, frozen=True, order=True):
+class ProducerEpoch(Body, frozen=True, order=True):
     """Of a producer: the OPEN entry that began it."""
 
     index: Index
@@ -172,7 +172,7 @@ class OpenProducer(Body, frozen=True):
     producer: Name
     token: Token
     """Drawn by who opens: tells a repetition of its own request from somebody else's."""
-    ends: Epoch | None = None
+    ends: ProducerEpoch | None = None
     """The epoch that stands; None: there is none. If another one does, this entry changes nothing."""
     evicts: Annotated[tuple[Name, ...], Meta(max_length=MOST_IN_A_BODY)] = ()
     """Producers that are forgotten to make room."""
@@ -185,7 +185,7 @@ class ProducerBatch(Body, frozen=True):
     cut them: they end with the first entry of another term."""
 
     producer: Name
-    epoch: Epoch
+    epoch: ProducerEpoch
     first_sequence: Sequence
     count: Annotated[int, Meta(ge=1, le=MOST_BATCH_ENTRIES)]
     continues: bool = False
@@ -226,7 +226,7 @@ class LevelReached(Body, frozen=True):
 
 
 ControlBody = (
-    Membership
+    MembershipEntry
     | TimeMark
     | ReaderPositions
     | Keep
@@ -240,7 +240,7 @@ ControlBody = (
 )
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
-    EntryKind.MEMBERSHIP: Membership,
+    EntryKind.MEMBERSHIP: MembershipEntry,
     EntryKind.TIME: TimeMark,
     EntryKind.READER: ReaderPositions,
     EntryKind.KEEP: Keep,
@@ -270,7 +270,7 @@ def level_of(body: ControlBody) -> int:
     """What a member has to know to read an entry that says this."""
     if isinstance(body, LevelReached):
         return body.level
-    if isinstance(body, Membership) and body.replaced:
+    if isinstance(body, MembershipEntry) and body.replaced:
         return REPLACED_LEVEL
     if isinstance(body, ReaderPositions):
         if any(each.skipped is not None for each in body.readers):
@@ -308,7 +308,9 @@ def kind_of(body: ControlBody) -> EntryKind:
 def encode_body(body: ControlBody) -> bytes:
     """Raises BadRequest for a body that no member could read again: too large, or with a value beyond
     its bounds."""
-    data = _encoder.encode(body.fields() if isinstance(body, Membership | ReaderPositions) else body)
+    data = _encoder.encode(
+        body.fields() if isinstance(body, MembershipEntry | ReaderPositions) else body
+    )
     found = decode_body(kind_of(body), data)
     if isinstance(found, Unreadable):
         raise BadRequest(f"the log cannot say this: {found.reason}")

@@ -27,16 +27,16 @@ from quorumlog.log_state.control_entries import (
     Chain,
     ClockReset,
     ControlEntry,
-    Epoch,
     Hold,
     Index,
     Keep,
     LevelReached,
     MachineBinding,
     MachineName,
-    Membership,
+    MembershipEntry,
     OpenProducer,
     ProducerBatch,
+    ProducerEpoch,
     ReaderName,
     ReaderPosition,
     ReaderPositions,
@@ -193,7 +193,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     level: Annotated[int, Meta(ge=0)] = 0
     """The highest of the entries' kinds: what a member has to know to read this log."""
-    membership: Membership | None = None
+    membership: MembershipEntry | None = None
     """None: the founding list."""
     membership_index: Index = -1
     time_ms: TimeMs | None = None
@@ -345,14 +345,14 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
         state = msgspec.structs.replace(state, level=level_of(body))
     if isinstance(body, TimeMark):
         return _with_time(state, entry.index, body)
-    if isinstance(body, Membership):
+    if isinstance(body, MembershipEntry):
         return msgspec.structs.replace(state, membership=body, membership_index=entry.index)
     if isinstance(body, ReaderPositions):
         for position in body.readers:
             state = _with_reader(state, entry.index, position)
         return state
     if isinstance(body, OpenProducer):
-        producers = state.producers.opened(Epoch(entry.index, entry.term), body)
+        producers = state.producers.opened(ProducerEpoch(entry.index, entry.term), body)
         return msgspec.structs.replace(state, producers=producers)
     if isinstance(body, MachineBinding):
         return _with_machine(state, entry.index, body)
@@ -505,12 +505,12 @@ class LogStates:
     def committed_index(self) -> int:
         return self._committed_index
 
-    def memberships(self) -> list[tuple[int, Membership | None]]:
+    def memberships(self) -> list[tuple[int, MembershipEntry | None]]:
         """(index of its entry, membership) of the committed one and of each behind it, where the state
         is known; None: the founding list."""
         committed = self.committed
         assert isinstance(committed, LogState), committed
-        behind = [(e.index, e.body) for e in self._entries if isinstance(e.body, Membership)]
+        behind = [(e.index, e.body) for e in self._entries if isinstance(e.body, MembershipEntry)]
         return [(committed.membership_index, committed.membership), *behind]
 
     def append(self, first_index: int, controls: Sequence[ControlEntry]) -> None:

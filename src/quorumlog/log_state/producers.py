@@ -24,11 +24,11 @@ from quorumlog.log_state.control_entries import (
     MOST_NAME_CHARACTERS,
     MOST_PRODUCERS,
     Body,
-    Epoch,
     Index,
     Name,
     OpenProducer,
     ProducerBatch,
+    ProducerEpoch,
     Sequence,
     Token,
 )
@@ -46,7 +46,7 @@ _USED_BYTES = 8
 _FAN_OUT = 64
 
 
-class Range(Body, frozen=True):
+class ProducerRange(Body, frozen=True):
     """Entries of a producer that follow each other in the log."""
 
     first_sequence: Sequence
@@ -59,18 +59,18 @@ class Range(Body, frozen=True):
         return self.first_sequence + self.count
 
 
-class Session(Body, frozen=True):
+class SessionRecord(Body, frozen=True):
     """Of one producer."""
 
-    epoch: Epoch
+    epoch: ProducerEpoch
     """The one that stands."""
     token: Token
     last_sequence: Index = -1
     """-1: nothing is in the log."""
-    batches: tuple[tuple[Range, ...], ...] = ()
+    batches: tuple[tuple[ProducerRange, ...], ...] = ()
     """The newest ones, oldest first."""
 
-    def ranges_of(self, first_sequence: int, count: int) -> tuple[Range, ...] | None:
+    def ranges_of(self, first_sequence: int, count: int) -> tuple[ProducerRange, ...] | None:
         """Where these numbers lie; None if that is not remembered of all."""
         stop, found = first_sequence + count, []
         at = first_sequence
@@ -78,7 +78,7 @@ class Session(Body, frozen=True):
             if at < stop and each.first_sequence <= at < each.stop_sequence:
                 skip = at - each.first_sequence
                 taken = min(stop, each.stop_sequence) - at
-                found.append(Range(at, each.first_index + skip, taken, each.term))
+                found.append(ProducerRange(at, each.first_index + skip, taken, each.term))
                 at += taken
         return tuple(found) if at == stop else None
 
@@ -104,7 +104,7 @@ _NO_SHELF: _Shelf = {}
 _NO_ROW: tuple[_Shelf, ...] = (_NO_SHELF,) * _FAN_OUT
 _NO_SHELVES: _Shelves = (_NO_ROW,) * _FAN_OUT
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Session)
+_decoder = msgspec.msgpack.Decoder(SessionRecord)
 _record_decoder = msgspec.msgpack.Decoder(tuple[Current | None, msgspec.Raw])
 
 
@@ -136,7 +136,7 @@ class Producers:
 
     # ---------------------------------------------------------------- asked
 
-    def get(self, producer: str, last_index: int | None = None) -> Session | None:
+    def get(self, producer: str, last_index: int | None = None) -> SessionRecord | None:
         """Of a log that ends with `last_index`; None: its last batch is whole, as a leader's is."""
         outer, inner = _place(producer)
         packed = self._shelves[outer][inner].get(producer)
@@ -161,7 +161,7 @@ class Producers:
         rows = (row for row in self._shelves if row is not _NO_ROW)
         return (shelf for row in rows for shelf in row if shelf)
 
-    def items(self) -> list[tuple[str, Session]]:
+    def items(self) -> list[tuple[str, SessionRecord]]:
         """By name."""
         found = ((name, self.get(name)) for name in sorted(self.names()))
         return [(name, session) for name, session in found if session is not None]
@@ -183,7 +183,7 @@ class Producers:
 
     # ---------------------------------------------------------------- what comes of entries
 
-    def opened(self, epoch: Epoch, said: OpenProducer) -> Self:
+    def opened(self, epoch: ProducerEpoch, said: OpenProducer) -> Self:
         """An OPEN entry stands at `epoch`."""
         session = self.get(said.producer)
         if (None if session is None else session.epoch) != said.ends:
@@ -193,7 +193,7 @@ class Producers:
         kept = self._without([name for name in said.evicts if name != said.producer])
         if session is None and kept.count >= MOST_PRODUCERS:
             return self
-        opened = Session(epoch, said.token)
+        opened = SessionRecord(epoch, said.token)
         if session is not None:
             opened = msgspec.structs.replace(session, epoch=epoch, token=said.token)
         return kept._with(said.producer, epoch.index, opened, self.current)
@@ -207,13 +207,15 @@ class Producers:
         session = _decoder.decode(packed[_USED_BYTES:])
         if session.last_sequence + 1 != said.first_sequence or session.epoch != said.epoch:
             return self
-        ranges: tuple[Range, ...] = (Range(said.first_sequence, index + 1, said.count, term),)
+        ranges: tuple[ProducerRange, ...] = (
+            ProducerRange(said.first_sequence, index + 1, said.count, term),
+        )
         batches = session.batches
         if said.continues and batches:
             batches, ranges = batches[:-1], batches[-1] + ranges
         last_sequence = said.first_sequence + said.count - 1
         batches = _bounded((*batches, ranges))
-        session = Session(session.epoch, session.token, last_sequence, batches)
+        session = SessionRecord(session.epoch, session.token, last_sequence, batches)
         return self._with(
             said.producer, index, session, Current(said.producer, index + 1, said.count, term)
         )
@@ -228,7 +230,9 @@ class Producers:
             return type(self)(self._shelves, self.count, None)  # it was forgotten since
         return self._with(current.producer, current.first_index - 1, session, None)
 
-    def _with(self, producer: str, used_index: int, session: Session, current: Current | None) -> Self:
+    def _with(
+        self, producer: str, used_index: int, session: SessionRecord, current: Current | None
+    ) -> Self:
         outer, inner = _place(producer)
         shelf = dict(self._shelves[outer][inner])
         count = self.count + (producer not in shelf)
@@ -280,7 +284,7 @@ def _replaced(shelves: _Shelves, outer: int, inner: int, shelf: _Shelf) -> _Shel
     return tuple(rows)
 
 
-def _cut(session: Session, current: Current, index: int) -> Session:
+def _cut(session: SessionRecord, current: Current, index: int) -> SessionRecord:
     """The same if `current`, its last batch, ends in front of `index`."""
     last = session.batches[-1][-1] if session.batches else None
     if last is None or last.first_index != current.first_index or index > current.last_index:
@@ -296,7 +300,7 @@ def _cut(session: Session, current: Current, index: int) -> Session:
     )
 
 
-def _bounded(batches: tuple[tuple[Range, ...], ...]) -> tuple[tuple[Range, ...], ...]:
+def _bounded(batches: tuple[tuple[ProducerRange, ...], ...]) -> tuple[tuple[ProducerRange, ...], ...]:
     batches = batches[-MOST_BATCHES:]
     while sum(map(len, batches)) > MOST_RANGES:
         batches = (batches[0][1:], *batches[1:]) if len(batches[0]) > 1 else batches[1:]

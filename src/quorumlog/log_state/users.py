@@ -69,7 +69,7 @@ class _Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         return f"{type(self).__name__}({', '.join(fields)})"
 
 
-class Grant(_Value, frozen=True, order=True):
+class RoleGrant(_Value, frozen=True, order=True):
     right: Right
     kind: Kind
     prefix: Annotated[bytes, Meta(max_length=MOST_PREFIX_BYTES)] = b""
@@ -89,9 +89,9 @@ class Grant(_Value, frozen=True, order=True):
         return self.prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-class Role(_Value, frozen=True):
+class UserRole(_Value, frozen=True):
     name: UserName
-    grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
+    grants: Annotated[tuple[RoleGrant, ...], Meta(max_length=MOST_GRANTS)] = ()
     """In order."""
 
 
@@ -121,7 +121,7 @@ class User(_Value, frozen=True):
 class Rights:
     """Of one user, at one time."""
 
-    def __init__(self, grants: Iterable[Grant]) -> None:
+    def __init__(self, grants: Iterable[RoleGrant]) -> None:
         self._grants = tuple(grants)
         self.is_admin = any(g.right is Right.ADMIN and g.kind is Kind.CLUSTER for g in self._grants)
         self._known: dict[tuple[Right, Kind], tuple[list[bytes], list[bytes | None]]] = {}
@@ -162,10 +162,10 @@ class Rights:
 
 
 NO_RIGHTS = Rights(())
-_ADMINISTRATORS = Role(ADMINISTRATORS, (Grant(Right.ADMIN, Kind.CLUSTER),))
+_ADMINISTRATORS = UserRole(ADMINISTRATORS, (RoleGrant(Right.ADMIN, Kind.CLUSTER),))
 
 
-N = TypeVar("N", User, Role)
+N = TypeVar("N", User, UserRole)
 
 
 class Reach(NamedTuple):
@@ -173,7 +173,7 @@ class Reach(NamedTuple):
 
     user: str
     role: str
-    grant: Grant
+    grant: RoleGrant
 
 
 class Users(_Value, frozen=True):
@@ -181,13 +181,13 @@ class Users(_Value, frozen=True):
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
     """Drawn with the first user: what names that nobody has are answered with looks like a user's."""
     users: tuple[User, ...] = ()
-    roles: tuple[Role, ...] = ()
+    roles: tuple[UserRole, ...] = ()
     """Both by name."""
 
     def user(self, name: str) -> User | None:
         return next((user for user in self.users if user.name == name), None)
 
-    def role(self, name: str) -> Role | None:
+    def role(self, name: str) -> UserRole | None:
         if name == ADMINISTRATORS:
             return _ADMINISTRATORS
         return next((role for role in self.roles if role.name == name), None)
@@ -250,7 +250,7 @@ class UsersChange(_Value, frozen=True):
     """What a USERS entry says: these users and roles are so from here on, and those are gone."""
 
     users: Annotated[tuple[User, ...], Meta(max_length=MOST_ROLES)] = ()
-    roles: Annotated[tuple[Role, ...], Meta(max_length=MOST_ROLES)] = ()
+    roles: Annotated[tuple[UserRole, ...], Meta(max_length=MOST_ROLES)] = ()
     gone_users: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
     gone_roles: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
@@ -259,7 +259,7 @@ class UsersChange(_Value, frozen=True):
     """All that were there are gone first, as a restore leaves them out: nobody may do anything then."""
 
 
-class UserVerb(StrEnum):
+class UserOperation(StrEnum):
     ADD_USER = "add-user"
     SET_PASSWORD = "set-password"
     REMOVE_USER = "remove-user"
@@ -278,11 +278,11 @@ class UserVerb(StrEnum):
 class UserOrder(_Value, frozen=True):
     """What an administrator wants changed."""
 
-    verb: UserVerb
+    verb: UserOperation
     name: UserName
     """Of the user, or of the role."""
     roles: Annotated[tuple[UserName, ...], Meta(max_length=MOST_ROLES)] = ()
-    grants: Annotated[tuple[Grant, ...], Meta(max_length=MOST_GRANTS)] = ()
+    grants: Annotated[tuple[RoleGrant, ...], Meta(max_length=MOST_GRANTS)] = ()
     verifier: Verifier | None = None
 
 
@@ -315,26 +315,26 @@ def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
 def _change_of(users: Users, order: UserOrder) -> UsersChange:
     verb, name = order.verb, order.name
     user, role = users.user(name), users.role(name)
-    if verb in (UserVerb.INIT_ADMIN, UserVerb.RESET_ADMIN):
-        if users.has_administrator and verb is UserVerb.INIT_ADMIN:
+    if verb in (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN):
+        if users.has_administrator and verb is UserOperation.INIT_ADMIN:
             raise BadRequest("there is an administrator, who adds users; a reset makes another one")
         roles = {ADMINISTRATORS, *(() if user is None else user.roles)}
         return UsersChange((User(name, tuple(sorted(roles)), order.verifier),))
-    if verb is UserVerb.ADD_USER:
+    if verb is UserOperation.ADD_USER:
         if user is not None:
             raise BadRequest(f"there is a user {name}: remove that one, or set its password")
         return UsersChange((User(name, _known_roles(users, order.roles), order.verifier),))
-    if verb is UserVerb.REMOVE_ROLE:
+    if verb is UserOperation.REMOVE_ROLE:
         return _without_role(users, name)
-    if verb in (UserVerb.ADD_ROLE, UserVerb.GRANT, UserVerb.REVOKE):
+    if verb in (UserOperation.ADD_ROLE, UserOperation.GRANT, UserOperation.REVOKE):
         return UsersChange(roles=_roles_of(users, order, role))
     if user is None:
         raise BadRequest(f"there is no user {name}")
-    if verb is UserVerb.REMOVE_USER:
+    if verb is UserOperation.REMOVE_USER:
         return UsersChange(gone_users=(name,))
-    if verb is UserVerb.SET_PASSWORD:
+    if verb is UserOperation.SET_PASSWORD:
         return UsersChange((msgspec.structs.replace(user, verifier=order.verifier),))
-    if verb is UserVerb.GIVE_ROLES:
+    if verb is UserOperation.GIVE_ROLES:
         roles = {*user.roles, *_known_roles(users, order.roles)}
     else:
         _check_all(order.roles, user.roles, f"{name} does not have the role")
@@ -353,19 +353,19 @@ def _check_all(named: Iterable[object], known: Iterable[object], problem: str) -
         raise BadRequest(f"{problem} {missing[0]}")
 
 
-def _roles_of(users: Users, order: UserOrder, role: Role | None) -> tuple[Role, ...]:
+def _roles_of(users: Users, order: UserOrder, role: UserRole | None) -> tuple[UserRole, ...]:
     if order.name == ADMINISTRATORS:
         raise BadRequest(f"the role {ADMINISTRATORS} is always there, and is every right on everything")
-    if order.verb is UserVerb.ADD_ROLE:
+    if order.verb is UserOperation.ADD_ROLE:
         if role is not None:
             raise BadRequest(f"there is a role {order.name}: grant it more, or revoke something")
-        return (Role(order.name, tuple(sorted({*order.grants}))),)
+        return (UserRole(order.name, tuple(sorted({*order.grants}))),)
     if role is None:
         raise BadRequest(f"there is no role {order.name}: add it first (quorumlog role add)")
-    if order.verb is UserVerb.GRANT:
-        return (Role(role.name, tuple(sorted({*role.grants, *order.grants}))),)
+    if order.verb is UserOperation.GRANT:
+        return (UserRole(role.name, tuple(sorted({*role.grants, *order.grants}))),)
     _check_all(order.grants, role.grants, f"not granted to {role.name} in these words:")
-    return (Role(role.name, tuple(sorted({*role.grants} - {*order.grants}))),)
+    return (UserRole(role.name, tuple(sorted({*role.grants} - {*order.grants}))),)
 
 
 def _without_role(users: Users, name: str) -> UsersChange:

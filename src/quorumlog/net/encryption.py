@@ -20,7 +20,7 @@ _PROTOCOL_VERSION = b"\x15\x03\x03\x00\x02\x02\x46"
 _SHUTDOWN_S = 5.0
 
 
-class Refused(ConnectionError):
+class TlsRefused(ConnectionError):
     """There is no TLS on a connection, with the reason."""
 
 
@@ -101,19 +101,19 @@ class Encryption(asyncio.Protocol):
         assert tcp is not None
         self._has_begun = True
         if tcp.is_closing():
-            raise Refused(words_of(ConnectionResetError()))
+            raise TlsRefused(words_of(ConnectionResetError()))
         try:
             transport = await self._start(tcp, context, server_side)
         except (OSError, EOFError) as error:  # what ssl raises is an OSError
             tcp.abort()
-            raise Refused(words_of(error)) from error
+            raise TlsRefused(words_of(error)) from error
         encrypted = None if transport is None else transport.get_extra_info("ssl_object")
         if transport is None or encrypted is None:  # so loops end one whose connection was aborted
-            raise Refused(words_of(ConnectionAbortedError()))
+            raise TlsRefused(words_of(ConnectionAbortedError()))
         reason = check(encrypted.getpeercert() or {})
         if reason:
             transport.abort()
-            raise Refused(reason)
+            raise TlsRefused(reason)
         self.connection.connection_made(transport)
         self.connection.below(tcp)
         transport.set_protocol(self.connection)
@@ -163,7 +163,7 @@ async def dial(
     context: ssl.SSLContext | None = None,
     check: Callable[[Certificate], str] = lambda certificate: "",
 ) -> None:
-    """Plain where `context` is None. Raises OSError; Refused if it is for TLS."""
+    """Plain where `context` is None. Raises OSError; TlsRefused if it is for TLS."""
     loop = asyncio.get_running_loop()
     if context is None:
         await loop.create_connection(lambda: connection, host, port)

@@ -31,7 +31,7 @@ from quorumlog.config import FRAME_LIMIT_BYTES, MIB
 from quorumlog.consensus.messages import (
     NOBODY,
     AnyPeerMessage,
-    Message,
+    PeerMessage,
     PushEntryRequest,
     RangeResponse,
 )
@@ -87,7 +87,7 @@ def encode_frame(
     """Buffers to write one after the other; the second, if any, is `batch.buffer` itself, or a control
     part that is too large to be copied. A peer message
     goes without its `sender`, and its own `batch` behind it."""
-    if isinstance(message, Message):
+    if isinstance(message, PeerMessage):
         if isinstance(message, WITH_BATCH) and message.batch is not None:
             assert batch is None or batch is message.batch, "a message has one batch"
             batch = message.batch
@@ -355,7 +355,7 @@ def _decode(
             batch = EntryBatch(bytearray(buffer) if copy else buffer, sizes)
     elif batch_crc:
         raise ProtocolViolation("a frame without a batch has a batch_crc")
-    if isinstance(message, Message):
+    if isinstance(message, PeerMessage):
         if message.sender != NOBODY:
             raise ProtocolViolation("a peer message names its sender itself")
         if isinstance(message, WITH_BATCH):

@@ -18,7 +18,7 @@ from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.access import EVERYBODY, Access, Challenging
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
-from quorumlog.net.encryption import Encryption, Refused
+from quorumlog.net.encryption import Encryption, TlsRefused
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, ChallengeResponse, Hello
@@ -81,9 +81,9 @@ class Listener:
         self._number = 0
         self.connections: dict[str, Connection] = {}
         """Those with a session, by connection_id."""
-        self._silent: dict[Connection, _Waiting] = {}
+        self._silent: dict[Connection, _WaitingConnection] = {}
         """Those that have not greeted, in the order of their deadlines."""
-        self._in_line: dict[Connection, _Waiting] = {}
+        self._in_line: dict[Connection, _WaitingConnection] = {}
         """Those that wait to begin a handshake."""
         self._encrypting: set[asyncio.Task[None]] = set()
         self._deadline: asyncio.TimerHandle | None = None
@@ -211,12 +211,12 @@ class Listener:
             self._from_any_thread(close)
 
         is_within = self._limits.enter(connection, give_up)
-        self._expect(connection, _Waiting(is_within, close))
+        self._expect(connection, _WaitingConnection(is_within, close))
         if self._limits.is_beyond_all:
             self._refused()
             self._limits.close_silent()
 
-    def _expect(self, connection: Connection, waiting: _Waiting) -> None:
+    def _expect(self, connection: Connection, waiting: _WaitingConnection) -> None:
         waiting.until_s = self._loop.time() + GREETING_MS / 1000
         self._silent[connection] = waiting
         if self._deadline is None:
@@ -263,7 +263,7 @@ class Listener:
         peer_name = encryption.peer_name
         try:
             await encryption.begin(self.tls.server, server_side=True)
-        except Refused as refusal:
+        except TlsRefused as refusal:
             self._turn.strays.closing(peer_name, refusal)
             self._lost(encryption.connection, True)
         except BaseException:
@@ -420,7 +420,7 @@ class Listener:
             closes[0]()
 
 
-class _Waiting:
+class _WaitingConnection:
     __slots__ = ("close", "is_within", "until_s")
 
     def __init__(self, is_within: bool, close: Callable[[], None]) -> None:

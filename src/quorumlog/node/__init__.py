@@ -7,15 +7,15 @@
 machines `kept_results` (those of sessions, for who repeats a command), `machine_runner` (one, on the
 thread that applies, from its start on), `snapshot_keeper`, `machine_driver` (one, on the loop),
 `step_overs`, `state_machine_caller` (all of them, and how the log comes to bind them); `node_parts`
-(what a member is made of), `ledger_node`, `door_member` (what an application with a protocol of its own
+(what a member is made of), `ledger_node`, `node_handle` (what an application with a protocol of its own
 sees of it);
 `peer_connections` (what the connections with another member add up to).
 """
 
-from quorumlog.node.door_member import DoorMember
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.machine_runner import MachineFactory
+from quorumlog.node.node_handle import NodeHandle
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.node.ports import Host
 
-__all__ = ["AppendOutcome", "DoorMember", "LedgerNode", "MachineFactory", "Host"]
+__all__ = ["AppendOutcome", "NodeHandle", "LedgerNode", "MachineFactory", "Host"]

@@ -17,7 +17,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation
 from quorumlog.log_state.control_entries import USERS_LEVEL
-from quorumlog.log_state.users import UserOrder, Users, UserVerb
+from quorumlog.log_state.users import UserOperation, UserOrder, Users
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.operator_orders import OperatorOrders
@@ -27,7 +27,7 @@ from quorumlog.store.member_directory import MemberDirectory
 ASK_EVERY_MS = 500
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(UserOrder).decode
-VERBS = (UserVerb.INIT_ADMIN, UserVerb.RESET_ADMIN)
+VERBS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
 
 
 def is_done(users: Users, order: UserOrder) -> bool:
@@ -78,7 +78,7 @@ class FirstAdmin:
         self.problem = f"{order.name} is to become an administrator, and is not one yet"
         if isinstance(users, str):
             self.problem += f": {users}"
-        elif order.verb is UserVerb.INIT_ADMIN and users.has_administrator:
+        elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:
             self._over(
                 f"{order.name} does not become an administrator: there is one, who adds others (the help"
                 " of quorumlog init-admin says what to do where that one is lost)"

@@ -23,8 +23,8 @@ from quorumlog.consensus.messages import (
     InstallResponse,
     MachinesRequest,
     MachinesResponse,
-    Message,
     NodeMessage,
+    PeerMessage,
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
@@ -65,7 +65,7 @@ class MachineMessages(Protocol):
     def on_answer(self, response: MachinesResponse) -> None: ...
 
 
-class MessagesBeside:
+class SideChannelMessages:
     def __init__(
         self,
         repairer: Repairer,
@@ -191,7 +191,7 @@ class LedgerNode:
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
         )
         senders = (self._installs, self._snapshots, self._fetcher, self.machines)
-        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, self.first_admin)
+        self._beside = SideChannelMessages(self.repairer, parts.replacement, *senders, self.first_admin)
         bounds, installed = self.machines.snapshot_bounds, self._installs.installed
         self.retention = Retention(self, host, now_ms, bounds, self._time_marks, installed)
         self._housekeeping = parts.with_housekeeping(
@@ -300,7 +300,7 @@ class LedgerNode:
         with suppress(ProtocolViolation):  # its connection is refused when the sender repeats it
             self.receive(message)
 
-    def may_wait(self, message: Message) -> bool:
+    def may_wait(self, message: PeerMessage) -> bool:
         """It can be heard in a later turn: the answer of a follower to what is committed already."""
         return (
             isinstance(message, PushEntryResponse)

@@ -45,7 +45,7 @@ class SeenMark(NamedTuple):
     is_live: bool
 
 
-class _Held(NamedTuple):
+class _HeldTime(NamedTuple):
     time_ms: int
     since_ms: float
 
@@ -54,7 +54,7 @@ class LogClock:
     def __init__(self) -> None:
         self._seen: list[SeenMark] = []
         """By index; those that the log does not hold any more are found out by the next one."""
-        self._held: _Held | None = None
+        self._held: _HeldTime | None = None
         """A time that is not believed yet, and since when the clocks have told it."""
 
     def see(self, index: int, time_ms: int, now_ms: float, *, is_live: bool) -> None:
@@ -75,7 +75,7 @@ class LogClock:
             return
         held = self._held
         if held is None or abs(clock_ms - held.time_ms - (now_ms - held.since_ms)) > AGREES_MS:
-            self._held = _Held(clock_ms, now_ms)
+            self._held = _HeldTime(clock_ms, now_ms)
 
     def believes(self, clock_ms: int, now_ms: float) -> bool:
         """Whether a mark may say so. `look` has been told of this time."""

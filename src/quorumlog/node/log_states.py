@@ -18,7 +18,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
-    LevelNotTold,
+    LevelNotReported,
     StoreFailure,
     UpgradeNotFinished,
 )
@@ -34,7 +34,7 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     decode_body,
 )
-from quorumlog.log_state.control_entries import Membership as MembershipBody
+from quorumlog.log_state.control_entries import MembershipEntry as MembershipBody
 from quorumlog.log_state.log_state import (
     EMPTY,
     AnyState,
@@ -233,7 +233,7 @@ MANY_PRODUCERS = 1000
 """Their state is large where it is encoded."""
 
 
-class BorderSaver:
+class BoundarySaver:
     def __init__(self, store: LedgerStore, host: Host, tick_soon: Callable[[], None]) -> None:
         """`tick_soon`: `tick` has something to do in the turn that is under way."""
         self._tick_soon = tick_soon
@@ -310,7 +310,7 @@ class LogStateKeeper:
         tick_soon: Callable[[], None],
         time_written: Callable[[LogState], None],
     ) -> None:
-        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver.
+        """`found` is told of damage that the reading meets. `tick_soon`: see BoundarySaver.
         `time_written`: of a time mark or a reset, with the state behind it."""
         self._directory = directory
         self._store = directory.store
@@ -327,7 +327,7 @@ class LogStateKeeper:
         """When the reading goes on; infinite while it is at work."""
         self._reason = ""
         """What keeps the state from being known."""
-        self._saver = BorderSaver(self._store, host, tick_soon)
+        self._saver = BoundarySaver(self._store, host, tick_soon)
         if self._store.end.index >= 0:
             self._forget()
 
@@ -392,7 +392,7 @@ class LogStateKeeper:
 
     def check_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
         """Whether this leader may write such an entry. `membership`: which it would say. Raises
-        LeaderNotReady, UpgradeNotFinished, LevelNotTold while not every member knows it."""
+        LeaderNotReady, UpgradeNotFinished, LevelNotReported while not every member knows it."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
@@ -413,7 +413,7 @@ class LogStateKeeper:
                 untold = untold.intersection(_ids(self._raft.connected)) - leaving
             below = sorted(untold)
             if below:
-                raise LevelNotTold(
+                raise LevelNotReported(
                     f"{kind.name} entries need level {level} of the log's format, and"
                     f" {', '.join(below)} has not told this leader's process that it knows it:"
                     " start it with this release, or remove it if it is lost"
@@ -421,11 +421,11 @@ class LogStateKeeper:
                 )
 
     def check_reads(self, member_id: str) -> None:
-        """Somebody who is connected is to become a member. Raises LevelNotTold where it is of a release
+        """A connected process is to become a member. Raises LevelNotReported where it is of a release
         that could not read this log: it would wait for ever."""
         level = max(self.appended_state().level, self._directory.formation.level)
         if member_id in self._host.members_below(level):
-            raise LevelNotTold(
+            raise LevelNotReported(
                 f"{member_id} runs an earlier release, which cannot read this log, since it may have"
                 f" entries of level {level} of the log's format: start it with the release of the others"
             )

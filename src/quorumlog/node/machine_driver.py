@@ -33,12 +33,12 @@ from quorumlog.log_state.log_state import Machine, SteppedOver
 from quorumlog.measures import Histogram
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.machine_runner import (
+    AppliedResults,
     Lacking,
     LeftOuts,
     MachineFactory,
     MachineRunner,
     Opened,
-    Results,
     SaveStep,
     SlicedSave,
     Stopped,
@@ -60,13 +60,13 @@ MOST_HELD_BYTES = 64 << 20
 
 
 class _Held(NamedTuple):
-    results: Results
+    results: AppliedResults
     size_bytes: int
     is_lost: bool
     """Its values are gone."""
 
 
-class _Waiting:
+class _WaitingResult:
     __slots__ = ("deadline_ms", "done", "receipt")
 
     def __init__(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
@@ -80,7 +80,7 @@ class AwaitedResults:
         """`oldest_proposed`: first index of the oldest append that is not committed, or infinity."""
         self._oldest_proposed = oldest_proposed
         self._applied_index = -1
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingResult] = deque()
         """By index, ascending."""
         self._kept: deque[_Held] = deque()
         """By index, ascending; of entries that somebody waits for, or may."""
@@ -91,10 +91,10 @@ class AwaitedResults:
 
     def committed(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
         """An append of entries for the machine is committed; `done` gets its receipt, with results."""
-        self._waiting.append(_Waiting(receipt, deadline_ms, done))
+        self._waiting.append(_WaitingResult(receipt, deadline_ms, done))
         self._answer()
 
-    def applied(self, results: list[Results], applied_index: int) -> None:
+    def applied(self, results: list[AppliedResults], applied_index: int) -> None:
         self._applied_index = applied_index
         if self._waiting or self._oldest_proposed() <= applied_index:
             held = [_Held(each, each.size_bytes, False) for each in results]
@@ -107,7 +107,7 @@ class AwaitedResults:
 
     def _lose(self) -> None:
         """Of appends that are not through: those that are have had theirs."""
-        gone = [Results(each.results.indices, None) for each in self._kept]
+        gone = [AppliedResults(each.results.indices, None) for each in self._kept]
         self._kept = deque(_Held(each, 0, True) for each in gone)
         self._held_bytes = 0
 

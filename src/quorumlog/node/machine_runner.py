@@ -62,7 +62,7 @@ class Stopped(NamedTuple):
         return f"{where}: {self.reason}"
 
 
-class Results(NamedTuple):
+class AppliedResults(NamedTuple):
     indices: Int64Array
     """Of the entries of the machine, ascending."""
     values: Sequence[Result] | None
@@ -88,7 +88,7 @@ class Turn(NamedTuple):
 
     applied: Applied | None
     """The last entry whose effects it holds now; None: none of the stretch."""
-    results: list[Results]
+    results: list[AppliedResults]
     entries: int
     size_bytes: int
     """Of the machine's."""
@@ -243,7 +243,7 @@ class MachineRunner:
                 part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
             if self._applying is not None:
                 self._applying.ended(int(indices[-1]) + 1)
-            turn.results.append(Results(indices, given.results))
+            turn.results.append(AppliedResults(indices, given.results))
             if batches:
                 self._kept.note(batches, indices, given.results, given.unkept)
         words = part.words()

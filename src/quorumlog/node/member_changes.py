@@ -71,7 +71,7 @@ class LostDirectories:
 # one after it, ends it as soon as it may.
 
 
-class MemberVerb(StrEnum):
+class MemberOperation(StrEnum):
     ADD = "add"
     PROMOTE = "promote"
     REMOVE = "remove"
@@ -82,7 +82,7 @@ class MemberVerb(StrEnum):
 class MemberChange(NamedTuple):
     """What somebody asks for."""
 
-    verb: MemberVerb
+    verb: MemberOperation
     member_id: str
     address: str = ""
     """Of ADD and SET_ADDRESS: `host:port`."""
@@ -187,7 +187,7 @@ class MemberChanges:
             if change.dry_run:
                 self._log_state.check_own(EntryKind.MEMBERSHIP, body)
                 done(wanted.final())
-            elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
+            elif change.verb is MemberOperation.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
                 self._propose(body)
@@ -196,29 +196,29 @@ class MemberChanges:
             done(error)
 
     def _wanted(self, change: MemberChange) -> Membership:
-        """Raises MembershipRefused, LevelNotTold, LeaderNotReady."""
+        """Raises MembershipRefused, LevelNotReported, LeaderNotReady."""
         present = self._raft.status().membership
         present = present._replace(addresses=self.addresses_of(present))
-        if change.verb is MemberVerb.ADD:
+        if change.verb is MemberOperation.ADD:
             return self._with_learner(present, change)
         member_id = change.member_id
         named = [replica for replica in present.members() if replica.member_id == member_id]
         if not named:
             names = ", ".join(sorted({replica.member_id for replica in present.members()}))
             raise MembershipRefused(f"{member_id} is not among the members: {names}")
-        if change.verb is MemberVerb.SET_ADDRESS:
+        if change.verb is MemberOperation.SET_ADDRESS:
             return self._with_address(present, member_id, change.address)
         replica = named[-1]
         learners = tuple(learner for learner in present.learners if learner.member_id != member_id)
-        if change.verb is MemberVerb.PROMOTE:
+        if change.verb is MemberOperation.PROMOTE:
             if replica not in present.learners:
                 raise MembershipRefused(f"{member_id} is a voter already")
             return present._replace(new=_sorted((*present.new, replica)), learners=learners)
         others = tuple(voter for voter in present.new if voter.member_id != member_id)
-        if change.verb is MemberVerb.REMOVE:
+        if change.verb is MemberOperation.REMOVE:
             wanted = present._replace(new=others, learners=learners)
             return wanted if wanted.is_joint else wanted.final()
-        assert change.verb is MemberVerb.REPLACE, change
+        assert change.verb is MemberOperation.REPLACE, change
         fresh = self._connected_as(member_id, change)
         if fresh in present.members():
             reason = (
@@ -335,7 +335,7 @@ class MemberChanges:
         fresh = self._lost.replaceable(self._now_ms, self._auto_replace_after_ms)
         if fresh is not None and self._done is None:
             member_id, directory_id = fresh
-            change = MemberChange(MemberVerb.REPLACE, member_id, directory_id=directory_id)
+            change = MemberChange(MemberOperation.REPLACE, member_id, directory_id=directory_id)
             self.request(change, lambda outcome: None)
 
     def _end_if_committed(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryId
-from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNotTold, OutcomeUnknown
+from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNotReported, OutcomeUnknown
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
 from quorumlog.log_state.log_state import Reset
@@ -106,12 +106,12 @@ class OperatorOrders:
         members = status.membership.members()
         for other in connected:
             if other.member_id in silent and other not in members:
-                raise LevelNotTold(
+                raise LevelNotReported(
                     f"{other.member_id} runs on another directory than the one that is a member:"
                     f" quorumlog member replace {other.member_id} comes first"
                 )
         if silent:
-            raise LevelNotTold(
+            raise LevelNotReported(
                 f"{', '.join(silent)} does not answer {status.replica.member_id}, which leads, so"
                 " its release is unknown: start it with this one, or remove it if it is lost"
                 f" (quorumlog member remove {silent[0]}); if it runs, and was started or there was"

@@ -39,7 +39,7 @@ def role_of(message: AnyPeerMessage) -> str:
     return "data" if goes_with_data(message) else "control"
 
 
-class _Held(NamedTuple):
+class _HeldMessage(NamedTuple):
     way: Way
     size_bytes: int
     enter: Callable[[], None]
@@ -61,7 +61,7 @@ class PeerConnections:
         """While all four lead there."""
         self._told_of: Replica | None = None
         """The directory that the core was told of last."""
-        self._held: list[_Held] = []
+        self._held: list[_HeldMessage] = []
         self._held_bytes = 0
         self._overflowed: set[Way] = set()
         """Ways of which something was lost: what comes behind it must not enter across the gap."""
@@ -97,7 +97,7 @@ class PeerConnections:
             self._overflowed.add(way)
             return
         self._held_bytes += size_bytes
-        self._held.append(_Held(way, size_bytes, enter))
+        self._held.append(_HeldMessage(way, size_bytes, enter))
 
     def close(self) -> None:
         """Nobody is told."""
@@ -105,7 +105,7 @@ class PeerConnections:
         self._speakers.clear()
         self._take_held()
 
-    def _take_held(self) -> list[_Held]:
+    def _take_held(self) -> list[_HeldMessage]:
         held, self._held = self._held, []
         self._held_bytes = 0
         self._overflowed.clear()

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.measures import Histogram
-from quorumlog.node.ports import EntryFiller
+from quorumlog.node.ports import EntryStamper
 
 AppendOutcome = AppendReceipt | LedgerError
 
@@ -27,7 +27,7 @@ class SessionPlace(NamedTuple):
     """Where an append stands in its producer's session."""
 
     producer: str
-    epoch: Epoch
+    epoch: ProducerEpoch
     sequence: int
     """Of its first entry."""
 
@@ -74,7 +74,7 @@ class PendingAppend:
         """Append only if no data entry lies behind this index; None: whatever the log holds."""
         self.place = place
         """In a producer's session; None: it is in none."""
-        self.filler: EntryFiller | None = None
+        self.filler: EntryStamper | None = None
         """Of the state machine whose entries these are."""
         self.filled: Callable[[object], None] | None = None
         """Gets what the filler gives, as soon as they are proposed."""

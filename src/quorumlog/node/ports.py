@@ -114,7 +114,7 @@ class Host(Protocol):
 # so, and as soon as the member leads no more, it refuses.
 
 
-class EntryFiller(Protocol):
+class EntryStamper(Protocol):
     def check(self, batch: EntryBatch) -> None:
         """Entries that somebody wants to append. Raises the LedgerError that refuses them."""
 

@@ -25,7 +25,7 @@ from quorumlog.errors import (
     BadRequest,
     LeaderNotReady,
     LedgerError,
-    LevelNotTold,
+    LevelNotReported,
     PendingFull,
     ProducerExpired,
     ProducerFenced,
@@ -36,14 +36,14 @@ from quorumlog.log_state.control_entries import (
     MOST_PRODUCERS,
     TOKEN_BYTES,
     ControlBody,
-    Epoch,
     OpenProducer,
     ProducerBatch,
+    ProducerEpoch,
     encode_batch,
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState
-from quorumlog.log_state.producers import Producers, Range, Session
+from quorumlog.log_state.producers import ProducerRange, Producers, SessionRecord
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
@@ -57,12 +57,12 @@ RETRY_FULL_MS = 20
 RETRY_LEVEL_MS = 100
 
 
-class Connected(NamedTuple):
+class ProducerConnected(NamedTuple):
     """The answer to who wants to connect."""
 
     opened: bool
     """False: nothing was written, since the epoch that stands is not the one that was to end."""
-    epoch: Epoch
+    epoch: ProducerEpoch
     """(-1, -1): none stands, and what was asked was meant for an older log."""
     last_sequence: int
     seen_index: int = -1
@@ -71,7 +71,7 @@ class Connected(NamedTuple):
 
 class KnownProducer(NamedTuple):
     producer: str
-    session: Session
+    session: SessionRecord
 
 
 class Judged(NamedTuple):
@@ -146,7 +146,7 @@ class ProducerSessions:
         return [append for append in appends if append.place is None]
 
     def _look(
-        self, append: PendingAppend, session: Session | None, last_sequences: dict[str, int]
+        self, append: PendingAppend, session: SessionRecord | None, last_sequences: dict[str, int]
     ) -> AppendOutcome | None:
         """None: it is let in, with what of it is not in the log yet."""
         place, batch = append.place, append.batch
@@ -179,7 +179,7 @@ class ProducerSessions:
         append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_batch(said))
         return None
 
-    def _receipt(self, ranges: Sequence[Range]) -> AppendReceipt:
+    def _receipt(self, ranges: Sequence[ProducerRange]) -> AppendReceipt:
         durability = self._host.weakest_durability(self._node.directory.durability)
         return AppendReceipt.of_ranges([_entry_range(each) for each in ranges], durability)
 
@@ -207,9 +207,9 @@ class ProducerSessions:
         self,
         producer: str,
         token: bytes,
-        ends: Epoch | None,
+        ends: ProducerEpoch | None,
         deadline_ms: float,
-        done: Callable[[Connected | LedgerError], None],
+        done: Callable[[ProducerConnected | LedgerError], None],
         owner: object,
         seen_index: int | None = None,
     ) -> None:
@@ -234,16 +234,18 @@ class ProducerSessions:
                 refusal = _too_many()
         last_sequence = -1 if session is None else session.last_sequence
         if session is None and refusal is None and self._was_forgotten_since(seen_index):
-            unseen = Connected(False, Epoch(-1, -1), -1, self._raft.ledger_end.index)
+            unseen = ProducerConnected(False, ProducerEpoch(-1, -1), -1, self._raft.ledger_end.index)
             self._answer_certainly(unseen, None, deadline_ms, done, owner)
             return
         if refusal is not None or (session is not None and (session.token == token or standing != ends)):
             opened = session is not None and session.token == token
-            answer = Connected(opened, standing or Epoch(-1, -1), last_sequence)
+            answer = ProducerConnected(opened, standing or ProducerEpoch(-1, -1), last_sequence)
             self._answer_certainly(answer, refusal, deadline_ms, done, owner)
             return
         body = OpenProducer(producer, token, ends, evicts)
-        self._write(body, lambda at: Connected(True, at, last_sequence), deadline_ms, done, owner)
+        self._write(
+            body, lambda at: ProducerConnected(True, at, last_sequence), deadline_ms, done, owner
+        )
 
     def _was_forgotten_since(self, seen_index: int | None) -> bool:
         """Perhaps the producer that wants to connect first: this may be a late copy of what it said."""
@@ -254,7 +256,7 @@ class ProducerSessions:
     def forget(
         self,
         producer: str,
-        epoch: Epoch,
+        epoch: ProducerEpoch,
         deadline_ms: float,
         done: Callable[[LedgerError | None], None],
         owner: object,
@@ -358,7 +360,7 @@ class ProducerSessions:
     def _write(
         self,
         body: OpenProducer,
-        answer_at: Callable[[Epoch], T],
+        answer_at: Callable[[ProducerEpoch], T],
         deadline_ms: float,
         done: Callable[[T | LedgerError], None],
         owner: object,
@@ -367,14 +369,14 @@ class ProducerSessions:
             if isinstance(outcome, LedgerError):
                 done(outcome)
             else:
-                done(answer_at(Epoch(outcome.first_index, outcome.term)))
+                done(answer_at(ProducerEpoch(outcome.first_index, outcome.term)))
 
         append = PendingAppend(None, deadline_ms, written, owner)
         append.size_bytes = HEADER_BYTES + len(encode_body(body))
         try:
             self._check_room_for(append.size_bytes)
             entry = self._node.propose_control(body)
-        except LevelNotTold as error:
+        except LevelNotReported as error:
             # A member that is down has not said what it knows; it may be back in a moment.
             done(LeaderNotReady(str(error), retry_after_ms=RETRY_LEVEL_MS))
             return
@@ -394,7 +396,7 @@ class ProducerSessions:
             )
 
 
-def _entry_range(each: Range) -> EntryRange:
+def _entry_range(each: ProducerRange) -> EntryRange:
     return EntryRange(each.first_index, each.count, each.term)
 
 
@@ -405,14 +407,14 @@ def _check(producer: str, token: bytes) -> None:
         raise BadRequest(f"the token of a producer has {TOKEN_BYTES} bytes")
 
 
-def _expired(producer: str, epoch: Epoch | None) -> LedgerError:
+def _expired(producer: str, epoch: ProducerEpoch | None) -> LedgerError:
     which = "" if epoch is None else f" of the epoch that began at {epoch.index} in term {epoch.term}"
     return ProducerExpired(
         f"the log knows no session of producer {producer!r}{which}: it was never opened, or is forgotten"
     )
 
 
-def _fenced(producer: str, epoch: Epoch, standing: Epoch) -> LedgerError:
+def _fenced(producer: str, epoch: ProducerEpoch, standing: ProducerEpoch) -> LedgerError:
     return ProducerFenced(
         f"another client has connected as producer {producer!r}: the epoch that began at {epoch.index}"
         f" in term {epoch.term} has ended with entry {standing.index}"

@@ -69,7 +69,7 @@ class ReaderMove(NamedTuple):
     skipped: tuple[int, int] | None = None
 
 
-class ReaderStand(NamedTuple):
+class MovedReader(NamedTuple):
     """Where a reader stands behind its move."""
 
     position: int
@@ -80,11 +80,11 @@ class ReaderStand(NamedTuple):
     """Up to where the log is that this was judged by."""
 
 
-MoveOutcome = ReaderStand | LedgerError
+MoveOutcome = MovedReader | LedgerError
 Done = Callable[[MoveOutcome], None]
 
 
-class _Waiting:
+class _WaitingMove:
     def __init__(self, move: ReaderMove, done: Done, owner: object) -> None:
         self.move = move
         self.done = done
@@ -93,13 +93,13 @@ class _Waiting:
 
 class _Written(NamedTuple):
     entry: EntryId
-    answers: list[tuple[Done, ReaderStand]]
+    answers: list[tuple[Done, MovedReader]]
 
 
 class _Judged(NamedTuple):
     """Nothing is written of it: it is refused, or changes nothing."""
 
-    waiting: _Waiting
+    waiting: _WaitingMove
     outcome: MoveOutcome
 
 
@@ -107,7 +107,7 @@ class _Said(NamedTuple):
     """What one entry says, and what comes of it."""
 
     positions: list[ReaderPosition]
-    answers: list[tuple[Done, ReaderStand]]
+    answers: list[tuple[Done, MovedReader]]
     judged: list[_Judged]
 
 
@@ -126,7 +126,7 @@ class ReaderMoves:
         self._refusal_unless_leading = refusal_unless_leading
         self._propose = propose
         self._confirm = confirm
-        self.queue: list[_Waiting] = []
+        self.queue: list[_WaitingMove] = []
         self._written: list[_Written] = []
         """By index."""
         self._judged: list[tuple[int, _Judged]] = []
@@ -145,7 +145,7 @@ class ReaderMoves:
             full = f"{MOST_WAITING} moves of readers wait to be written"
             done(Overloaded(full, retry_after_ms=RETRY_FULL_MS))
         else:
-            self.queue.append(_Waiting(move, done, owner))
+            self.queue.append(_WaitingMove(move, done, owner))
 
     def discard(self, owner: object) -> None:
         self.queue = [waiting for waiting in self.queue if waiting.owner is not owner]
@@ -245,9 +245,9 @@ class ReaderMoves:
                 else:
                     said.append(position)
                 old = state.reader(move.name) or old
-            stand = ReaderStand(0, Hold.NONE)
+            stand = MovedReader(0, Hold.NONE)
             if old is not None:
-                stand = ReaderStand(old.position, old.hold, old.last_index, self._store.end.index)
+                stand = MovedReader(old.position, old.hold, old.last_index, self._store.end.index)
             if move.name in named:
                 answers.append((waiting.done, stand))
             else:

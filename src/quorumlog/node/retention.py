@@ -45,18 +45,18 @@ LOOK_ENTRIES = 65536
 """Of the index, together."""
 
 
-class KnownBorder(NamedTuple):
+class KnownBoundary(NamedTuple):
     """One whose state is saved."""
 
     point: LogPoint
-    border: Border
+    border: SegmentBoundary
     mark: Mark | None
     """The last one in front of it."""
 
 
 def with_times(
-    store: LedgerStore, known: list[KnownBorder], newest: Mark | None
-) -> tuple[KnownBorder, ...]:
+    store: LedgerStore, known: list[KnownBoundary], newest: Mark | None
+) -> tuple[KnownBoundary, ...]:
     """The borders of a log, in order, each with its time once a mark stands behind it. `newest`: the
     last committed one. Reads the index of segments whose time is not known yet. Beside the loop; raises
     StoreFailure."""
@@ -96,7 +96,7 @@ def _first_time(store: LedgerStore, first_index: int, last: Mark) -> int:
 HOUR_MS = 3_600_000
 
 
-class Border(NamedTuple):
+class SegmentBoundary(NamedTuple):
     """Where a segment begins, and the log might one day: what lies before it is committed."""
 
     first_index: int
@@ -105,7 +105,7 @@ class Border(NamedTuple):
     time_ms: int | None
     """When all before it had been appended: the first time mark behind it; None: there is none yet."""
 
-    def counted(self, resets: Resets) -> Border:
+    def counted(self, resets: Resets) -> SegmentBoundary:
         """With the time that counts after these resets of the log's clock."""
         if self.time_ms is None:
             return self
@@ -119,10 +119,10 @@ class LogShape(NamedTuple):
     """Of that entry's segment."""
     stop_index: int
     stop_position: int
-    borders: tuple[Border, ...]
+    borders: tuple[SegmentBoundary, ...]
     """In order, all of them above `first_index`."""
 
-    def bytes_behind(self, border: Border) -> int:
+    def bytes_behind(self, border: SegmentBoundary) -> int:
         """Of data and index."""
         units = (self.stop_index - border.first_index) * INDEX_UNIT_BYTES
         return self.stop_position - border.position + units
@@ -221,7 +221,7 @@ def kept_segments(
     segments = []
     first_index, left_bytes = (
         log.first_index,
-        log.bytes_behind(Border(log.first_index, log.position, None)),
+        log.bytes_behind(SegmentBoundary(log.first_index, log.position, None)),
     )
     for border in log.borders:
         stop_index, behind_bytes = border.first_index, log.bytes_behind(border)
@@ -273,7 +273,7 @@ def _wish(log: LogShape, policy: Policy, clock_ms: int, compacted: int | None) -
     return Limit(highest, " and ".join(wish.reason for wish in wishes))
 
 
-def _age_ms(border: Border, clock_ms: int) -> int:
+def _age_ms(border: SegmentBoundary, clock_ms: int) -> int:
     return 0 if border.time_ms is None else max(0, clock_ms - border.time_ms)
 
 
@@ -343,8 +343,8 @@ FED_PATIENCE_MS = 60_000
 """One that is being fed and takes nothing for so long is waited for within its budget only."""
 
 
-class _Look(NamedTuple):
-    borders: tuple[KnownBorder, ...]
+class _RetentionLook(NamedTuple):
+    borders: tuple[KnownBoundary, ...]
     truncations: int
     used_ratio: float
     start: LogStart | None
@@ -402,7 +402,7 @@ class Retention:
         """`keep_from_index` at the newest look: once a higher one is committed, the next is due at once,
         or the disk would hold a second of appends more."""
         self._is_looking = False
-        self._known: tuple[KnownBorder, ...] = ()
+        self._known: tuple[KnownBoundary, ...] = ()
         """As of the newest look."""
         self._known_truncations = -1
         self._refusal = self._unproven = ""
@@ -458,14 +458,14 @@ class Retention:
         on this disk."""
         return self._member.durable_committed_index - 1
 
-    def _look(self) -> Callable[[], _Look]:
+    def _look(self) -> Callable[[], _RetentionLook]:
         """What to do beside the loop. It raises StoreFailure."""
         keep_from, last_index = self._droppable_below(), self._last_border_index()
         committed = self._log_state.committed
         newest = None if committed is None else mark_of(committed)
         is_archived = self._member.config.storage.retention == "archived"
 
-        def look() -> _Look:
+        def look() -> _RetentionLook:
             borders, truncations = self._store.borders, self._store.truncations
             known = list(self._known) if truncations == self._known_truncations else []
             for point in borders.above(known[-1].point.index if known else -1):
@@ -476,7 +476,9 @@ class Retention:
                     continue  # not yet, or damage has kept it from being saved
                 at_border = decode_time(start.record)
                 mark = mark_of(at_border) if isinstance(at_border, StateTime) else None
-                known.append(KnownBorder(point, Border(point.index + 1, point.position, None), mark))
+                known.append(
+                    KnownBoundary(point, SegmentBoundary(point.index + 1, point.position, None), mark)
+                )
             below = [each.point for each in known if each.border.first_index <= keep_from]
             start = borders.saved_at(below[-1]) if below else None
             timed = with_times(self._store, known, newest)
@@ -484,11 +486,13 @@ class Retention:
             if is_archived and start is not None and start.point.index > self._store.begin.index:
                 assert committed is not None, "some of its entries may go"
                 unproven = not_archived(self._store, committed)
-            return _Look(timed, truncations, self._member.directory.usage().used_ratio, start, unproven)
+            return _RetentionLook(
+                timed, truncations, self._member.directory.usage().used_ratio, start, unproven
+            )
 
         return look
 
-    def _looked(self, look: _Look | StoreFailure | LedgerError) -> None:
+    def _looked(self, look: _RetentionLook | StoreFailure | LedgerError) -> None:
         self._is_looking = False
         if isinstance(look, StoreFailure | LedgerError):
             raise look
@@ -506,14 +510,14 @@ class Retention:
     def explain(self, done: Callable[[WhyKept | LedgerError], None]) -> None:
         """`done` gets what keeps each segment, by what this member knows as the leader, or a refusal."""
 
-        def looked(look: _Look | StoreFailure | LedgerError) -> None:
+        def looked(look: _RetentionLook | StoreFailure | LedgerError) -> None:
             if isinstance(look, StoreFailure):
                 raise look
             done(look if isinstance(look, LedgerError) else self._explained(look))
 
         self._host.read_later(self._look(), looked)
 
-    def _explained(self, look: _Look) -> WhyKept | LedgerError:
+    def _explained(self, look: _RetentionLook) -> WhyKept | LedgerError:
         if look.truncations != self._store.truncations:
             return LeaderNotReady("the log was cut meanwhile", retry_after_ms=LOOK_INTERVAL_MS)
         try:
@@ -532,7 +536,7 @@ class Retention:
 
     # ---------------------------------------------------------------- the leader
 
-    def _mark(self, look: _Look) -> bool:
+    def _mark(self, look: _RetentionLook) -> bool:
         """A segment that is full gets its time even where nobody appends any more."""
         config = self._member.config
         if not (look.borders and config.time_marks and config.storage.file_reserved_hours):
@@ -548,7 +552,7 @@ class Retention:
             return False
         return mark is not None
 
-    def _keep(self, look: _Look) -> None:
+    def _keep(self, look: _RetentionLook) -> None:
         try:
             state = self._log_state.appended_state()
             committed = self._log_state.committed_state()
@@ -562,7 +566,7 @@ class Retention:
         else:
             self._refusal = ""
 
-    def _decide(self, look: _Look, state: LogState) -> Decision:
+    def _decide(self, look: _RetentionLook, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(look.used_ratio, clock_ms)
         # By this clock alone what was just written could be old, and by all of them where they jump.
@@ -570,7 +574,7 @@ class Retention:
         followers, bounds = self._followers(), self._snapshot_bounds()
         return decide(self._shape(look, state), policy, state, followers, clock_ms, bounds)
 
-    def _shape(self, look: _Look, state: LogState) -> LogShape:
+    def _shape(self, look: _RetentionLook, state: LogState) -> LogShape:
         begin, end = self._store.begin, self._store.end
         return LogShape(
             begin.index + 1,

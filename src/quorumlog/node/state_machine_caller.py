@@ -24,9 +24,9 @@ from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.machine_driver import Answer, Asked, Done, MachineDriver, Question, unknown_results
 from quorumlog.node.machine_runner import MachineFactory, MachineRunner, version_of
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
-from quorumlog.node.ports import EntryFiller, Host
+from quorumlog.node.ports import EntryStamper, Host
 from quorumlog.node.repair import Repairer
-from quorumlog.node.step_overs import HandOver, MachineHoldings, Member, StepOvers
+from quorumlog.node.step_overs import HandOver, MachineHoldings, StepOverMember, StepOvers
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 
@@ -49,7 +49,7 @@ class MachineStatus(NamedTuple):
     problem: str
 
 
-class MachinesMember(Member, Protocol):
+class MachinesMember(StepOverMember, Protocol):
     """What the machines need of their `LedgerNode`."""
 
     config: GroupConfig
@@ -79,7 +79,7 @@ class StateMachineCaller:
         }
         factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
-        self._fillers: dict[str, EntryFiller] = {
+        self._fillers: dict[str, EntryStamper] = {
             name: filler
             for name, factory in factories.items()
             if (filler := getattr(factory, "filler", None)) is not None
@@ -258,7 +258,7 @@ class StateMachineCaller:
 
         return committed
 
-    def filler_of(self, machine: str) -> EntryFiller | None:
+    def filler_of(self, machine: str) -> EntryStamper | None:
         return self._fillers.get(machine)
 
     def _channel_of(self, name: str) -> int:

@@ -129,7 +129,7 @@ StepOverOutcome = int | LedgerError
 Done = Callable[[StepOverOutcome], None]
 
 
-class Member(Protocol):
+class StepOverMember(Protocol):
     """What it needs of its `LedgerNode`."""
 
     replica: Replica
@@ -168,7 +168,7 @@ class _UnderWay:
 class StepOvers:
     def __init__(
         self,
-        member: Member,
+        member: StepOverMember,
         host: Host,
         needs_all: Collection[str],
         holds: Callable[[], MachineHoldings],

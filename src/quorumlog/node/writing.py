@@ -33,7 +33,7 @@ from quorumlog.errors import (
     WrongLastIndex,
 )
 from quorumlog.header_array import Int64Array
-from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
+from quorumlog.log_state.control_entries import ControlBody, MembershipEntry, encode_body, kind_of
 from quorumlog.measures import Histogram
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper, membership_of
@@ -409,8 +409,8 @@ class BatchFormer:
             batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
         )
         # Behind that: where there is no space, nothing is written that an earlier release does not read.
-        self._writer.log_state.admit_own(kind, body if isinstance(body, Membership) else None)
-        if isinstance(body, Membership):
+        self._writer.log_state.admit_own(kind, body if isinstance(body, MembershipEntry) else None)
+        if isinstance(body, MembershipEntry):
             entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
         else:
             entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)

@@ -35,7 +35,7 @@ from quorumlog.pipelines.archive_folders import (
     LOCK_NAME,
     MANIFEST_NAME,
     TEMPORARY,
-    Folder,
+    ArchiveFolder,
     folder_at,
 )
 from quorumlog.pipelines.archive_parts import Part, part_of_footer, point_in_part, read_part
@@ -55,7 +55,7 @@ class Moving(msgspec.Struct, frozen=True):
     """Path below the archive's."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "quorumlog-archive"
     version: int = VERSION
     group: str = ""
@@ -68,7 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Archive:
-    def __init__(self, folder: Folder, manifest: Manifest, tag: str | None = None) -> None:
+    def __init__(self, folder: ArchiveFolder, manifest: ArchiveManifest, tag: str | None = None) -> None:
         """`tag` None: it is read only."""
         self.path = folder.path
         self.manifest = manifest
@@ -102,7 +102,7 @@ class Archive:
             manifest, tag = load_manifest(folder)
             is_new = manifest is None
             if manifest is None:
-                manifest = Manifest(group=group, cluster_id=cluster_id)
+                manifest = ArchiveManifest(group=group, cluster_id=cluster_id)
             for name, ours, theirs in (
                 ("group", manifest.group, group),
                 ("cluster id", manifest.cluster_id, cluster_id),
@@ -246,7 +246,7 @@ class Archive:
             )
             self._commit(msgspec.structs.replace(self.manifest, moving=()))
 
-    def _commit(self, manifest: Manifest) -> None:
+    def _commit(self, manifest: ArchiveManifest) -> None:
         """Raises ConfigError if another run has replaced the manifest."""
         assert self._tag is not None, "opened to be read"
         if not self._folder.is_locked:
@@ -311,14 +311,14 @@ def _is_ours(name: str) -> bool:
     return name in (LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
-def load_manifest(folder: Folder) -> tuple[Manifest | None, str]:
+def load_manifest(folder: ArchiveFolder) -> tuple[ArchiveManifest | None, str]:
     """With its tag; None: there is none. Raises ConfigError, DirectoryDamaged, StoreFailure."""
     path, name = folder.path, os.path.join(folder.path, MANIFEST_NAME)
     found = folder.read_manifest()
     if found is None:
         return None, ""
     try:
-        manifest = msgspec.json.decode(found[0], type=Manifest)
+        manifest = msgspec.json.decode(found[0], type=ArchiveManifest)
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(f"{name} is damaged: {error}", path=path, position=-1, index=-1) from None
     if manifest.format != "quorumlog-archive" or not 1 <= manifest.version <= VERSION:

@@ -30,7 +30,7 @@ TEMPORARY = ".unfinished"
 OBJECTS = "s3://"
 
 
-class Folder(Protocol):
+class ArchiveFolder(Protocol):
     """Names are paths below it."""
 
     path: str
@@ -76,7 +76,7 @@ class Folder(Protocol):
         it is another one by now."""
 
 
-def folder_at(path: str) -> Folder:
+def folder_at(path: str) -> ArchiveFolder:
     """Raises ConfigError."""
     return ObjectFolder(path) if is_object(path) else LocalFolder(path)
 
@@ -98,7 +98,7 @@ class LocalFolder:
         self._lock = -1
 
     def make(self, name: str = "") -> None:
-        """See `Folder`, as for all below."""
+        """See `ArchiveFolder`, as for all below."""
         if os.path.exists(self.path) and not os.path.isdir(self.path):
             raise ConfigError(f"{self.path} is a file; name a directory for the archive")
         os.makedirs(self._at(name), exist_ok=True)
@@ -218,7 +218,7 @@ class ObjectFolder:
         self.path = f"{OBJECTS}{self._bucket}{parts[2]}"
 
     def make(self, name: str = "") -> None:
-        """See `Folder`, as for all below."""
+        """See `ArchiveFolder`, as for all below."""
 
     def lock(self) -> None:
         pass

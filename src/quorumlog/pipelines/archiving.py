@@ -23,14 +23,14 @@ from contextlib import closing, suppress
 import msgspec
 
 from quorumlog.append_times import AppendTimes
-from quorumlog.client.reader_verbs import refuse_consumer
+from quorumlog.client.reader_operations import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
 from quorumlog.log_state.log_state import counted_ms
 from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
 from quorumlog.pipelines.archive_folders import absolute, conflict, folder_at
 from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part
-from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.engine import LocalEngine, WorkEngine
 from quorumlog.pipelines.places import (
     OpenLog,
     Place,
@@ -82,7 +82,7 @@ def archive(
     hold: str = "",
     part_bytes: int = PART_BYTES,
     verify: bool = False,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     report: Progress = no_progress,
 ) -> Archived:
     """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, what is
@@ -185,7 +185,7 @@ class _Run:
         log: OpenLog,
         source: Place,
         part_bytes: int,
-        engine: Engine,
+        engine: WorkEngine,
         report: Progress,
     ) -> None:
         self._into = into

@@ -28,7 +28,7 @@ from quorumlog.errors import (
 from quorumlog.header_array import HEADER_DTYPE, UInt64Array, field_of
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archive_parts import check
-from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.engine import LocalEngine, WorkEngine
 from quorumlog.pipelines.places import Place, as_seen_anywhere, chain_at_end, open_log
 from quorumlog.pipelines.tables.target import holes_of, table_at
 
@@ -170,7 +170,7 @@ def _bytes_of(words: UInt64Array) -> bytes:
 def audit(
     places: Sequence[Place],
     *,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Audit:
     """Read every place whole; servers are each of their members. `engine`: where that is done (default:

@@ -24,7 +24,7 @@ from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, asking, sync_path
-from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.engine import LocalEngine, WorkEngine
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import (
     Ends,
@@ -59,7 +59,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.compaction_id}-{self.first_index}-{self.stop_index}"
 
 
-class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     first_index: int
     last_index: int
@@ -78,9 +78,9 @@ def compact(
     compaction_id: str = "",
     first_index: int | None = None,
     stop_index: int | None = None,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
-) -> Compacted:
+) -> CompactionResult:
     """Write rows `key, index, term, body` to `file` (Parquet), in order of index, the newest of each key
     in [first_index, stop_index) (default: the whole log); a file of an earlier compaction is replaced
     whole. `key`: json:PATH, arrow:COLUMN or prefix:BYTES of a body. `into`: a log that gets
@@ -122,7 +122,7 @@ def compact(
     _write(rows, file, about)
     if into is not None:
         appended += _append(rows, into, about)
-    return Compacted(
+    return CompactionResult(
         file=file,
         first_index=first,
         last_index=stop - 1,

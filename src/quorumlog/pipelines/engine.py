@@ -21,7 +21,7 @@ W = TypeVar("W", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class Engine(Protocol):
+class WorkEngine(Protocol):
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """The results, in the order of `works`. `run` is a function of a module, and names the type of
         its result, which takes `result_bytes` at most (0: little): so many are not held at once. Raises
@@ -36,7 +36,7 @@ class LocalEngine:
         self._threads = threads or os.cpu_count() or 1
 
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
-        """See `Engine.map`."""
+        """See `WorkEngine.map`."""
         at_once = 2 * self._threads if result_bytes else len(works)
         with ThreadPoolExecutor(self._threads) as pool:
             waiting: deque[Future[R]] = deque()

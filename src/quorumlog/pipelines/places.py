@@ -123,7 +123,7 @@ def open_log(place: Place) -> OpenLog:
     if place.servers:
         return ServedLog(place)
     if place.path:
-        return StoredLog(place)
+        return DirectoryLog(place)
     from quorumlog.pipelines.archive import Archive
 
     return Archive.open(place.archive, group=place.group)
@@ -207,7 +207,7 @@ class ServedLog:
         self.client.close()
 
 
-class StoredLog:
+class DirectoryLog:
     def __init__(self, place: Place) -> None:
         self._batch_bytes = place.batch_bytes
         self._reader = reader = DirectoryReader(OsDisk(), place.path)

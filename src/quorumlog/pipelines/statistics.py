@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from quorumlog.append_times import AppendTimes
 from quorumlog.arrow import ENTRY_SCHEMA, TIME_COLUMN, record_batch_of, schema_of
 from quorumlog.config import MIB
-from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.engine import LocalEngine, WorkEngine
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import (
     Ends,
@@ -147,7 +147,7 @@ def statistics(
     stop_index: int | None = None,
     key: str = "",
     top: int = 10,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Statistics:
     """Of the whole log, or [first_index, stop_index), counted by an engine (default: threads of this

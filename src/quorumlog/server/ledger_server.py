@@ -38,7 +38,7 @@ from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.node import MachineFactory
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.doors import Door, Doors, answer_of, checked_machines
+from quorumlog.server.endpoints import Endpoint, Endpoints, answer_of, checked_machines
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.problem_log import is_ours
@@ -118,17 +118,16 @@ EXIT_FAILED = 3
 
 
 class LedgerServer:
-    """`run()` blocks until SIGTERM or SIGINT. In a loop of your own:
+    """`run()` blocks until SIGTERM or SIGINT. In an event loop of your own:
 
         async with LedgerServer([config]) as server:    # start() and stop()
             failure = await server.failed               # None: stopped without one
 
-    It leaves that loop as it found it: no signal handler, no executor, no task, and what it does not
-    know it leaves to the exception handler that was there.
+    The loop is left unchanged: no signal handler, executor or task remains, and errors of other tasks
+    go to the loop's own exception handler.
 
-    `groups`: all must have the same own address, which is the one advertised. `bind`: the address to
-    listen on, where it differs from the advertised one.
-    """
+    `groups`: all must have the same own address, which is the advertised one. `bind`: the address to
+    listen on, if it differs from the advertised one."""
 
     def __init__(
         self,
@@ -137,16 +136,16 @@ class LedgerServer:
         bind: str | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
-        doors: Sequence[Door] = (),
+        endpoints: Sequence[Endpoint] = (),
         hold_machines: Collection[str] = (),
         tls: Tls | None = None,
         users: UsersOptions | None = None,
         limits: LimitOptions | None = None,
     ) -> None:
-        """`state_machines`: by name; each group has one of each. `doors`: see `Door`. `hold_machines`:
-        names of machines that are not run, so that one which ends its member lets it start
-        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users` and
-        `limits`: of all its ports."""
+        """`state_machines`: by name; each group has one of each. `endpoints`: see `Endpoint`.
+        `hold_machines`: names of machines that are not run, so that one which ends its member lets it
+        start (docs/state-machines.md). `tls`: of its port and its links; None: they are plain. `users`
+        and `limits`: of all its ports."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -181,7 +180,9 @@ class LedgerServer:
             options=users,
         )
         self.users.access.quotas.set(limits or LimitOptions())
-        self._doors = Doors(doors, names, checked_machines(state_machines or {}), self.users.access)
+        self._endpoints = Endpoints(
+            endpoints, names, checked_machines(state_machines or {}), self.users.access
+        )
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
@@ -213,7 +214,7 @@ class LedgerServer:
         """Raises ConfigError: a name that is misspelt would hold nothing back."""
         if isinstance(names, str):
             raise ConfigError(f"hold_machines takes a list of names: [{names!r}]")
-        known = {name for config in self.groups for name in self._doors.machines_of(config.group)}
+        known = {name for config in self.groups for name in self._endpoints.machines_of(config.group)}
         unknown = sorted(set(names) - known)
         if unknown:
             runs = ", ".join(sorted(known)) or "none"
@@ -253,7 +254,7 @@ class LedgerServer:
         return EXIT_FAILED if self.failure is not None else EXIT_CLEAN
 
     def hung_up(self) -> ReloadResponse:
-        """What SIGHUP does; a subclass that knows where its configuration comes from reloads it."""
+        """Called on SIGHUP; a subclass with a configuration file reloads it."""
         if self._tls is not None:
             return self._reloaded([self._tls.reload()])
         log.warning("SIGHUP: nothing to reload", extra={"event": "reload"})
@@ -267,8 +268,8 @@ class LedgerServer:
         )
 
     def reload(self, groups: Sequence[GroupConfig]) -> ReloadResponse:
-        """Take over what may change while members run; the log says what did, and what needs a restart.
-        Raises ConfigError where that does not go together, and then nothing has changed."""
+        """Apply options that can change at run time; the log names changed options, and those that need
+        a restart. Raises ConfigError for an invalid combination, and then nothing has changed."""
         wanted = {config.group: config for config in with_staging(groups)}
         results = [
             (driver, reloaded(driver.config, wanted[group]))
@@ -325,9 +326,9 @@ class LedgerServer:
         opened: list[MemberDirectory] = []
         try:
             await self._listener.open(*self._bind, self._names.addresses_of)
-            self._doors.ports[LOG] = self.address
+            self._endpoints.ports[LOG] = self.address
             for config in self.groups:
-                kind = kind_of_machines(self._doors.machines_of(config.group))
+                kind = kind_of_machines(self._endpoints.machines_of(config.group))
                 directory = open_directory_of(config, OsDisk(), kind=kind)
                 opened.append(directory)
                 for line in directory.report:
@@ -348,7 +349,7 @@ class LedgerServer:
             driver.start()
         self.users.access.moved.append(self._wake_reads)
         try:
-            await self._doors.open(self._drivers.get)
+            await self._endpoints.open(self._drivers.get)
         except BaseException:
             await self.stop()
             raise
@@ -373,7 +374,7 @@ class LedgerServer:
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
         flush, promises, reader, applier = self._threads
-        machines = checked_machines(self._doors.machines_of(config.group))
+        machines = checked_machines(self._endpoints.machines_of(config.group))
         driver = NodeDriver(
             config,
             directory,
@@ -400,7 +401,7 @@ class LedgerServer:
         return self._listener.tls_at[1] if self._listener.tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
-        self._doors.role_changed(group)
+        self._endpoints.role_changed(group)
         if self._on_role_change is not None:
             self._on_role_change(group, change)
 
@@ -435,9 +436,9 @@ class LedgerServer:
 
     @property
     def failed(self) -> asyncio.Future[BaseException | None]:
-        """Done once a member of this server has failed, with the reason, or the server was stopped, with
-        None. Another one each time: a caller's time-out ends only its own. Raises RuntimeError before
-        `start()`."""
+        """Completes when a member of this server has failed, with the reason, or when the server was
+        stopped, with None. A new future each time, so a caller's time-out cancels only its own. Raises
+        RuntimeError before `start()`."""
         if self._ended is None:
             raise RuntimeError("the server was not started: await start(), or use `async with`")
         return asyncio.shield(self._ended)
@@ -456,7 +457,7 @@ class LedgerServer:
         self._listener.close()
         self.users.close()
         kept_descriptors.let_go(self._park_soon)
-        await self._doors.close()
+        await self._endpoints.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
             driver.stop()
@@ -477,8 +478,8 @@ class LedgerServer:
     async def read(
         self, machine: str, question: bytes, *, group: str | None = None, timeout_ms: int = 5000
     ) -> bytes:
-        """What a state machine answers, of a member that leads: it follows from everything that was
-        acknowledged before. `group`: None where there is one only. Raises a LedgerError."""
+        """Query a state machine on a leading member: the answer includes everything acknowledged
+        before. `group`: None if there is only one. Raises a LedgerError."""
         name = self.groups[0].group if group is None else group
         if name not in self._drivers:
             raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
@@ -488,14 +489,14 @@ class LedgerServer:
         """What was submitted is on disk when this returns."""
         for thread in self._threads:
             thread.close()
-        self._doors.ended()
+        self._endpoints.ended()
 
     def abandon(self) -> None:
-        """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
+        """As if the process were killed: no hand-over, no checkpoint, no flush not already begun."""
         self._listener.close()
         self.users.close()
         kept_descriptors.let_go(self._park_soon)
-        self._doors.abandon()
+        self._endpoints.abandon()
         for driver in self._drivers.values():
             driver.stop()
         self._listener.abort_connections()
@@ -538,7 +539,7 @@ class LedgerServer:
         hello = frame.message
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        refusal = refusal_of_other(hello, LOG, self._doors.ports)
+        refusal = refusal_of_other(hello, LOG, self._endpoints.ports)
         if refusal is not None:
             connection.send(frame.group, refusal)
             connection.close()

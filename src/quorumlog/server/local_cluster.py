@@ -31,7 +31,7 @@ from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
 from quorumlog.net.tls import Tls
 from quorumlog.node import MachineFactory
-from quorumlog.server.doors import Door
+from quorumlog.server.endpoints import Endpoint
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 
@@ -104,14 +104,15 @@ class _MemberThread:
 class LocalCluster:
     """`with LocalCluster(members=3) as cluster: client = connect(cluster.servers)`.
 
-    `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
-    given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
-    `consensus`: `CONSENSUS` unless given. `state_machines`: as of `LedgerServer`. `time_marks`: as in
-    `GroupConfig`; without them the indices of what is appended under one leader are consecutive.
-    `staging`: as in `GroupConfig`; the Spark sink needs it. Members are called n0, n1, ...; `kill`,
-    `stop`, `restart`, `server` and `data_dir` take such an id, and raise ConfigError for another one, or
-    where the member does not run. Raises ConfigError for options that cannot work.
-    """
+    `directory`: place of the members' data directories; by default a temporary one that is removed at
+    the end. `ports`: one per member; by default free ones. `store="memory"` keeps everything in memory.
+    `consensus`: by default `CONSENSUS`. `state_machines`: as in `LedgerServer`. `time_marks`: as in
+    `GroupConfig`; without them the indices of entries appended under one leader are consecutive.
+    `staging`: as in `GroupConfig`; the Spark sink needs it.
+
+    Members are called n0, n1, ...; `kill`, `stop`, `restart`, `server` and `data_dir` take such an id,
+    and raise ConfigError for an unknown one, or if the member is not running. Raises ConfigError for
+    invalid options."""
 
     def __init__(
         self,
@@ -128,10 +129,10 @@ class LocalCluster:
         staging: bool = True,
         ports: Sequence[int] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
-        doors: Callable[[str], Sequence[Door]] | None = None,
+        endpoints: Callable[[str], Sequence[Endpoint]] | None = None,
         tls: Callable[[str], TlsOptions | None] | None = None,
     ) -> None:
-        """`doors`, `tls`: of a member, by its id; made anew for each of its starts."""
+        """`endpoints`, `tls`: of a member, by its id; made anew for each of its starts."""
         if members < 1:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
         if ports is not None and len(ports) != members:
@@ -158,7 +159,7 @@ class LocalCluster:
             for member in self.members
         }
         self._machines = state_machines
-        self._doors = doors
+        self._endpoints = endpoints
         self._tls = tls
         self._running: dict[str, _MemberThread] = {}
         self._is_started = False
@@ -178,8 +179,8 @@ class LocalCluster:
         self.close()
 
     def start(self) -> None:
-        """Start every member and wait for a leader. Raises what a member does not start for, and
-        LeaderNotReady after 30 s."""
+        """Start every member and wait for a leader. Raises the error of a member that does not start,
+        and LeaderNotReady after 30 s."""
         self._is_started = True
         try:
             started = [self._start(m.member_id) for m in self.members]
@@ -207,7 +208,7 @@ class LocalCluster:
             [config],
             on_role_change=functools.partial(self._role_changed, member_id),
             state_machines=self._machines,
-            doors=() if self._doors is None else self._doors(member_id),
+            endpoints=() if self._endpoints is None else self._endpoints(member_id),
             tls=None if options is None else Tls(options),
         )
         member = _MemberThread(server, member_id)
@@ -223,17 +224,18 @@ class LocalCluster:
     # ---------------------------------------------------------------- what a test does to it
 
     def kill(self, member_id: str) -> None:
-        """As near to SIGKILL as one process can come: sockets close, nothing is flushed."""
+        """Approximates SIGKILL within the process: sockets close, nothing is flushed."""
         self._take(member_id).kill()
         self._forget(member_id)
 
     def stop(self, member_id: str) -> None:
-        """Stop it as SIGTERM does: hand over, flush, close."""
+        """Stop a member as SIGTERM does: hand over, flush, close."""
         self._take(member_id).stop()
         self._forget(member_id)
 
     def start_another(self) -> MemberAddress:
-        """Start one more on an empty directory, which is no member until it is added to the group."""
+        """Start one more process on an empty directory; it becomes a member once it is added to the
+        group."""
         numbers = [int(member_id[1:]) for member_id in self._configs]
         address = MemberAddress(f"n{max(numbers) + 1}", "127.0.0.1", free_ports(1)[0])
         like = self._configs[self.members[0].member_id]
@@ -292,11 +294,11 @@ class LocalCluster:
         return tuple(sorted(self._running))
 
     def data_dir(self, member_id: str) -> Path:
-        """Where the member keeps its log, whether it runs or not."""
+        """The member's data directory, whether it runs or not."""
         return Path(self._config(member_id).data_dir)
 
     def server(self, member_id: str) -> LedgerServer:
-        """The running server, for what this class does not offer; it lives in another thread."""
+        """The running server, for operations that this class lacks; it lives in another thread."""
         return self._running_member(member_id).server
 
     def leader(self, timeout_s: float = START_TIMEOUT_S, *, other_than: str | None = None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
-from quorumlog.consensus.messages import Message
+from quorumlog.consensus.messages import PeerMessage
 from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
@@ -33,13 +33,13 @@ from quorumlog.measures import Histogram, Requests
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 from quorumlog.node.node_parts import PAUSE_MS
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.dialler import Dialler, Handshake
-from quorumlog.server.peers.peer import Peer, PeerSession
+from quorumlog.server.peers.peer import PeerSession, RemoteMember
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerAdmission, PeerTable
 from quorumlog.server.problem_log import EventRing, ProblemLog
@@ -146,7 +146,7 @@ class NodeDriver:
         self.handshake = Handshake(config, directory, run_id, listens_on, tls_port)
         self.peers = PeerTable(
             config.member_id,
-            lambda address: Peer(
+            lambda address: RemoteMember(
                 dialler,
                 config.group,
                 address,
@@ -206,7 +206,7 @@ class NodeDriver:
             if not self._turn_scheduled:
                 self._turn()
 
-    def _hear(self, connection: Connection, message: Message) -> None:
+    def _hear(self, connection: Connection, message: PeerMessage) -> None:
         """Like `enter`. What changes nothing yet waits for the next turn, if that comes soon."""
         if not self.stopped:
             self._inbox.append((connection, message))
@@ -297,9 +297,9 @@ class NodeDriver:
                     f"an address has at most {MOST_NAME_CHARACTERS} characters, and this one has"
                     f" {len(change.address)}"
                 )
-            if change.verb is MemberVerb.SET_ADDRESS:
+            if change.verb is MemberOperation.SET_ADDRESS:
                 parse_address(change.address)
-            if change.verb is MemberVerb.ADD:
+            if change.verb is MemberOperation.ADD:
                 check_name("the id of a member", change.member_id)
                 if {",", "="} & set(change.member_id):
                     raise ConfigError(

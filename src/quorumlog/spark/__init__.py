@@ -29,8 +29,8 @@ def newest_batch(
     tls: ClientTls | None = None,
     user: ClientUser | None = None,
 ) -> int | None:
-    """Number of the newest batch that a sink has committed under this `producerId`; None: there is none.
-    A job that writes fixed ranges goes on behind it. Raises ConfigError, Unreachable, UnknownGroup."""
+    """Number of the newest batch that a sink has committed under this `producerId`; None: there is
+    none. A job of fixed ranges continues after it. Raises ConfigError, Unreachable, UnknownGroup."""
     from quorumlog.staging import SinkCommits, open_sink_logs
 
     with open_sink_logs(servers, group, timeout_ms, tls=tls, user=user) as logs:

@@ -32,7 +32,7 @@ from quorumlog.net.tls import clients_use, tls_of_clients
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
-from quorumlog.pipelines.engine import Engine, LocalEngine
+from quorumlog.pipelines.engine import LocalEngine, WorkEngine
 from quorumlog.pipelines.places import Place, even_cuts, open_log
 from quorumlog.pipelines.replaying import (
     SPARK_ROWS,
@@ -272,7 +272,7 @@ def frame_filter_of(expression: str) -> FrameTransform:
 
 
 __all__ = [
-    "Engine",
+    "WorkEngine",
     "LocalEngine",
     "Place",
     "SparkEngine",

@@ -229,15 +229,14 @@ _FILE_MANAGER = (
 def session(
     app_name: str = "quorumlog", master: str = "local[*]", **conf: str | int | bool
 ) -> SparkSession:
-    """A session ready for `spark.read.format("quorumlog")`; the active one if there is one, with
-    those settings of `conf` that can still be changed. `master` may be the URL of a Connect server,
+    """A session ready for `spark.read.format("quorumlog")`; the active one if there is one, with those
+    settings of `conf` that can still be changed. `master` may be the URL of a Connect server,
     `sc://HOST:PORT`.
 
-    `conf`: further Spark settings, which win over those made here; names with dots go in as
-    `session(**{"spark.sql.shuffle.partitions": 4})`. Environment variables that are set already
-    (PYSPARK_PYTHON, SPARK_HOME, SPARK_LOCAL_IP) are kept. Raises JavaNotFound, and ConfigError if no
-    Connect server answers.
-    """
+    `conf`: further Spark settings, which override those made here; names with dots are passed as
+    `session(**{"spark.sql.shuffle.partitions": 4})`. Existing environment variables (PYSPARK_PYTHON,
+    SPARK_HOME, SPARK_LOCAL_IP) are kept. Raises JavaNotFound, and ConfigError if no Connect server
+    answers."""
     builder: Any = SparkSession.builder
     settings: Mapping[str, str | int | bool] = conf
     if SparkSession.getActiveSession() is None:

@@ -18,13 +18,13 @@ from quorumlog.staging.manifests import (
     BatchRules,
     Manifest,
     ManifestUnknown,
+    NewestManifest,
     ProducerIdInUse,
     RowDigest,
     RowRange,
     RowsGone,
     RowsNotHeld,
     SinkRefused,
-    StandingManifest,
 )
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     "RowsNotHeld",
     "SinkCommits",
     "SinkRefused",
-    "StandingManifest",
+    "NewestManifest",
     "open_sink_logs",
     "stage",
 ]

@@ -12,7 +12,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
-from quorumlog.staging.commits import ProducerStand, SinkLogs
+from quorumlog.staging.commits import ProducerState, SinkLogs
 from quorumlog.staging.manifests import RowRange
 
 WINDOW = 5
@@ -74,12 +74,12 @@ class ClientLog:
             client.add_servers(self.client.known_servers)
             yield LogSession(client)
 
-    def producer(self, producer: str) -> ProducerStand | None:
+    def producer(self, producer: str) -> ProducerState | None:
         try:
             known = self.client.producer(producer)
         except ProducerExpired:
             return None
-        return ProducerStand(known.last_sequence, known.last_index)
+        return ProducerState(known.last_sequence, known.last_index)
 
     def body_at(self, index: int) -> bytes:
         return self.client.get(index).body

@@ -34,10 +34,10 @@ from quorumlog.staging.manifests import (
     BatchRules,
     Manifest,
     ManifestUnknown,
+    NewestManifest,
     RowRange,
     RowsGone,
     RowsNotHeld,
-    StandingManifest,
     Verdict,
     decode_manifest,
     encode_manifest,
@@ -46,7 +46,7 @@ from quorumlog.staging.manifests import (
 )
 
 
-class ProducerStand(NamedTuple):
+class ProducerState(NamedTuple):
     last_sequence: int
     """-1: nothing of it is in the log."""
     last_index: int
@@ -73,7 +73,7 @@ class SinkLog(Protocol):
 
     def session(self, producer: str) -> AbstractContextManager[SinkSession]: ...
 
-    def producer(self, producer: str) -> ProducerStand | None:
+    def producer(self, producer: str) -> ProducerState | None:
         """As it is committed; None: it was never connected here."""
         ...
 
@@ -182,7 +182,7 @@ class Commit(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    standing: StandingManifest
+    standing: NewestManifest
     was_finished: bool
     """All of its rows were in the log already."""
 
@@ -217,12 +217,12 @@ class SinkCommits:
                     return Commit(newest.index, was_new=False)
             return self._commit(session, newest, batch)
 
-    def _commit(self, session: SinkSession, newest: StandingManifest | None, batch: Batch) -> Commit:
+    def _commit(self, session: SinkSession, newest: NewestManifest | None, batch: Batch) -> Commit:
         self._check_held(batch)
         manifest = Manifest(batch, self._first_sequence(newest))
         body = EntryBatch.from_bodies([encode_manifest(manifest)])
         index = session.append(session.last_sequence + 1, [body])
-        self._finish(StandingManifest(index, manifest))
+        self._finish(NewestManifest(index, manifest))
         return Commit(index, was_new=True)
 
     def resume(self) -> Resumed | None:
@@ -247,7 +247,7 @@ class SinkCommits:
 
     # ---------------------------------------------------------------- the newest manifest
 
-    def newest(self) -> StandingManifest | None:
+    def newest(self) -> NewestManifest | None:
         """Raises ManifestUnknown, RowsGone."""
         last_index, gone = -1, None
         while True:
@@ -263,11 +263,11 @@ class SinkCommits:
             if last_index < 0:
                 raise ManifestUnknown(f"the staging group forgot where {self.producer!r} wrote last")
             try:
-                return StandingManifest(last_index, decode_manifest(self._staging.body_at(last_index)))
+                return NewestManifest(last_index, decode_manifest(self._staging.body_at(last_index)))
             except IndexOutOfRange as error:
                 gone = error  # it may have got a successor since
 
-    def _first_sequence(self, newest: StandingManifest | None) -> int:
+    def _first_sequence(self, newest: NewestManifest | None) -> int:
         if newest is not None:
             return newest.manifest.stop_sequence
         known = self._log.producer(self.rows_producer)
@@ -296,7 +296,7 @@ class SinkCommits:
 
     # ---------------------------------------------------------------- replay
 
-    def _finish(self, standing: StandingManifest) -> None:
+    def _finish(self, standing: NewestManifest) -> None:
         """Its rows are in the log when this returns, and those before it may go."""
         if self._is_finished(standing):
             return
@@ -304,12 +304,12 @@ class SinkCommits:
             self._replay(standing)
         self._staging.move_hold(self.hold_name, standing.index)
 
-    def _is_finished(self, standing: StandingManifest) -> bool:
+    def _is_finished(self, standing: NewestManifest) -> bool:
         """The hold moves there only once it is."""
         held_from = self._staging.hold(self.hold_name)
         return held_from is not None and held_from >= standing.index
 
-    def _replay(self, standing: StandingManifest) -> None:
+    def _replay(self, standing: NewestManifest) -> None:
         for _ in range(MOST_REPLAYS):
             try:
                 self._replay_once(standing.manifest)

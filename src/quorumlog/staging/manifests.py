@@ -172,7 +172,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return self.first_sequence + self.batch.entries
 
 
-class StandingManifest(msgspec.Struct, frozen=True):
+class NewestManifest(msgspec.Struct, frozen=True):
     """The newest manifest of a producer, and where it lies."""
 
     index: int

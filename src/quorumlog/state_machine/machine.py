@@ -30,33 +30,33 @@ KEPT_RESULT_BYTES = 16
 
 
 class FirstResults(NamedTuple):
-    """From `StateMachine.apply`, where all results of a batch would be too much to hold: it has applied
-    the first entries only. The others are given again."""
+    """Returned by `StateMachine.apply` if all results of a batch would be too large: it has applied
+    only the first entries, and gets the others again."""
 
     results: Sequence[Result]
-    """One an entry; at least one."""
+    """One per applied entry; at least one."""
     unkept: Sequence[int] = ()
     """Places of those that stand for a result that was not built, as it would be above
     `MOST_KEPT_BYTES`. Nobody keeps such a one, nor any that was kept before it."""
 
 
 class Applied(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """The last entry whose effects a state holds."""
+    """The last entry whose effects a state includes."""
 
     index: int
     term: int
     chain: int
-    """Running digest of the log up to and with it: only a log with the very same entries has it."""
+    """Running digest of the log up to and including it, which only an identical log has."""
 
     @classmethod
     def of_last(cls, batch: EntryBatch) -> Applied:
-        """Of the last entry of a batch that was just applied."""
+        """For the last entry of a batch that was just applied."""
         last = batch.headers()[-1]
         return cls(int(last["index"]), int(last["term"]), int(last["chain_crc"]))
 
 
 class ApplyFailure(Exception):
-    """Raised by `StateMachine.apply` from whatever a command raised: which entry it was."""
+    """Raised by `StateMachine.apply` to identify the entry that failed."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"entry {index}")
@@ -83,18 +83,16 @@ class StateMachine:
     `save_slices` for large ones."""
 
     version: int = 1
-    """Of what it makes of its entries. Members go over to a higher one at the same entry; see
-    `act_as`."""
+    """Version of how it interprets its entries. All members change to a higher one at the same entry;
+    see `act_as`."""
     may_leave_out: bool = True
-    """It goes on where an operator has it leave one of its entries out (`machine step-over`)."""
+    """An operator may make it skip an entry (`machine step-over`)."""
 
     def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result] | FirstResults | None:
-        """Entries of the channel, the first at `first_index`; indices of the others are in the headers,
-        since those of other channels lie between. Results, one an entry, or None if there are none;
-        `FirstResults` where they are large.
-
-        Nobody may write to the batch, and its memory is gone after the call: `bytes(body)` is a copy.
-        """
+        """Apply entries of the channel, the first at `first_index`; the indices of the others are in
+        the headers, since entries of other channels lie between. Returns one result per entry, or None
+        for none; `FirstResults` if they are large. Do not write to the batch; its memory is invalid
+        after the call: `bytes(body)` is a copy."""
         results: list[Result] = []
         indices = batch.headers()["index"].tolist()
         may_end = type(self).apply is StateMachine.apply  # or its caller would think it has seen to all
@@ -112,49 +110,48 @@ class StateMachine:
         return results
 
     def command(self, body: bytes, index: int) -> bytes | None:
-        """One entry; the result. Raises CommandError, and nothing has changed then."""
+        """Apply one entry; returns its result. Raises CommandError to refuse it, without any change."""
         raise NotImplementedError(f"{type(self).__name__} has neither `apply` nor `command`")
 
     def is_quick(self, batch: EntryBatch) -> bool:
-        """These few entries take no longer than messages do, and wait for no disk: they are applied
-        between two messages, and nobody waits for another thread."""
+        """Whether these few entries take no longer than a message, and wait for no disk: then they are
+        applied on the event loop, without a change of threads."""
         return False
 
     def query(self, question: bytes) -> bytes:
-        """Answer from the state, and change nothing. Raises CommandError."""
+        """Answer from the state without changing it. Raises CommandError."""
         raise CommandError(f"{type(self).__name__} answers no questions")
 
     def save(self, writer: SnapshotWriter) -> None:
-        """The whole state. It takes no commands meanwhile; the log and its appends go on."""
+        """Write the whole state. No commands are applied meanwhile; the log and its appends go on."""
         raise NotImplementedError
 
     def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
-        """Override it in the place of `save` where that takes long: the whole state as it is at the
-        first `next`, some at each. Commands and questions come between two slices, so that nobody waits
-        for more than one; what they change may not show. It may be closed before its end."""
+        """Override it instead of `save` if that takes long: yields the whole state as of its first
+        `next`, a slice at a time. Commands and questions are handled between two slices; their changes
+        must not show. It may be closed before its end."""
         self.save(writer)
         yield from ()
 
     def load(self, reader: SnapshotReader) -> None:
-        """Take a saved state over, in the place of whatever this one holds."""
+        """Replace the state by a saved one."""
         raise NotImplementedError
 
     def act_as(self, version: int) -> None:
-        """What follows was written for `version`, at most that of this class: called before the first
-        entry, behind `load`, and where the log goes over to a higher one. Override it to treat them
-        differently."""
+        """Interpret the following entries as `version`, at most that of this class: called before the
+        first entry, after `load`, and when the log changes to a higher version."""
 
     # Only of machines that keep their state on a disk of their own.
 
     def applied(self) -> Applied | None:
-        """The last entry whose effects are kept, as it was kept with them: `Applied.of_last(batch)`. It
-        counts only if the log holds that very entry. None: nothing is kept."""
+        """The last entry whose effects are stored, as stored with them: `Applied.of_last(batch)`. It is
+        used only if the log has that very entry. None: nothing is stored."""
         return None
 
     def kept_version(self) -> int | None:
-        """The version that it was told last, `act_as`, as it was kept with `applied`. None: that is not
-        kept; what is kept is forgotten then where the log has gone over to a higher one than 1."""
+        """The version last given to `act_as`, stored together with `applied`. None: not stored; then
+        the stored state is discarded if the log's version is above 1."""
         return None
 
     def clear(self) -> None:
-        """Forget what is kept: it follows from another log."""
+        """Discard the stored state: it belongs to another log."""

@@ -9,10 +9,10 @@ from quorumlog.entry_header import Buffer
 
 class SnapshotWriter(Protocol):
     def write(self, data: Buffer) -> None:
-        """As much at once as is convenient, a few bytes or megabytes; `data` may change afterwards."""
+        """Any number of bytes at a time; `data` may be changed afterwards."""
 
 
 class SnapshotReader(Protocol):
     def read(self, size_bytes: int = -1) -> bytes:
-        """Exactly so many bytes, fewer only at the end; -1: all that is left. What comes is as it was
-        written: a damaged snapshot ends the load before its bytes get here."""
+        """Exactly this many bytes, fewer only at the end; -1: all the rest. The bytes are verified: a
+        damaged snapshot ends the load before they are returned."""

@@ -454,7 +454,7 @@ _LEAST_WINDOW_BYTES = 64 << 10
 _MAGIC_OF_BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
 
 
-class Place(NamedTuple):
+class ReadPlace(NamedTuple):
     """Where reading has got to; the two last fields are of the entry before."""
 
     next_index: int
@@ -463,7 +463,7 @@ class Place(NamedTuple):
     previous_chain: int
 
 
-class Stop(NamedTuple):
+class ReadStop(NamedTuple):
     """Why the next entry cannot be read."""
 
     problem: str
@@ -482,29 +482,29 @@ class StoredEntries:
         """On average, of the last that were read: so many units are looked at."""
 
     def next_batch(
-        self, place: Place, stop_index: int, batch_bytes: int, *, check_bodies: bool
-    ) -> EntryBatch | Stop:
+        self, place: ReadPlace, stop_index: int, batch_bytes: int, *, check_bodies: bool
+    ) -> EntryBatch | ReadStop:
         """The next entries of the segment at `place`, at least one, in memory of their own: those in
         front of one that cannot be read, or whose body is bad, without it."""
         assert place.next_index < stop_index, (place, stop_index)
         got = self._by_units(place, stop_index, batch_bytes) or self._by_walk(
             place, stop_index, batch_bytes
         )
-        if isinstance(got, Stop) or not check_bodies:
+        if isinstance(got, ReadStop) or not check_bodies:
             return got
         good = self._good_bodies(got)
-        return got.slice(0, good) if good else Stop("body_crc does not match", is_blank=False)
+        return got.slice(0, good) if good else ReadStop("body_crc does not match", is_blank=False)
 
-    def behind(self, batch: EntryBatch, place: Place) -> Place:
+    def behind(self, batch: EntryBatch, place: ReadPlace) -> ReadPlace:
         words = batch.words()
-        return Place(
+        return ReadPlace(
             place.next_index + batch.count,
             place.position + batch.total_bytes,
             int(words[TERM][-1]),
             int(field_of(words, "chain_crc")[-1]),
         )
 
-    def _by_units(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | None:
+    def _by_units(self, place: ReadPlace, stop_index: int, batch_bytes: int) -> EntryBatch | None:
         """None where units and data do not agree, or the disk cannot read all of it."""
         count = min(batch_bytes // self._entry_bytes + 1, _WINDOW_UNITS, stop_index - place.next_index)
         units = self._units.read(place.next_index, place.next_index + count)
@@ -524,7 +524,7 @@ class StoredEntries:
         batch = EntryBatch(data, sizes)
         return batch if self._continues(batch, place) else None
 
-    def _continues(self, batch: EntryBatch, place: Place) -> bool:
+    def _continues(self, batch: EntryBatch, place: ReadPlace) -> bool:
         positions = batch.starts + place.position
         if not self._checked:
             headers, term = batch.headers(), place.previous_term
@@ -537,7 +537,7 @@ class StoredEntries:
             return False
         return batch.lies_at(positions) and int(batch.words()[TERM][0]) >= place.previous_term
 
-    def _by_walk(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | Stop:
+    def _by_walk(self, place: ReadPlace, stop_index: int, batch_bytes: int) -> EntryBatch | ReadStop:
         """By the data alone: the good entries, or what is wrong with the first."""
         scan, data = scan_at(
             self._data,
@@ -549,7 +549,7 @@ class StoredEntries:
         )
         sizes = scan.sizes[: stop_index - place.next_index]
         if not len(sizes):
-            return Stop(scan.problem, data[:4] == _MAGIC_OF_BLANK)
+            return ReadStop(scan.problem, data[:4] == _MAGIC_OF_BLANK)
         count = max(int(np.searchsorted(np.cumsum(sizes), batch_bytes, side="right")), 1)
         return EntryBatch(data[: int(sizes[:count].sum())], sizes[:count])
 
@@ -663,7 +663,7 @@ def _scan(
         problem = f"its first entry says index {first_index}, not above {segments[-1].first_index}"
         search.damage.append(Damage(files[0].name, position, first_index, problem))
         return LogPoint(segments[-1].first_index, segments[-1].first_term, 0, position), problem
-    place = Place(first_index, position, -1, 0)
+    place = ReadPlace(first_index, position, -1, 0)
     end = LogPoint(-1, -1, 0, position)
     if segments:
         end = LogPoint(first_index - 1, segments[-1].first_term, 0, position)
@@ -671,7 +671,7 @@ def _scan(
         if place.position < file.position:
             place = place._replace(position=file.position)
         header, first = header_at(search.data, place.position), place
-        got: EntryBatch | Stop
+        got: EntryBatch | ReadStop
         while isinstance(
             got := entries.next_batch(place, MAX_INDEX + 1, WINDOW_BYTES, check_bodies=False), EntryBatch
         ):
@@ -757,7 +757,7 @@ class DirectoryReader:
         self._first_indices = [segment.first_index for segment in self.segments]
         self._entries = StoredEntries(self._data, self._units, checked=self.checked)
         self._structure = StoredEntries(self._data, self._units, checked=False)
-        self._walked = Place(-1, 0, -1, 0)
+        self._walked = ReadPlace(-1, 0, -1, 0)
         is_replaced = self.start is not None and self.start.replaces
         self.missing = missing_entries(
             self._data, self._units, extent, self._checkpoint, None if is_replaced else self._durable
@@ -991,7 +991,7 @@ class DirectoryReader:
         place = self._place_before(first_index, link_first)
         while place.next_index < stop_index:
             got = self._entries.next_batch(place, stop_index, batch_bytes, check_bodies=check_bodies)
-            if isinstance(got, Stop):
+            if isinstance(got, ReadStop):
                 place = self._in_next_segment(place, got)
             else:
                 place = self._entries.behind(got, place)
@@ -1033,16 +1033,16 @@ class DirectoryReader:
             index = chunk_stop
         return stop_index
 
-    def _place_before(self, index: int, link_first: bool) -> Place:
+    def _place_before(self, index: int, link_first: bool) -> ReadPlace:
         header = self.header_at(index)
         if link_first and not self.is_java and index == self.begin.index + 1:
-            return Place(index, header.pos, self.begin.term, self.begin.chain)
+            return ReadPlace(index, header.pos, self.begin.term, self.begin.chain)
         if link_first and index > self.ledger_begin_index:
             previous = self.header_at(index - 1)
-            return Place(index, header.pos, previous.term, previous.chain_crc)
-        return Place(index, header.pos, -1, header.chain_before if index else 0)
+            return ReadPlace(index, header.pos, previous.term, previous.chain_crc)
+        return ReadPlace(index, header.pos, -1, header.chain_before if index else 0)
 
-    def _in_next_segment(self, place: Place, stop: Stop) -> Place:
+    def _in_next_segment(self, place: ReadPlace, stop: ReadStop) -> ReadPlace:
         """Where the log goes on if its segment ends at `place`. A blank record that is not there,
         between two entries that are linked, loses none of them. Raises DirectoryDamaged."""
         next_base = self._data.base_of(place.position) + self._data.segment_bytes
@@ -1068,16 +1068,16 @@ class DirectoryReader:
         if not self.segments or index < self._first_indices[0]:
             raise self._damaged(self.begin.position, index, "no file holds the begin of the log")
         segment = self.segments[max(bisect_right(self._first_indices, index) - 1, 0)]
-        place = Place(segment.first_index, segment.first_position, -1, 0)
+        place = ReadPlace(segment.first_index, segment.first_position, -1, 0)
         if segment.first_index <= self._walked.next_index <= index:
             place = self._walked
         while True:
             got = self._structure.next_batch(place, index + 1, 2 * MIB, check_bodies=False)
-            if isinstance(got, Stop):
+            if isinstance(got, ReadStop):
                 raise self._nothing_at(place, index, got)
             if got.last_index == index:
                 offset = int(got.starts[-1])
-                self._walked = Place(index, place.position + offset, -1, 0)
+                self._walked = ReadPlace(index, place.position + offset, -1, 0)
                 return unpack_header(got.buffer, offset)
             place = self._structure.behind(got, place)
 
@@ -1104,7 +1104,7 @@ class DirectoryReader:
             index=damage.index,
         )
 
-    def _nothing_at(self, place: Place, index: int, stop: Stop) -> DirectoryDamaged:
+    def _nothing_at(self, place: ReadPlace, index: int, stop: ReadStop) -> DirectoryDamaged:
         """Behind a good blank record it is the next segment that should go on with the entry."""
         position = place.position
         if stop.is_blank and not stop.problem:

@@ -40,7 +40,7 @@ from quorumlog.store.ledger_store import (
     SpaceTaken,
     SyncTask,
 )
-from quorumlog.store.log_begin import Drops, SegmentBorders, search_term_runs
+from quorumlog.store.log_begin import Drops, SegmentBoundaries, search_term_runs
 from quorumlog.store.log_reader import LogReader, PageCache
 from quorumlog.store.placement import Placement, check_continues, place
 from quorumlog.store.recovery import RecoveredLog, RecoveryReport, recover_log
@@ -73,7 +73,7 @@ class FileLedgerStore(LedgerStore):
         self._rewriting = Rewriting(
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
-        self.borders = self._borders = SegmentBorders(disk, directory, data, self._reader, self._ends)
+        self.borders = self._borders = SegmentBoundaries(disk, directory, data, self._reader, self._ends)
         self._drops = Drops(disk, log.start, data, index, damaged)
         self._index_synced_position = log.index_synced_position
         self._plan: Placement | None = None

@@ -185,7 +185,7 @@ class SyncTask(Protocol):
         the member must stop, nothing retries a failed sync."""
 
 
-class Borders(Protocol):
+class Boundaries(Protocol):
     """The entries in front of the log's segments, behind which it may begin one day; any thread."""
 
     def newest(self, last_index: int) -> LogPoint | None:
@@ -215,7 +215,7 @@ class Borders(Protocol):
 class LedgerStore(Protocol):
     """The log of one member: entries `begin.index + 1` .. `end.index`."""
 
-    borders: Borders
+    borders: Boundaries
 
     @property
     def begin(self) -> LogPoint:

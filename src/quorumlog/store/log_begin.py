@@ -15,7 +15,7 @@ from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, RangeD
 from quorumlog.log_state.log_state import LogState, Resets, StateTime, counted_ms, decode_time, said_ms
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.entry_index import IndexSegments, LogEnds
-from quorumlog.store.ledger_store import Borders, LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import Boundaries, LedgerStore, LogPoint, LogStart
 from quorumlog.store.log_reader import LogReader
 from quorumlog.store.segment_view import header_at
 from quorumlog.store.segments import INDEX_UNIT_BYTES, SegmentList
@@ -74,7 +74,7 @@ def search_term_runs(first_index: int, last_index: int, term_of: TermOf) -> tupl
 # The entries before which a segment of the log begins, and the states that are saved there.
 
 
-class SegmentBorders(Borders):
+class SegmentBoundaries(Boundaries):
     def __init__(
         self, disk: Disk, directory: str, data: SegmentList, reader: LogReader, ends: LogEnds
     ) -> None:

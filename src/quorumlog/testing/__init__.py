@@ -52,10 +52,10 @@ __all__ = ["FAULTS", "FAULT_KINDS", "LocalCluster", "SimulatedLog", "Violation"]
 
 
 class SimulatedLog:
-    """A replicated log in virtual time, for code that has to live with its failures.
+    """A replicated log in virtual time, for testing code against its failures.
 
-    Time passes only inside the calls. Every promise of the log is checked while it does; one that is
-    broken raises `sim.log.checkers.Violation` with the story.
+    Time passes only inside the calls. All invariants of the log are checked meanwhile; a violation
+    raises `sim.log.checkers.Violation` with the history.
 
         log = SimulatedLog(seed=7, faults=("kill", "partition"))
         receipt = log.append(b"a", b"b")
@@ -117,12 +117,10 @@ class SimulatedLog:
         machine: str = "",
         timeout_ms: int = 30_000,
     ) -> AppendReceipt:
-        """Append as one batch; what was refused is tried again, what is unknown is not. `expected_last`:
-        as in `LedgerClient.append`; raises WrongLastIndex. `machine`: as in `append_batch`.
-
-        Raises OutcomeUnknown (any prefix of it may be in the log, or still commit), or what it was
-        refused with last once `timeout_ms` of virtual time are over.
-        """
+        """Append as one batch; a refusal is retried, an unknown outcome is not. `expected_last`: as in
+        `LedgerClient.append`; raises WrongLastIndex. `machine`: as in `append_batch`. Raises
+        OutcomeUnknown (any prefix may be in the log, or may still commit), or the last refusal once
+        `timeout_ms` of virtual time are over."""
         deadline_ms = self.now_ms + timeout_ms
         while True:
             left_ms = max(1, int(deadline_ms - self.now_ms))
@@ -146,8 +144,8 @@ class SimulatedLog:
             self._cluster.run_for(10.0)
 
     def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int = 30_000) -> bytes:
-        """What a state machine answers, as in `LedgerClient.ask`. Raises LeaderNotReady if nobody could
-        answer in that much virtual time."""
+        """Query a state machine, as in `LedgerClient.ask`. Raises LeaderNotReady if no member answers
+        in that much virtual time."""
         deadline_ms = self.now_ms + timeout_ms
         while self.now_ms < deadline_ms:
             answers: list[Answer] = []
@@ -166,8 +164,8 @@ class SimulatedLog:
     def read(
         self, first_index: int = 0, *, member_id: str | None = None, timeout_ms: int = 30_000
     ) -> list[Entry]:
-        """Every committed entry from `first_index` on, as the leader has it, or `member_id`. Raises
-        LeaderNotReady if nobody could answer in that much virtual time."""
+        """Every committed entry from `first_index` on, from the leader or `member_id`. Raises
+        LeaderNotReady if no member answers in that much virtual time."""
         deadline_ms = self.now_ms + timeout_ms
         while self.now_ms < deadline_ms:
             asked = self._confirmed_leader() if member_id is None else self._up(member_id)
@@ -208,11 +206,11 @@ class SimulatedLog:
         return entries
 
     def run_for(self, duration_ms: float) -> None:
-        """Let virtual time pass, with whatever it brings."""
+        """Let virtual time pass."""
         self._cluster.run_for(duration_ms)
 
     def heal(self) -> None:
-        """No more faults; returns once every member is up and holds the same log, and checks that."""
+        """End all faults; returns once every member is up and holds the same log, and checks that."""
         make_whole(self._cluster)
 
 

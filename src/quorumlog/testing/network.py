@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.messages import Message, carries_push
+from quorumlog.consensus.messages import PeerMessage, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.net.frame import FrameDecoder, encode_frame
@@ -135,7 +135,7 @@ Direction = tuple[str, str]
 """(from, to): the places of two members."""
 
 
-class Standing(NamedTuple):
+class OpenConnection(NamedTuple):
     """A connection that an end knows of."""
 
     epoch: int
@@ -157,9 +157,9 @@ class End:
             lambda replica: member.enter_node("connected", replica),
             lambda replica, is_gone: member.enter_node("connection_lost", replica, is_gone),
         )
-        self.standing: dict[Way, Standing] = {}
+        self.standing: dict[Way, OpenConnection] = {}
 
-    def opened(self, way: Way, standing: Standing) -> None:
+    def opened(self, way: Way, standing: OpenConnection) -> None:
         self.standing[way] = standing
         self.connections.opened(way, standing.directory_id)
 
@@ -184,8 +184,8 @@ class SimLink:
         self.numbers = {(who, role): 0 for who in (first, second) for role in ROLES}
         """Of each of the four connections, by who dialled it: how often it was reset by itself."""
 
-    def standing(self, dialler: str, role: str, directory_id: str) -> Standing:
-        return Standing(self.epoch, self.numbers[dialler, role], directory_id)
+    def standing(self, dialler: str, role: str, directory_id: str) -> OpenConnection:
+        return OpenConnection(self.epoch, self.numbers[dialler, role], directory_id)
 
 
 class Parcel(NamedTuple):
@@ -195,7 +195,7 @@ class Parcel(NamedTuple):
     envelope: Envelope
     data: bytes
     link: SimLink
-    standing: Standing
+    standing: OpenConnection
     to_place: str
 
     @property
@@ -304,7 +304,7 @@ class SimNetwork:
         self._greet_later(link, dialler, role, self._chance.uniform(1, 30))
 
     @staticmethod
-    def _hear_of_end(end: End, way: Way, standing: Standing | None) -> None:
+    def _hear_of_end(end: End, way: Way, standing: OpenConnection | None) -> None:
         if standing is not None and end.standing.get(way) == standing:
             end.broke(way)
 
@@ -525,7 +525,7 @@ class SimNetwork:
             if carries_push(envelope.message):
                 self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
-            assert isinstance(message, Message), message
+            assert isinstance(message, PeerMessage), message
             msgspec.structs.force_setattr(message, "sender", replica)
 
             def enter() -> None:

@@ -105,7 +105,7 @@ class CheckedCluster(Protocol):
 
 
 class Violation(AssertionError):
-    """A promise was broken; the message names it, the members and the values."""
+    """An invariant was violated; the message names it, the members and the values."""
 
 
 class Checker:

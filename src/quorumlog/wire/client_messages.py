@@ -6,22 +6,22 @@ from __future__ import annotations
 
 import msgspec
 
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.log_state.log_state import Reset
-from quorumlog.log_state.users import Role, UserOrder
+from quorumlog.log_state.users import UserOrder, UserRole
 from quorumlog.wire.client_message import ClientMessage, Int, Text
-from quorumlog.wire.read_promise import ReadPromise
+from quorumlog.wire.read_promise import ReadGuarantee
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A session, as a log knows it."""
+    """A producer session, as the log knows it."""
 
     producer: Text
-    epoch: Epoch
+    epoch: ProducerEpoch
     last_sequence: Int
-    """-1: none of its entries is in the log."""
+    """-1: the log has none of its entries."""
     last_index: Int
-    """Where that one lies; -1 if none is remembered."""
+    """Index of that entry; -1 if not remembered."""
 
 
 class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
@@ -30,7 +30,7 @@ class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
     producer: Text
     token: bytes
     """Random, 16 bytes; the same in each repetition."""
-    ends: Epoch | None = None
+    ends: ProducerEpoch | None = None
     """The epoch that stands, as an answer before has named it; None: there is none."""
     timeout_ms: Int = 0
     """As in AppendRequest."""
@@ -44,7 +44,7 @@ class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
     opened: bool
     """False: `epoch` stands, which the request did not name; (-1, -1): none does, and `seen_index` is
     for the next request. Nothing was written."""
-    epoch: Epoch
+    epoch: ProducerEpoch
     last_sequence: Int
     """Number of the last entry that is in the log; -1: none is."""
     seen_index: Int = -1
@@ -77,7 +77,7 @@ class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
     """A session is to end for good, with all that is known of its producer's numbers."""
 
     producer: Text
-    epoch: Epoch
+    epoch: ProducerEpoch
     """The one that stands; another: ProducerFenced."""
 
 
@@ -166,7 +166,7 @@ class Numbered(msgspec.Struct, frozen=True, array_like=True):
     """Where an append stands in its producer's session."""
 
     producer: Text
-    epoch: Epoch
+    epoch: ProducerEpoch
     """What ConnectProducer was answered with."""
     sequence: Int
     """Number of the first entry among all of the producer's."""
@@ -226,7 +226,7 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     `wait_ms` a majority confirms the leadership first, so it covers all that was acknowledged before the
     request; also where a `first_index` above it is refused, which is how a client asks for the end
     alone."""
-    promise: ReadPromise | None = None
+    promise: ReadGuarantee | None = None
     """How fresh the answer has to be, from whatever member; None: as it is. Not with `from_leader`."""
     heads: bool = False
     """The headers are enough; who does not know this field sends whole entries."""
@@ -477,7 +477,7 @@ class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     machine: Text
     question: bytes
     timeout_ms: Int = 0
-    promise: ReadPromise | None = None
+    promise: ReadGuarantee | None = None
     """As in ReadRequest, of what is applied; None: of the leader alone."""
 
 
@@ -552,7 +552,7 @@ class UsersResponse(ClientMessage, frozen=True, kw_only=True, tag=105):
     is_on: bool
     """False: there has never been a user, and everybody may do everything."""
     users: tuple[UserInfo, ...] = ()
-    roles: tuple[Role, ...] = ()
+    roles: tuple[UserRole, ...] = ()
 
 
 AnyClientMessage = (

@@ -10,7 +10,7 @@ READ_INDEX, COMMITTED = "read_index", "committed"
 CONSISTENCIES = (READ_INDEX, COMMITTED)
 
 
-class ReadPromise(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class ReadGuarantee(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Any member may keep it. A server that does not know it would answer all the same: clients look at
     `HelloResponse.knows_promises` first."""
 

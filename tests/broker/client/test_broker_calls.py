@@ -30,8 +30,8 @@ from quorumlog.broker.wire import (
     FailoverRequest,
     GroupAnswer,
     GroupCommandRequest,
+    GroupHeartbeatRequest,
     GroupQuestionRequest,
-    HeartbeatRequest,
     LeaveRequest,
     OffsetResponse,
     OpenSessionRequest,
@@ -256,7 +256,7 @@ def test_what_would_be_another_effect_behind_somebody_elses_act_is_not_sent_agai
     ("request_", "answer"),
     [
         (
-            HeartbeatRequest(group="g", member="m", topics=[]),
+            GroupHeartbeatRequest(group="g", member="m", topics=[]),
             AssignmentResponse(generation=1, queues=[]),
         ),
         (LeaveRequest(group="g", member="m"), DoneResponse()),

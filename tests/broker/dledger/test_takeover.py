@@ -16,7 +16,7 @@ from quorumlog.broker.client.blocking import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
-from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.message import PutMessageResult, encode_records
 from quorumlog.broker.offline.offline_ledger import convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.offline.old_log import (
@@ -32,7 +32,7 @@ from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import OldLogResponse
 from quorumlog.client import LedgerClient
-from quorumlog.client.verbs import Members
+from quorumlog.client.operations import Members
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
 from quorumlog.server.free_ports import free_ports
@@ -59,7 +59,7 @@ def test_a_store_that_runs_is_not_taken_over(tmp_path: Path) -> None:
 def _put(store: MessageStore, first: int, stop: int) -> None:
     messages = [Message("orders", b"%d " % n * (n % 60 + 1), keys=[f"k{n}"]) for n in range(first, stop)]
     records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000))
-    assert isinstance(put_and_wait(store, records), PutResult)
+    assert isinstance(put_and_wait(store, records), PutMessageResult)
 
 
 def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
 def test_queues_go_on_of_which_the_old_log_has_no_message_any_more(tmp_path: Path) -> None:
     store = MessageStore(str(tmp_path / "store"), CONFIG)
     rare = RecordBatch.contiguous(*encode_records([Message("rare", b"rare")] * 5, 0, 1_700_000_000_000))
-    assert isinstance(put_and_wait(store, rare), PutResult)
+    assert isinstance(put_and_wait(store, rare), PutMessageResult)
     while store.commit_log.max_offset < 2 * CONFIG.mapped_file_size_commit_log:
         _put(store, 0, 50)
     store.reput_once()
@@ -251,7 +251,7 @@ def java_like_store(folder: Path) -> None:
             batch = [replace(each, topic=topic)]
             unique = each.properties.get("of", f"{topic}{number}").rjust(32, "0")
             records = RecordBatch.contiguous(*encode_records(batch, queue_id, 1, [unique]))
-            assert isinstance(put_and_wait(store, records), PutResult)
+            assert isinstance(put_and_wait(store, records), PutMessageResult)
 
     def delayed(level: int, target: str, body: bytes) -> Message:
         real = {"REAL_TOPIC": target, "REAL_QID": "0", "DELAY": str(level)}

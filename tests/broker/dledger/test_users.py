@@ -19,15 +19,15 @@ from quorumlog.broker.needs import NEEDS, SAID, needs_of_records, needs_to_send,
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, verifier_for
 from tests.waiting import eventually
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 GRANTS = (
-    Grant(Right.READ, Kind.TOPIC, b"orders", True),
-    Grant(Right.WRITE, Kind.TOPIC, b"news", True),
-    Grant(Right.READ, Kind.CONSUMER_GROUP, b"shop", True),
+    RoleGrant(Right.READ, Kind.TOPIC, b"orders", True),
+    RoleGrant(Right.WRITE, Kind.TOPIC, b"news", True),
+    RoleGrant(Right.READ, Kind.CONSUMER_GROUP, b"shop", True),
 )
 CONFIG = replace(SMALL_INDEX, message_delay_level="1s " * 17 + "1s")
 
@@ -40,17 +40,19 @@ def brokers() -> Iterator[LocalBrokers]:
             for topic in ("orders", "orders-private", "news"):
                 broker_admin.create_topic(topic, 1)
         with log_of(made.cluster.servers) as log:
-            admin = UserOrder(UserVerb.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
+            admin = UserOrder(UserOperation.ADD_USER, "alice", ("admin",), (), verifier_for("sesame"))
             log.change_users(admin)
         with log_of(made.cluster.servers, user=ALICE) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "r", (), GRANTS))
-            log.change_users(UserOrder(UserVerb.ADD_USER, "bob", ("r",), (), verifier_for("tahini")))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "r", (), GRANTS))
+            log.change_users(
+                UserOrder(UserOperation.ADD_USER, "bob", ("r",), (), verifier_for("tahini"))
+            )
         yield made
 
 
 def test_every_request_has_its_needs() -> None:
     assert set(NEEDS) == set(wire.RESPONSE_OF)
-    questions = {commands.Stand, commands.TopicsQuestion, commands.GroupsQuestion}
+    questions = {commands.FreshnessProbe, commands.TopicsQuestion, commands.GroupsQuestion}
     assert set(SAID) == {*commands.FROM_CLIENTS, *questions}
 
 
@@ -115,8 +117,8 @@ def test_a_pull_that_loses_its_right_ends(brokers: LocalBrokers) -> None:
         log_of(brokers.cluster.servers, user=ALICE) as log,
     ):
         end = bob.max_offset("orders", 0)
-        revoked = UserOrder(UserVerb.REVOKE, "r", (), GRANTS[:1])
-        granted = UserOrder(UserVerb.GRANT, "r", (), GRANTS[:1])
+        revoked = UserOrder(UserOperation.REVOKE, "r", (), GRANTS[:1])
+        granted = UserOrder(UserOperation.GRANT, "r", (), GRANTS[:1])
         log.change_users(revoked)
         with pytest.raises(Forbidden):
             bob.pull("orders", 0, end, wait_ms=60_000)
@@ -125,19 +127,19 @@ def test_a_pull_that_loses_its_right_ends(brokers: LocalBrokers) -> None:
 
 
 def test_a_consumer_that_loses_a_right_raises_it(brokers: LocalBrokers) -> None:
-    def changed(verb: UserVerb, grant: Grant) -> None:
+    def changed(verb: UserOperation, grant: RoleGrant) -> None:
         with log_of(brokers.cluster.servers, user=ALICE) as log:
             log.change_users(UserOrder(verb, "r", (), (grant,)))
 
     for grant in (GRANTS[0], GRANTS[2]):  # it pulls; it commits, and is there
         with Consumer(brokers.servers, "shop", "orders", user=BOB) as consumer:
-            changed(UserVerb.REVOKE, grant)
+            changed(UserOperation.REVOKE, grant)
             with pytest.raises(Forbidden, match="user bob may not read"):
                 while True:
                     consumer.poll(wait_ms=20_000)
             with pytest.raises(Forbidden):
                 consumer.run(lambda message: None)
-        changed(UserVerb.GRANT, grant)
+        changed(UserOperation.GRANT, grant)
 
         def joins() -> bool:
             try:

@@ -11,11 +11,11 @@ from quorumlog.broker.epochs import (
     CopyList,
     Epoch,
     EpochHistory,
+    FollowVerdict,
     Peer,
     Run,
     RunKey,
     Shown,
-    Verdict,
     count_of,
     forced_list,
     held_offset,
@@ -134,7 +134,7 @@ def test_all_of_an_unsafe_list_must_have_heard_of_it_once() -> None:
 
 def judged(
     slave: EpochHistory, slave_end: int, master: EpochHistory, master_end: int, is_flushed: bool
-) -> Verdict:
+) -> FollowVerdict:
     """`is_flushed`: what the slave has was acknowledged by what was on disk."""
     runs = [replace(run, is_flushed=is_flushed) for run in slave.runs]
     return judge(EpochHistory(runs), slave_end, master, master_end, directory_id="b1")

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from quorumlog.broker.failover import NO_HOLDER, Coordinator, Standing
+from quorumlog.broker.failover import NO_HOLDER, Coordinator, CoordinatorSnapshot
 
 _groups = itertools.count(1)
 
@@ -29,12 +29,12 @@ async def keeps_the_contract(make: Callable[[str], Coordinator]) -> None:
 
 
 async def _takes_and_changes(one: Coordinator, two: Coordinator, other: Coordinator) -> None:
-    assert await one.read() == Standing(0, None, NO_HOLDER)
+    assert await one.read() == CoordinatorSnapshot(0, None, NO_HOLDER)
     lease, ttl_ms = await one.grant(60_000)
     assert ttl_ms >= 60_000
     first = await one.put(0, b"a", lease, takes=True)
     assert first is not None and first > 0
-    assert await two.read() == Standing(first, b"a", lease)
+    assert await two.read() == CoordinatorSnapshot(first, b"a", lease)
 
     late, _ = await two.grant(60_000)
     assert await two.put(0, b"b", late, takes=True) is None, "the record is there already"
@@ -45,20 +45,20 @@ async def _takes_and_changes(one: Coordinator, two: Coordinator, other: Coordina
     )
     second = await one.put(first, b"b", lease, takes=False)
     assert second is not None and second > first
-    assert await two.read() == Standing(second, b"b", lease)
+    assert await two.read() == CoordinatorSnapshot(second, b"b", lease)
     assert await one.put(first, b"c", lease, takes=False) is None, "a delayed repetition"
-    assert await other.read() == Standing(0, None, NO_HOLDER), "another group"
+    assert await other.read() == CoordinatorSnapshot(0, None, NO_HOLDER), "another group"
     assert await one.renew(lease) == ttl_ms
 
     await one.revoke(lease)
     await one.revoke(lease)
     assert await one.renew(lease) == 0
-    assert await two.read() == Standing(second, b"b", NO_HOLDER), "the record stays"
+    assert await two.read() == CoordinatorSnapshot(second, b"b", NO_HOLDER), "the record stays"
     assert await one.put(second, b"c", lease, takes=False) is None, "its lease has ended"
     assert await one.put(second, b"c", lease, takes=True) is None, "its lease has ended"
     third = await two.put(second, b"c", late, takes=True)
     assert third is not None and third > second
-    assert await one.read() == Standing(third, b"c", late)
+    assert await one.read() == CoordinatorSnapshot(third, b"c", late)
     await two.revoke(late)
 
 

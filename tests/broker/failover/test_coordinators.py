@@ -19,7 +19,7 @@ from quorumlog.coordinators import CoordinatorKind, coordinator_of
 from quorumlog.coordinators.etcd_coordinator import MOST_BYTES, EtcdCoordinator
 from quorumlog.errors import ConfigError, NotAuthenticated
 from quorumlog.kv.testing import LocalStores
-from quorumlog.log_state.users import Grant, Kind, Right, UserOrder, UserVerb
+from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, verifier_for
 from tests.broker.failover.coordinator_contract import keeps_the_contract
 from tests.waiting import eventually
@@ -161,16 +161,18 @@ def test_an_address_of_six_is_named_as_http_has_it() -> None:
 
 def test_our_own_store_keeps_the_contract_for_a_user_with_the_rights_for_it() -> None:
     root, broker = ClientUser("root", "sesame"), ClientUser("broker", "tahini")
-    mine = tuple(Grant(right, Kind.KEY, b"quorumlog/failover/") for right in (Right.READ, Right.WRITE))
+    mine = tuple(
+        RoleGrant(right, Kind.KEY, b"quorumlog/failover/") for right in (Right.READ, Right.WRITE)
+    )
     with LocalStores() as stores:
         servers = stores.cluster.servers
         with connect(servers) as log:
-            admin = UserOrder(UserVerb.ADD_USER, "root", ("admin",), (), verifier_for("sesame"))
+            admin = UserOrder(UserOperation.ADD_USER, "root", ("admin",), (), verifier_for("sesame"))
             log.change_users(admin)
         with connect(servers, user=root) as log:
-            log.change_users(UserOrder(UserVerb.ADD_ROLE, "failover", (), mine))
+            log.change_users(UserOrder(UserOperation.ADD_ROLE, "failover", (), mine))
             log.change_users(
-                UserOrder(UserVerb.ADD_USER, "broker", ("failover",), (), verifier_for("tahini"))
+                UserOrder(UserOperation.ADD_USER, "broker", ("failover",), (), verifier_for("tahini"))
             )
             eventually(lambda: {row.users for row in log.status()} == {"on"})
 

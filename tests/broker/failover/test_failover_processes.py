@@ -12,7 +12,7 @@ from nemesis.failover.group import failover_group
 from nemesis.failover.run import Report, become_whole, befall, check
 from nemesis.failover.senders import Senders
 from quorumlog.broker import Message, connect, connect_async
-from quorumlog.broker.client.switching import Survey
+from quorumlog.broker.client.switching import ClusterProbe
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest
 
@@ -33,7 +33,7 @@ def test_nothing_is_lost_where_the_master_loses_its_coordinator(tmp_path: Path) 
             with pytest.raises(SwitchRefused, match="broker resign"):
                 broker.replica(ReplicaRequest(verb="drain"))
             with pytest.raises(SwitchRefused, match=f"broker resign --servers {group.addresses[0][:9]}"):
-                Survey(group.addresses[0])
+                ClusterProbe(group.addresses[0])
             assert broker.failover().epoch == report.epochs
 
         async def asked() -> str:

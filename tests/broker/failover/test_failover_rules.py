@@ -11,22 +11,22 @@ from msgspec.structs import replace as replace_record
 
 from quorumlog.broker.epochs import Epoch, Peer
 from quorumlog.broker.failover import (
+    CoordinatorSnapshot,
     ElectionRecord,
+    EpochVote,
     FailoverOptions,
     FailoverRules,
-    Follow,
-    Grant,
-    Granted,
+    FollowMaster,
+    GrantedLease,
+    GrantLease,
     Lead,
     OnDisk,
     Phase,
-    Promise,
-    Put,
+    PutRecord,
     Read,
     Renew,
     Request,
-    Revoke,
-    Standing,
+    RevokeLease,
 )
 from quorumlog.broker.replication.acknowledgements import Acknowledgements, Member, SlaveState
 from sim.replicas.machines import Broker as SimBroker
@@ -204,7 +204,7 @@ class Rules(FailoverRules):
         (found,) = (step for step in steps if isinstance(step, kind))
         return found
 
-    def finds(self, found: Standing, now_ms: float) -> None:
+    def finds(self, found: CoordinatorSnapshot, now_ms: float) -> None:
         """The coordinator holds that."""
         self.changed(now_ms)
         self.answered(self.asked(Read), found, now_ms)
@@ -224,11 +224,11 @@ def leading(
 ) -> Rules:
     """The first of a group, at 0 ms; its lease is 7."""
     rules = Rules(broker, options, relays_renewals=relays_renewals)
-    rules.finds(Standing(0, None, 0), 0.0)
-    rules.answered(rules.asked(Grant), Granted(7, 10_000), 0.0)
-    assert rules.steps == [Promise(1)]
-    rules.done(rules.asked(Promise), 0.0)
-    rules.answered(rules.asked(Put), 11, 0.0)
+    rules.finds(CoordinatorSnapshot(0, None, 0), 0.0)
+    rules.answered(rules.asked(GrantLease), GrantedLease(7, 10_000), 0.0)
+    assert rules.steps == [EpochVote(1)]
+    rules.done(rules.asked(EpochVote), 0.0)
+    rules.answered(rules.asked(PutRecord), 11, 0.0)
     assert rules.steps == [Lead(1, members("a"))]
     rules.done(rules.asked(Lead), 0.0)
     return rules
@@ -242,7 +242,7 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules.tick(10.0)
     assert broker.in_sync_set == members("a", "c")
     rules.tick(20.0)
-    change = rules.asked(Put)
+    change = rules.asked(PutRecord)
     assert change.record.in_sync == {"a": "a-1", "c": "c-1"}
     broker.held = [slave("c", is_connected=False)]
     rules.answered(change, None, 30.0, "lost")
@@ -250,14 +250,14 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules.tick(50.0)
     assert broker.in_sync_set == members("a", "c"), "c may be elected"
     # Asked again, so that one of both is the last: it was too late, the first had come.
-    rules.answered(rules.asked(Put), None, 55.0)
+    rules.answered(rules.asked(PutRecord), None, 55.0)
     rules.answered(rules.asked(Read), None, 56.0, "lost")
     # The coordinator tells that it was done: c is a member, and leaves as one.
     record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "c": "c-1"})
-    rules.finds(Standing(12, record.encode(), 7), 60.0)
+    rules.finds(CoordinatorSnapshot(12, record.encode(), 7), 60.0)
     assert not rules.steps
     rules.tick(4_000.0)
-    change = rules.asked(Put)
+    change = rules.asked(PutRecord)
     assert change.record.in_sync == {"a": "a-1"}
     assert broker.in_sync_set == members("a", "c"), "until that is known"
     rules.answered(change, 13, 4_010.0)
@@ -289,13 +289,13 @@ def test_a_wiped_store_takes_the_place_of_what_it_was() -> None:
     rules = leading(broker)
     record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "b": "b-1"})
     rules.changed(1.0)
-    rules.answered(rules.asked(Read), Standing(12, record.encode(), 7), 1.0)
+    rules.answered(rules.asked(Read), CoordinatorSnapshot(12, record.encode(), 7), 1.0)
     wiped = replace(slave("b"), directory_id="b-2")
     broker.held = [wiped]
     rules.tick(10.0)
     assert broker.in_sync_set == members("a", "b") | {wiped.member}
     rules.tick(20.0)
-    change = rules.asked(Put)
+    change = rules.asked(PutRecord)
     assert change.record.in_sync == {"a": "a-1", "b": "b-2"}
     rules.answered(change, 13, 30.0)
     assert broker.in_sync_set == members("a") | {wiped.member}
@@ -307,14 +307,14 @@ def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -
     broker.held = [slave("c")]
     rules.tick(10.0)
     rules.tick(20.0)
-    change = rules.asked(Put)
+    change = rules.asked(PutRecord)
     broker.held = []
     rules.answered(change, None, 30.0, "lost")
     # It has not come to the coordinator, and still may.
     record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1"})
-    rules.answered(rules.asked(Read), Standing(11, record.encode(), 7), 40.0)
+    rules.answered(rules.asked(Read), CoordinatorSnapshot(11, record.encode(), 7), 40.0)
     rules.tick(50.0)
-    change = rules.asked(Put)
+    change = rules.asked(PutRecord)
     assert change.record.in_sync == {"a": "a-1"}
     rules.answered(change, 12, 60.0)
     assert broker.in_sync_set == members("a")
@@ -358,29 +358,31 @@ def test_who_may_lead() -> None:
 def who_may_lead() -> None:
     record = ElectionRecord(epoch=4, master=Broker("b").me, in_sync={"b": "b-1", "a": "a-1"})
 
-    def found_by(broker: Broker, found: Standing, *, begins: bool = False) -> Rules:
+    def found_by(broker: Broker, found: CoordinatorSnapshot, *, begins: bool = False) -> Rules:
         rules = Rules(broker, begins=begins)
         rules.finds(found, 0.0)
         return rules
 
-    free, led = Standing(5, record.encode(), 0), Standing(5, record.encode(), 9)
+    free, led = CoordinatorSnapshot(5, record.encode(), 0), CoordinatorSnapshot(5, record.encode(), 9)
     member, other, wiped, newer, used = (Broker(), Broker("c"), Broker(), Broker(), Broker())
     wiped.directory_id = "a-2"
     newer.log_epoch = 5
     used.max_offset = 100
-    assert found_by(member, free).asked(Grant), "a member, where nobody leads"
-    assert found_by(member, led).steps == [Follow(4, record.master)]
+    assert found_by(member, free).asked(GrantLease), "a member, where nobody leads"
+    assert found_by(member, led).steps == [FollowMaster(4, record.master)]
     waits = found_by(other, free)
     assert not waits.steps
     assert waits.problem.endswith("this broker is not in sync: it waits for one of a, b")
     assert not found_by(wiped, free).steps, "the store that was a member is gone"
     assert "lost its newest state" in found_by(newer, free).problem
-    assert "--failover-begin" in found_by(used, Standing(0, None, 0)).problem
-    assert found_by(used, Standing(0, None, 0), begins=True).asked(Grant)
-    own = Standing(5, ElectionRecord(epoch=4, master=member.me, in_sync={"a": "a-1"}).encode(), 9)
-    assert found_by(member, own).asked(Revoke).lease == 9, "of the process before"
+    assert "--failover-begin" in found_by(used, CoordinatorSnapshot(0, None, 0)).problem
+    assert found_by(used, CoordinatorSnapshot(0, None, 0), begins=True).asked(GrantLease)
+    own = CoordinatorSnapshot(
+        5, ElectionRecord(epoch=4, master=member.me, in_sync={"a": "a-1"}).encode(), 9
+    )
+    assert found_by(member, own).asked(RevokeLease).lease == 9, "of the process before"
     for other in (b"{}", b'{"x":' * 5_000, b'{"epoch":1,"master":{"id":"\xff"}}'):
-        assert "none of ours" in found_by(member, Standing(5, other, 0)).problem
+        assert "none of ours" in found_by(member, CoordinatorSnapshot(5, other, 0)).problem
 
 
 def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
@@ -388,11 +390,11 @@ def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
         in_sync = {name: f"{name}-1" for name in "abc"}
         record = ElectionRecord(epoch=4, master=Broker(old).me, in_sync=in_sync)
         rules = Rules(Broker())
-        rules.finds(Standing(5, record.encode(), 0), 0.0)
-        rules.answered(rules.asked(Grant), Granted(7, 10_000), 0.0)
-        assert rules.steps == [Promise(5)]
-        rules.done(rules.asked(Promise), 0.0)
-        return rules.asked(Put).record.in_sync
+        rules.finds(CoordinatorSnapshot(5, record.encode(), 0), 0.0)
+        rules.answered(rules.asked(GrantLease), GrantedLease(7, 10_000), 0.0)
+        assert rules.steps == [EpochVote(5)]
+        rules.done(rules.asked(EpochVote), 0.0)
+        return rules.asked(PutRecord).record.in_sync
 
     assert taken("b") == {"a": "a-1", "c": "c-1"}
     assert taken("a") == {"a": "a-1", "b": "b-1", "c": "c-1"}, "it was the master itself"

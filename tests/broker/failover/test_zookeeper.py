@@ -14,7 +14,7 @@ import pytest
 from harness.maven import Unavailable
 from harness.zookeeper import ZooKeeperCluster, zookeeper_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.broker.failover import NO_HOLDER, Coordinator, Standing
+from quorumlog.broker.failover import NO_HOLDER, Coordinator, CoordinatorSnapshot
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
 from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperSession
 from tests.broker.failover.coordinator_contract import keeps_the_contract
@@ -56,7 +56,7 @@ def test_a_lease_of_a_process_before_can_be_revoked(zookeeper: ZooKeeperCluster)
         revision = await before.put(0, b"a", lease, takes=True)
         assert revision is not None
         await now.revoke(lease)
-        assert await now.read() == Standing(revision, b"a", NO_HOLDER)
+        assert await now.read() == CoordinatorSnapshot(revision, b"a", NO_HOLDER)
         assert await before.put(revision, b"b", lease, takes=False) is None, "it is no holder"
         await now.revoke(lease)
         await before.close()
@@ -105,7 +105,7 @@ def test_a_record_that_somebody_has_deleted_is_made_anew(zookeeper: ZooKeeperClu
         operator = ZooKeeperSession(zookeeper.servers, 10_000, pings=True)
         await operator.do(lambda zk: zk.delete_async("/quorumlog/failover/deleted/record"))
         await operator.end()
-        assert await coordinator.read() == Standing(0, None, NO_HOLDER)
+        assert await coordinator.read() == CoordinatorSnapshot(0, None, NO_HOLDER)
         lease, _ = await coordinator.grant(60_000)
         assert await coordinator.put(1, b"b", lease, takes=True) is None
         assert await coordinator.put(0, b"b", lease, takes=True) == 1
@@ -130,7 +130,7 @@ def test_a_put_whose_answer_is_lost_is_done_once_or_not_at_all(zookeeper: ZooKee
             # Again, as the same compare-and-set: that of a request that was carried out comes too late.
             again = await until_answered(partial(coordinator.put, takes=False), revision, record, lease)
             found = await until_answered(coordinator.read)
-            assert found == Standing(revision + 1, record, lease)
+            assert found == CoordinatorSnapshot(revision + 1, record, lease)
             assert again in (None, revision + 1)
             revision = found.revision
         await coordinator.close()

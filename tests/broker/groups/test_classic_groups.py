@@ -28,10 +28,10 @@ from quorumlog.broker.group_commands import (
 from quorumlog.broker.groups.classic_group_log import COMMANDS, SNAPSHOTS, ClassicGroupLog
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import saved_bytes
-from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, encode_records
+from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutMessageResult, encode_records
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
+from quorumlog.broker.store.log_files import BrokerRole, PutOutcome, PutRequest
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
@@ -40,8 +40,8 @@ from quorumlog.broker.wire import (
     DoneResponse,
     GroupAnswer,
     GroupCommandRequest,
+    GroupHeartbeatRequest,
     GroupQuestionRequest,
-    HeartbeatRequest,
     OpenSessionRequest,
 )
 from quorumlog.errors import LeaderNotReady, LedgerError, StoreFailure
@@ -169,7 +169,7 @@ class Broker:
 
     def join(self, topic: str = "orders") -> AssignmentResponse:
         answer = self.ask(
-            HeartbeatRequest(group="billing", member="m", topics=[(topic, "*")], wait_ms=5_000)
+            GroupHeartbeatRequest(group="billing", member="m", topics=[(topic, "*")], wait_ms=5_000)
         )
         assert isinstance(answer, AssignmentResponse), answer
         return answer
@@ -192,7 +192,7 @@ class Broker:
 
     def delay(self, body: bytes, topic: str = "orders") -> None:
         outcome = self.put(body, SCHEDULE_TOPIC, 1, **{DELAY: "2", REAL_TOPIC: topic, REAL_QUEUE: "0"})
-        assert isinstance(outcome, PutResult), outcome
+        assert isinstance(outcome, PutMessageResult), outcome
 
     def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         key = QueueKey(topic, queue_id)
@@ -213,7 +213,7 @@ def test_what_is_acknowledged_outlives_the_process_and_the_power(power: bool) ->
     random = Random(7)
     assert broker.command(CreateTopic("orders", 3)) is None
     for number in range(9):
-        assert isinstance(broker.put(b"%d" % number), PutResult)
+        assert isinstance(broker.put(b"%d" % number), PutMessageResult)
     for offset in (3, 5):
         joined = broker.join()
         broker.commit(joined.generation, offset)
@@ -233,14 +233,14 @@ def test_topics_that_it_was_started_with_become_such_that_change() -> None:
     broker = Broker({"t": 2, "gone": 1})
     assert broker.topic_rows()["t"] == 2
     assert broker.store.commit_log.max_offset == 0, "nothing is written before somebody wants it"
-    assert isinstance(broker.put(b"1", "t"), PutResult)
+    assert isinstance(broker.put(b"1", "t"), PutMessageResult)
     joined = broker.join("t")
     assert {("t", 0), ("t", 1)} <= {(topic, queue_id) for topic, queue_id, _ in joined.queues}
     broker.commit(joined.generation, 1, "t")
     assert broker.offsets() == {("t", 0): 1}
     assert broker.command(UpdateTopic("t", perm=4)) is None
     assert isinstance(broker.put(b"2", "t"), TopicNotPermitted)
-    assert isinstance(broker.put(b"1", "gone"), PutResult)
+    assert isinstance(broker.put(b"1", "gone"), PutMessageResult)
     assert broker.command(DeleteTopic("gone")) is None
     assert isinstance(broker.put(b"2", "gone"), UnknownTopic)
     with pytest.raises(UnknownTopic):
@@ -248,7 +248,7 @@ def test_topics_that_it_was_started_with_become_such_that_change() -> None:
     broker.crash(None)
     assert "gone" not in broker.topic_rows()
     assert broker.command(CreateTopic("gone", 1)) is None
-    assert isinstance(broker.put(b"new", "gone"), PutResult)
+    assert isinstance(broker.put(b"new", "gone"), PutMessageResult)
     assert broker.bodies("gone") == [b"new"]
 
 
@@ -257,7 +257,7 @@ def test_nobody_else_writes_where_commands_lie_and_there_are_no_sessions() -> No
     assert isinstance(
         broker.put(b"12345678" + encode(CreateTopic("x", 1)), "%GROUPS%"), TopicNotPermitted
     )
-    assert isinstance(broker.put(b"about %GROUPS% and SCHEDULE_TOPIC_XXXX", "t"), PutResult)
+    assert isinstance(broker.put(b"about %GROUPS% and SCHEDULE_TOPIC_XXXX", "t"), PutMessageResult)
     outcomes: list[PutOutcome] = []
     hidden = Message("%GROUPS%", b"12345678" + encode(CreateTopic("x", 1)))
     parts = [encode_records([each], 0, 0) for each in (Message("t", b"1"), hidden)]
@@ -322,7 +322,7 @@ def test_retention_takes_old_commands_and_never_what_the_state_is_made_from() ->
     broker.command(CreateTopic("orders", 1))
     year_ms = 366 * 86_400_000
     for number in range(60):
-        assert isinstance(broker.put(bytes(900)), PutResult)
+        assert isinstance(broker.put(bytes(900)), PutMessageResult)
         broker.commit(broker.join().generation, number + 1)
         if number % 20 == 19:
             broker.clock.now_ms += year_ms - broker.clock.now_ms % 86_400_000 + 4 * 3_600_000
@@ -445,7 +445,7 @@ def test_what_is_on_its_way_when_a_master_is_none_any_more_is_an_unknown_outcome
     (outcome,) = told
     assert isinstance(outcome, LedgerError)
     assert "result is unknown" in str(outcome)
-    assert broker.store.commit_log.role is not Role.SLAVE
+    assert broker.store.commit_log.role is not BrokerRole.SLAVE
     release(broker.store)
 
 
@@ -460,7 +460,7 @@ def test_a_broker_of_many_lives_takes_back_nothing_that_it_acknowledged(seed: in
     for number in range(40):
         chance = random.random()
         if chance < 0.3:
-            assert isinstance(broker.put(bytes(random.choice((10, 900)))), PutResult)
+            assert isinstance(broker.put(bytes(random.choice((10, 900)))), PutMessageResult)
         elif chance < 0.6:
             end = broker.groups.stored_offset(QueueKey("orders", 0))
             offset = max(offset, random.randint(0, end))

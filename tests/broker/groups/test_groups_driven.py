@@ -30,8 +30,8 @@ from quorumlog.broker.wire import (
     DoneResponse,
     GroupAnswer,
     GroupCommandRequest,
+    GroupHeartbeatRequest,
     GroupQuestionRequest,
-    HeartbeatRequest,
     OpenSessionRequest,
 )
 from quorumlog.errors import BadRequest
@@ -73,7 +73,7 @@ class DrivenGroups(DrivenBrokers):
         return read_answer(answer.body, object) if isinstance(answer, GroupAnswer) else answer
 
     def join(self, member: str = "m", generation: int = -1) -> AssignmentResponse:
-        request = HeartbeatRequest(
+        request = GroupHeartbeatRequest(
             group="billing",
             member=member,
             topics=[("orders", "*")],
@@ -159,7 +159,7 @@ def test_what_no_member_could_apply_is_not_let_in() -> None:
     log.join()
     before = log.end_index()
     for member, topics in (("", [("orders", "*")]), ("m" * 300, []), ("m", [("", "*")])):
-        request = HeartbeatRequest(group="billing", member=member, topics=topics)
+        request = GroupHeartbeatRequest(group="billing", member=member, topics=topics)
         assert isinstance(log.ask(request), BadRequest), (member, topics)
     for command, _ in (each.values for each in UNREADABLE):
         assert isinstance(log.ask(GroupCommandRequest(body=command)), BadRequest), command[:9]
@@ -254,7 +254,7 @@ def test_the_state_has_so_many_topics_and_groups_and_no_more(monkeypatch: pytest
     assert isinstance(refused, TooManyNames), refused
     assert log.command(CreateTopic("orders", 1)) is None, "what is there may be said again"
     log.join()
-    other = HeartbeatRequest(group="other", member="m", topics=[("orders", "*")])
+    other = GroupHeartbeatRequest(group="other", member="m", topics=[("orders", "*")])
     assert isinstance(log.ask(other), TooManyNames)
 
 

@@ -335,7 +335,7 @@ def test_a_consumer_outside_of_its_with_block_says_what_to_do(brokers: LocalBrok
         consumer.close()
     consumer.close()
     for call in calls:
-        with pytest.raises(BadRequest, match="the client is closed: make another one"):
+        with pytest.raises(BadRequest, match="the client is closed: create a new one"):
             call()
 
 
@@ -344,5 +344,5 @@ def test_a_client_that_was_closed_says_so(brokers: LocalBrokers) -> None:
     client.close()
     client.close()
     for _ in range(2):
-        with pytest.raises(BadRequest, match="the client is closed: make another one"):
+        with pytest.raises(BadRequest, match="the client is closed: create a new one"):
             client.queues()

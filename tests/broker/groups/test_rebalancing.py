@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumlog.broker.group_commands import Assignment, CreateTopic, QueueRow
 from quorumlog.broker.groups.group_state import Group, GroupState
 from quorumlog.broker.groups.rebalancer import GroupMembers, allocate, with_held
-from quorumlog.broker.wire import AssignmentResponse, HeartbeatRequest
+from quorumlog.broker.wire import AssignmentResponse, GroupHeartbeatRequest
 from tests.broker.groups.test_groups_driven import DrivenGroups
 
 WANTS = (("orders", "*"),)
@@ -59,7 +59,7 @@ def test_another_member_waits_until_the_queue_is_given_up_or_its_member_is_gone(
         member: str, generation: int = -1, given_up: tuple[QueueRow, ...] = (), waits: bool = True
     ) -> AssignmentResponse:
         answer = log.ask(
-            HeartbeatRequest(
+            GroupHeartbeatRequest(
                 group="billing",
                 member=member,
                 topics=[("orders", "*")],

@@ -9,13 +9,13 @@ import errno
 import pytest
 
 from quorumlog.broker.epochs import Peer
-from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.message import Message, PutMessageResult, encode_records
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.replication.ha_service import QUORUMLOG, ROCKETMQ, HAService
 from quorumlog.broker.replication.links import SlaveLink
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
+from quorumlog.broker.store.log_files import BrokerRole, PutOutcome, PutRequest
 from quorumlog.errors import ConfigError
 from quorumlog.net.limits import GREETING_MS
 from quorumlog.server.free_ports import free_ports
@@ -25,11 +25,11 @@ from tests.broker.store.store_making import SMALL
 
 
 def made_service(
-    place: str, role: Role = Role.SLAVE, dialect: str = QUORUMLOG, name: str = "b"
+    place: str, role: BrokerRole = BrokerRole.SLAVE, dialect: str = QUORUMLOG, name: str = "b"
 ) -> HAService:
     clock = Moments()
     store = ReplicaStore(ROOT, SMALL, disk=SimDisk(), wall_clock=clock, clock=clock, topics={"t": 1})
-    return HAService(Replica(store, Peer(id=name, address=place, ha_address=place), role), dialect)
+    return HAService(BrokerReplica(store, Peer(id=name, address=place, ha_address=place), role), dialect)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -75,7 +75,7 @@ def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
 ) -> None:
     async def scene() -> None:
         place = f"127.0.0.1:{free_ports(1)[0]}"
-        service = made_service(place, Role.ASYNC_MASTER)
+        service = made_service(place, BrokerRole.ASYNC_MASTER)
         await service.start(lambda failure: None, lambda: None)
         host, port = place.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -89,7 +89,7 @@ def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
         monkeypatch.setattr(message_log.files, "pread", unreadable)
         records = RecordBatch.contiguous(*encode_records([Message("t", b"x")], 0, 0))
         message_log.put([PutRequest(records, False, told.append)])
-        assert [type(each) for each in told] == [PutResult]
+        assert [type(each) for each in told] == [PutMessageResult]
         assert "cannot be read" in slave.link.closed
         writer.close()
         service.stop()
@@ -110,7 +110,7 @@ def test_a_slave_that_never_had_a_master_refuses_slaves_by_name() -> None:
 
 def test_a_slave_with_another_certificate_is_refused_and_its_promise_is_not_heard() -> None:
     """It has promised a higher epoch, for which a master gives up."""
-    master = made_service("b:1", Role.ASYNC_MASTER)
+    master = made_service("b:1", BrokerRole.ASYNC_MASTER)
     link = master._link_to_slave("c", 0, lambda slave_id: f"no certificate of {slave_id}")
     asks = SlaveLink(made_service("c:1", name="c").replica.own_log(), 0, heartbeat_ms=1, silence_ms=1)
     link.feed(b"".join(asks.out), 0)
@@ -133,7 +133,7 @@ def test_a_slave_has_said_its_whole_greeting_in_time_or_is_closed(
 
     async def scene() -> None:
         place = f"127.0.0.1:{free_ports(1)[0]}"
-        service = made_service(place, Role.ASYNC_MASTER, dialect)
+        service = made_service(place, BrokerRole.ASYNC_MASTER, dialect)
         loop = asyncio.get_running_loop()
         await service.start(lambda failure: None, lambda: None)
         host, port = place.split(":")

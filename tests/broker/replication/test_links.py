@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from quorumlog.broker.epochs import Epoch, EpochHistory, Peer, Run
-from quorumlog.broker.message import PutResult
+from quorumlog.broker.message import PutMessageResult
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.acknowledgements import Member
 from quorumlog.broker.replication.links import (
@@ -22,13 +22,13 @@ from quorumlog.broker.replication.links import (
     SlaveLog,
     fed,
 )
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.rocketmq_links import (
     RocketmqMasterLink,
     RocketmqSlaveLink,
 )
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.testing.disk import SimDisk
@@ -196,7 +196,7 @@ def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
     assert b.min_offset == a.min_offset == FILE_BYTES
     assert b.max_offset == b.confirm_offset == a.max_offset
     assert numbers_in_queue(b.store) == numbers_in_queue(a.store)
-    assert b.role is Role.SLAVE
+    assert b.role is BrokerRole.SLAVE
     (slave,) = a.slaves()
     assert a.counts(slave.member)
     assert (slave.lag_bytes, slave.lag_ms, slave.is_caught_up) == (0, 0, True)
@@ -218,7 +218,7 @@ def test_a_slave_that_begins_where_its_master_does_knows_how_many_messages_came_
         outcomes = put_and_work(
             a.living.store, *[records_of([each]) for each in numbered(0, count, topic)]
         )
-        return [outcome.queue_offset for outcome in outcomes if isinstance(outcome, PutResult)]
+        return [outcome.queue_offset for outcome in outcomes if isinstance(outcome, PutMessageResult)]
 
     def follow() -> None:
         for _ in range(60):
@@ -253,7 +253,7 @@ def test_a_slave_that_begins_where_its_master_does_knows_how_many_messages_came_
     b.living.store.topics = None
     for key, expected in ((rare, 5), (QueueKey("many", 0), 55)):
         (outcome,) = put_and_work(b.living.store, records_of(numbered(0, 1, key.topic)))
-        assert isinstance(outcome, PutResult)
+        assert isinstance(outcome, PutMessageResult)
         assert outcome.queue_offset == expected
 
 
@@ -319,7 +319,7 @@ def test_a_slave_is_told_of_topics_that_were_made_again(is_known: bool) -> None:
     assert world.force("b") == ""
     b.living.store.topics = None
     (outcome,) = put_and_work(b.living.store, records_of(numbered(8, 1, "again")))
-    assert isinstance(outcome, PutResult)
+    assert isinstance(outcome, PutMessageResult)
     assert outcome.queue_offset == 3
 
 
@@ -355,18 +355,18 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     assert world.acknowledged == []
 
 
-def java_replica(role: Role, disk: SimDisk, in_sync_replicas: int = 0) -> Replica:
+def java_replica(role: BrokerRole, disk: SimDisk, in_sync_replicas: int = 0) -> BrokerReplica:
     """With --ha-dialect rocketmq."""
     clock = Moments()
     config = replace(SMALL, in_sync_replicas=in_sync_replicas)
     store = ReplicaStore("store", config, disk=disk, wall_clock=clock, clock=clock)
     me = Peer(id="a", address="a", ha_address="a")
-    master = "m" if role is Role.SLAVE else ""
-    return Replica(store, me, role, master_ha_address=master, has_epochs=False)
+    master = "m" if role is BrokerRole.SLAVE else ""
+    return BrokerReplica(store, me, role, master_ha_address=master, has_epochs=False)
 
 
-def java_master(in_sync_replicas: int = 2, disk: SimDisk | None = None) -> Replica:
-    return java_replica(Role.SYNC_MASTER, disk or SimDisk(), in_sync_replicas)
+def java_master(in_sync_replicas: int = 2, disk: SimDisk | None = None) -> BrokerReplica:
+    return java_replica(BrokerRole.SYNC_MASTER, disk or SimDisk(), in_sync_replicas)
 
 
 def test_what_a_java_slave_has_a_part_of_is_neither_acknowledged_nor_shown() -> None:
@@ -400,7 +400,7 @@ def test_a_slave_that_had_more_than_its_java_dialect_master_is_not_served_later(
     put_and_work(master.store, records_of(numbered(0, 1)))
     end = master.max_offset
 
-    def come(master: Replica, offset: int, host: str = "host") -> str:
+    def come(master: BrokerReplica, offset: int, host: str = "host") -> str:
         link = RocketmqMasterLink(master, host, 0, chunk_bytes=64, **TIMES)
         link.feed(offset.to_bytes(8), 1)
         return link.closed
@@ -424,7 +424,7 @@ def test_a_slave_that_had_more_than_its_java_dialect_master_is_not_served_later(
 
 
 def java_slave(disk: SimDisk) -> RocketmqSlaveLink:
-    slave = java_replica(Role.SLAVE, disk)
+    slave = java_replica(BrokerRole.SLAVE, disk)
     own = slave.own_log()
     tail = slave.store.last_record()
     return RocketmqSlaveLink(
@@ -471,20 +471,20 @@ def test_a_java_dialect_slave_goes_on_only_behind_the_record_that_it_has() -> No
 
 def test_with_the_java_dialect_each_start_says_what_a_broker_is() -> None:
     disk = SimDisk()
-    slave = java_replica(Role.SLAVE, disk)
-    assert slave.role is Role.SLAVE
+    slave = java_replica(BrokerRole.SLAVE, disk)
+    assert slave.role is BrokerRole.SLAVE
     disk.kill()
-    master = java_replica(Role.ASYNC_MASTER, disk)
-    assert (master.role, master.is_leading, master.master) == (Role.ASYNC_MASTER, True, None)
+    master = java_replica(BrokerRole.ASYNC_MASTER, disk)
+    assert (master.role, master.is_leading, master.master) == (BrokerRole.ASYNC_MASTER, True, None)
     (answer,) = put_and_work(master.store, records_of(numbered(0, 1)))
     assert is_ok(answer)
     disk.kill()
-    slave = java_replica(Role.SLAVE, disk)
-    assert slave.role is Role.SLAVE and slave.max_offset == master.max_offset
+    slave = java_replica(BrokerRole.SLAVE, disk)
+    assert slave.role is BrokerRole.SLAVE and slave.max_offset == master.max_offset
     assert slave.master is not None and slave.master.ha_address == "m"
     disk.kill()
-    master = java_replica(Role.SYNC_MASTER, disk)
-    assert (master.role, master.is_leading, master.in_sync_replicas) == (Role.SYNC_MASTER, True, 2)
+    master = java_replica(BrokerRole.SYNC_MASTER, disk)
+    assert (master.role, master.is_leading, master.in_sync_replicas) == (BrokerRole.SYNC_MASTER, True, 2)
 
 
 def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:

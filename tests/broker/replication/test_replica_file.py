@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog.broker.epochs import CopyList, Epoch, Peer, Run
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.state_files import replace_file
 from quorumlog.testing.disk import SimDisk
@@ -60,7 +60,7 @@ def test_a_master_of_the_release_before_has_the_list_of_who_counted() -> None:
     assert [each.directory_id for each in listed.members] == ["a1", "b1", "c1"]
     assert listed.members[0].address == "h:1"
     assert listed.copies == 2
-    assert (record.role, record.topics) == (Role.SYNC_MASTER, {"t": 4})
+    assert (record.role, record.topics) == (BrokerRole.SYNC_MASTER, {"t": 4})
     assert loaded(old_record(), has_lists=False).history[0] == Run(1, "", 77, 0)
 
 

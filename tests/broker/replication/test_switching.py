@@ -20,7 +20,7 @@ from quorumlog.broker.replication.acknowledgements import Member
 from quorumlog.broker.replication.links import MasterLink, SlaveLink
 from quorumlog.broker.replication.replica import DRAIN_MS, ReplicaObserver
 from quorumlog.broker.replication.replica_file import ReplicaRecord
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.wire import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError
 from sim.replicas.operators import OperatorGone, SimulatedAsked
@@ -105,7 +105,7 @@ def test_a_planned_switch_loses_nothing_and_what_is_under_way_is_acknowledged_be
     report = Switch(SimulatedAsked(world), "b", timeout_ms=10_000).run()
     assert (report.master, report.lost, report.followers) == ("b", None, ["a", "c"])
     assert sorted(world.acknowledged) == [0, 1, 2, 3, 4]
-    assert (a.living.role, b.living.role) == (Role.SLAVE, Role.SYNC_MASTER)
+    assert (a.living.role, b.living.role) == (BrokerRole.SLAVE, BrokerRole.SYNC_MASTER)
     following(world)
     world.put(b)
     following(world)
@@ -303,7 +303,7 @@ def test_two_that_lead_epochs_of_one_number_are_told_apart() -> None:
     world.put(c)
     following(world)
     assert len(world.acknowledged) == 1
-    assert b.living.role is Role.SLAVE
+    assert b.living.role is BrokerRole.SLAVE
 
 
 def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:
@@ -444,7 +444,7 @@ def test_an_emptied_master_that_was_started_as_before_is_not_followed_by_who_kne
     world.put(a)
     following(world)
     a.empty("b")
-    a.first_role = Role.SYNC_MASTER
+    a.first_role = BrokerRole.SYNC_MASTER
     a.disk = type(a.disk)()
     a.start()
     following(world)

@@ -14,11 +14,11 @@ from quorumlog.broker.broker_server import BrokerServer
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
     AnyBrokerRequest,
+    BrokerStatusRequest,
     EarlierHello,
     EarlierHelloResponse,
     GroupCommandRequest,
     QueuesResponse,
-    StatusRequest,
     broker_decoder,
     broker_request_decoder,
     encode,
@@ -78,7 +78,7 @@ def test_what_only_a_broker_says_is_not_decoded_for_a_client() -> None:
 
 def test_what_a_client_says_beside_its_records_has_a_most_size() -> None:
     decoder = broker_request_decoder()
-    decoder.receive_data(b"".join(encode(StatusRequest(request_id=1))))
+    decoder.receive_data(b"".join(encode(BrokerStatusRequest(request_id=1))))
     assert decoder.receive_data(b"".join(encode(GroupCommandRequest(request_id=1, body=bytes(MIB)))))
     with pytest.raises(ProtocolViolation, match="control part of 2"):
         decoder.receive_data(b"".join(encode(GroupCommandRequest(request_id=1, body=bytes(2 * MIB)))))
@@ -86,7 +86,7 @@ def test_what_a_client_says_beside_its_records_has_a_most_size() -> None:
 
 def test_who_asks_before_it_greets_is_closed(server: BrokerServer) -> None:
     with dialled(server.address) as sock:
-        sock.sendall(b"".join(encode(StatusRequest(request_id=1))))
+        sock.sendall(b"".join(encode(BrokerStatusRequest(request_id=1))))
         assert said_until_it_closes(sock) == []
     with BrokerClient(server.address) as client:
         assert client.status().problems == []

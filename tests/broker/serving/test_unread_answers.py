@@ -18,7 +18,7 @@ from quorumlog.broker.broker_port import (
 from quorumlog.broker.client.broker_calls import hello, pulled_of
 from quorumlog.broker.wire import OffsetAtRequest, PullRequest, broker_decoder, encode, message_of
 from quorumlog.errors import ConnectionFull, Forbidden
-from quorumlog.log_state.users import Grant, Kind, Right, Role, User, Users
+from quorumlog.log_state.users import Kind, Right, RoleGrant, User, UserRole, Users
 from quorumlog.net.access import Access
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import Frame
@@ -59,8 +59,8 @@ def test_what_a_client_does_not_read_is_not_read_for_it() -> None:
 
 def test_what_waits_for_its_client_is_refused_once_the_right_is_gone() -> None:
     access, server, connection, answers = Access(), Server(), Unread(), []
-    grant = Grant(Right.READ, Kind.TOPIC, b"t")
-    access.learn(Users(True, b"", (User("bob", ("r",)),), (Role("r", (grant,)),)))
+    grant = RoleGrant(Right.READ, Kind.TOPIC, b"t")
+    access.learn(Users(True, b"", (User("bob", ("r",)),), (UserRole("r", (grant,)),)))
     connection.user, connection.peer_name = "bob", "here:1"  # type: ignore[attr-defined]
     session = BrokerSession(cast(Any, server), cast(Any, connection), access)
     connection.is_full = True

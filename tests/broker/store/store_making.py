@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message import Message, PutResult, PutStatus, encode_records
+from quorumlog.broker.message import Message, PutMessageResult, PutStatus, encode_records
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.log_files import PutOutcome, PutRequest
@@ -85,7 +85,7 @@ def put_and_work(store: MessageStore, *batches: RecordBatch) -> list[PutOutcome]
 
 
 def is_ok(outcome: PutOutcome) -> bool:
-    return isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK
+    return isinstance(outcome, PutMessageResult) and outcome.status is PutStatus.PUT_OK
 
 
 def numbers_in_log(disk: Disk) -> list[int]:

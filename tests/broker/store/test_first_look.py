@@ -16,7 +16,7 @@ import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.message_machine import MessageMachine, QueueEndsAnswer
-from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.message import Message, PutMessageResult, encode_records
 from quorumlog.broker.offline.offline_store import (
     OfflineStore,
     allow_cut,
@@ -39,14 +39,14 @@ QUEUES = 3
 MESSAGES = 300
 
 
-def put(store: MessageStore, number: int) -> PutResult:
+def put(store: MessageStore, number: int) -> PutMessageResult:
     records = RecordBatch.contiguous(
         *encode_records(
             [Message("plain", b"%d " % number * 60, keys=(f"k{number}",))], number % QUEUES, 0
         )
     )
     result = put_and_wait(store, records)
-    assert isinstance(result, PutResult)
+    assert isinstance(result, PutMessageResult)
     return result
 
 
@@ -255,7 +255,7 @@ def test_a_file_of_another_size_in_a_store_of_ours_is_refused(root: Path) -> Non
 def put_into(store: MessageStore, topic: str) -> int:
     records = RecordBatch.contiguous(*encode_records([Message(topic, b"x" * 100)], 0, 0))
     result = put_and_wait(store, records)
-    assert isinstance(result, PutResult)
+    assert isinstance(result, PutMessageResult)
     return result.queue_offset
 
 

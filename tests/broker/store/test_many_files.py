@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.message import Message, PutMessageResult, encode_records
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store import index
 from quorumlog.broker.store import queues as queue_files
@@ -110,7 +110,7 @@ def test_a_store_with_more_queues_than_descriptors_keeps_few_files_open(
         for number in range(queues):
             records = RecordBatch.contiguous(*encode_records([Message("t", b"%d" % number)], number, 0))
             result = put_and_wait(store, records)
-            assert isinstance(result, PutResult) and result.queue_offset == start
+            assert isinstance(result, PutMessageResult) and result.queue_offset == start
         store.reput_once()
         assert len(os.listdir("/proc/self/fd")) - before < most + 20
         for number in (0, 1, queues - 1):
@@ -217,7 +217,7 @@ def test_half_a_unit_behind_the_end_of_the_log_is_no_message(count: int) -> None
     queue = store.queues.get(QueueKey("t", 0))
     assert queue is not None and queue.max_offset == count
     (outcome,) = put_and_work(store, records_of(numbered(count, 1)))
-    assert isinstance(outcome, PutResult) and outcome.queue_offset == count
+    assert isinstance(outcome, PutMessageResult) and outcome.queue_offset == count
     store.flush_once()
     store.reput_once()
     assert numbers_in_queue(store) == [*range(count + 1)]

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from quorumlog.broker.message import PutResult
+from quorumlog.broker.message import PutMessageResult
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.store.message_store import MessageStore
@@ -44,7 +44,7 @@ def range_of(store: MessageStore, key: QueueKey) -> tuple[int, int]:
 
 def next_offset(store: MessageStore, key: QueueKey) -> int:
     (outcome,) = put_and_work(store, records_of(numbered(99, 1, topic=key.topic), key.queue_id))
-    assert isinstance(outcome, PutResult)
+    assert isinstance(outcome, PutMessageResult)
     return outcome.queue_offset
 
 

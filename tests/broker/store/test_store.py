@@ -13,7 +13,7 @@ from quorumlog.broker.message import (
     DELAY,
     SCHEDULE_TOPIC,
     Message,
-    PutResult,
+    PutMessageResult,
     PutStatus,
     encode_properties,
     properties_that_fit,
@@ -75,7 +75,7 @@ def test_one_flush_answers_all_that_waited_when_it_began() -> None:
     assert first == second == []
     store.flush_once()
     assert [is_ok(answer) for answer in first + second] == [True] * 6
-    assert isinstance(second[0], PutResult)
+    assert isinstance(second[0], PutMessageResult)
     assert (second[0].queue_offset, second[0].message_count) == (5, 2)
 
 
@@ -142,7 +142,7 @@ def test_a_batch_moves_whole_to_the_next_file() -> None:
     fit = (SMALL.mapped_file_size_commit_log - 8) // size
     put_and_work(store, records_of(numbered(0, fit - 1)))
     (answer,) = put_and_work(store, records_of(numbered(fit - 1, 3)))
-    assert isinstance(answer, PutResult)
+    assert isinstance(answer, PutMessageResult)
     assert answer.physical_offset == SMALL.mapped_file_size_commit_log
     assert numbers_in_queue(store) == list(range(fit + 2))
 
@@ -174,7 +174,7 @@ def test_old_files_go_by_age_and_the_queues_and_the_index_with_them() -> None:
     again = open_store(disk, clock=clock)
     assert numbers_in_queue(again) == held, "derived anew, in the middle of the queue"
     (answer,) = put_and_work(again, records_of(numbered(100, 1)))
-    assert isinstance(answer, PutResult)
+    assert isinstance(answer, PutMessageResult)
     assert answer.queue_offset == 100
 
 
@@ -231,7 +231,7 @@ def test_units_of_delayed_messages_say_when_they_are_due() -> None:
     ]
     (answer,) = put_and_work(store, records_of(delayed, 1))
     put_and_work(store, records_of([Message("t", b"", tags="A", properties={DELAY: "1"})]))
-    assert isinstance(answer, PutResult)
+    assert isinstance(answer, PutMessageResult)
     due = [answer.store_time_ms + delay_ms for delay_ms in (3000, 7000, HOUR_MS, HOUR_MS)]
     codes = [queue.units(0, 99)["tags_code"].tolist() for _, queue in sorted(store.queues.items())]
     assert codes == [due + [65] * 4, [65]], "a level that is none leaves the hash of the tags"

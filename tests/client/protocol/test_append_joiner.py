@@ -11,7 +11,7 @@ from quorumlog.client.protocol.appending import (
     MAX_JOINED_BODY_BYTES,
     MAX_JOINED_BYTES,
     MAX_JOINED_RECORDS,
-    AppendJoiner,
+    AppendBatcher,
     JoinedAppends,
     body_of,
 )
@@ -24,15 +24,15 @@ from quorumlog.net.rpc.calls import CallState
 from quorumlog.wire.client_messages import AppendResponse
 
 
-def joined(*bodies: bytes, timeout_ms: float = 1000) -> AppendJoiner:
+def joined(*bodies: bytes, timeout_ms: float = 1000) -> AppendBatcher:
     """A joiner with these bodies; each is its own waiter's name."""
-    joiner = AppendJoiner()
+    joiner = AppendBatcher()
     for body in bodies:
         joiner.add(body, timeout_ms, body, 0.0)
     return joiner
 
 
-def frames_of(joiner: AppendJoiner) -> list[list[bytes]]:
+def frames_of(joiner: AppendBatcher) -> list[list[bytes]]:
     return [bodies_of(frame.make_request()) for frame in joiner.take()]
 
 
@@ -86,7 +86,7 @@ def test_a_large_body_travels_alone_and_in_its_place() -> None:
 
 
 def test_different_timeouts_never_share_a_frame_nor_change_the_order() -> None:
-    joiner = AppendJoiner()
+    joiner = AppendBatcher()
     for number, timeout_ms in enumerate([100, 100, 200, 100]):
         joiner.add(b"%d" % number, timeout_ms, number, 5.0 + number)
     requests = [frame.make_request() for frame in joiner.take()]
@@ -97,7 +97,7 @@ def test_different_timeouts_never_share_a_frame_nor_change_the_order() -> None:
 def test_any_mixture_keeps_its_order_and_the_bounds() -> None:
     chance = random.Random(7)
     sizes = [0, 10, 1000, MAX_JOINED_BODY_BYTES, MAX_JOINED_BODY_BYTES + 1, 2 * MAX_JOINED_BYTES]
-    joiner = AppendJoiner()
+    joiner = AppendBatcher()
     bodies = []
     for number in range(3000):
         size = chance.choices(sizes, [50, 1000, 100, 20, 5, 1])[0]
@@ -116,7 +116,7 @@ def test_any_mixture_keeps_its_order_and_the_bounds() -> None:
 
 
 def test_who_leaves_before_it_is_taken_takes_the_body_along() -> None:
-    joiner = AppendJoiner()
+    joiner = AppendBatcher()
     frame = joiner.add(b"a", 1000, "a", 0.0)
     joiner.add(b"b", 1000, "b", 0.0)
     assert not frame.leave("a")
@@ -211,7 +211,7 @@ def test_what_cannot_be_encoded_is_refused_for_each_who_waits(monkeypatch: pytes
     def no_memory(bodies: object) -> EntryBatch:
         raise MemoryError
 
-    joiner = AppendJoiner()
+    joiner = AppendBatcher()
     joiner.add(b"a", 1000, "first", 0.0)
     joiner.add(b"b", 1000, "second", 0.0)
     (frame,) = joiner.take()

@@ -17,7 +17,7 @@ from quorumlog.errors import (
     ProducerFenced,
     SequenceGap,
 )
-from quorumlog.log_state.control_entries import LEVEL, Epoch
+from quorumlog.log_state.control_entries import LEVEL, ProducerEpoch
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello, HelloResponse
@@ -50,7 +50,7 @@ class Calls(Host):
         """What changes nothing."""
         self.cancelled: list[tuple[Request, CallState, bool]] = []
         """With the state that it had, and whether it may have been carried out by then."""
-        self.epoch: Epoch | None = None
+        self.epoch: ProducerEpoch | None = None
         self.token = b""
         self.places: dict[int, int] = {}
         """Index by number, of the producer."""
@@ -105,7 +105,7 @@ class Calls(Host):
         elif isinstance(message, ConnectProducer):
             if self.epoch is None or message.ends == self.epoch:
                 self.epoch, self.token = (
-                    Epoch(len(self.log), self.random.randrange(10**9)),
+                    ProducerEpoch(len(self.log), self.random.randrange(10**9)),
                     message.token,
                 )
             answer = ConnectProducerResponse(

@@ -62,25 +62,25 @@ ALL_PERMISSIONS = 6
 
 
 class QueueLag(NamedTuple):
-    """How far a group is behind in one queue."""
+    """Lag of a group in one queue."""
 
     topic: str
     queue_id: int
     member: str
-    """Who reads it; empty: nobody."""
+    """Member that reads it; empty: none."""
     committed_offset: int
-    """-1: the group has committed nothing of it."""
+    """-1: none committed."""
     min_offset: int
     end_offset: int
     messages: int
-    """That are there and not done."""
+    """Number of messages at or above the committed offset."""
     seconds: float
     """Since the oldest of them was stored; 0: there is none."""
 
 
 class AsyncBrokerAdmin:
-    """Of one event loop. Raises what the broker refuses with, Unreachable, RequestTimeout; and of what
-    changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
+    """Raises the broker's refusals, Unreachable, RequestTimeout; a change may raise
+    OutcomeUnknown: check whether it was made. A change is never repeated automatically."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class AsyncBrokerAdmin:
         await self.close()
 
     async def close(self) -> None:
-        """End its connections; what waits raises Unreachable or OutcomeUnknown."""
+        """End its connections; waiting calls raise Unreachable or OutcomeUnknown."""
         await self._link.close()
 
     async def route(self) -> RoleResponse:
-        """Who is master, and where the others are."""
+        """The master, and the addresses of the other brokers."""
         answer = answer_of(await self._link.call(RoleRequest()))
         assert isinstance(answer, RoleResponse), answer
         return answer
@@ -124,9 +124,9 @@ class AsyncBrokerAdmin:
     async def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
     ) -> None:
-        """Of so many `queues`. `perm`: 4 to read, 2 to send, 6 both. `retention_ms`: how long its
-        messages are shown, 0: as long as they are there. Raises TopicExists if it stands with other
-        settings, TooManyNames, BadRequest for a name that is none."""
+        """`perm`: 4 read, 2 send, 6 both. `retention_ms`: how long messages are shown, 0: as long as
+        the log has them. Raises TopicExists if the topic exists with other settings, TooManyNames,
+        BadRequest for an invalid name."""
         await self._command(CreateTopic(topic, queues, perm, retention_ms))
 
     async def update_topic(
@@ -137,12 +137,12 @@ class AsyncBrokerAdmin:
         perm: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        """What is None stays; queues never become fewer. Raises UnknownTopic, BadRequest."""
+        """None: unchanged; queues cannot be reduced. Raises UnknownTopic, BadRequest."""
         await self._command(UpdateTopic(topic, queues, perm, retention_ms))
 
     async def delete_topic(self, topic: str) -> None:
-        """What lies in it is not shown any more, even if a topic of the name is made again. Nothing
-        happens where there is none. Raises BadRequest for a name of the broker's own."""
+        """Its messages are no longer shown, even if a topic of the name is created again. No effect if
+        there is none. Raises BadRequest for a topic of the broker's own."""
         try:
             await self._command(DeleteTopic(topic))
         except UnknownTopic:
@@ -150,31 +150,31 @@ class AsyncBrokerAdmin:
                 raise
 
     async def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
-        """All, or this one, by name, with their settings; `system`: the broker's own, too. Raises
-        UnknownTopic."""
+        """All topics, or this one, by name, with their settings; `system`: including the broker's own.
+        Raises UnknownTopic."""
         rows = await self._question(TopicsQuestion(topic), list[TopicRow])
         return [row for row in rows if system or topic or not is_system_topic(row.topic)]
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
-        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
-        next."""
+        """Of all topics, or of this one: oldest offset and next offset of each queue."""
         return queues_of(await self._link.call(QueuesRequest(topic=topic)))
 
     # ---------------------------------------------------------------- groups
 
     async def groups(self, group: str = "") -> list[GroupRow]:
-        """All, or this one: members, their queues, and what is committed. Raises
+        """All groups, or this one: members, their queues, committed offsets. Raises
         UnknownConsumerGroup."""
         return await self._question(GroupsQuestion(group), list[GroupRow])
 
     async def create_group(self, group: str) -> None:
-        """One that stands stays as it is. Raises TooManyNames."""
+        """No effect if it exists. Raises TooManyNames."""
         with suppress(ConsumerGroupExists):
             await self._command(CreateGroup(group))
 
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """(topic, queue) -> offset of the next message, for a group without members: somebody else reads
-        under its name. No offset goes back. Raises UnknownConsumerGroup, UnknownGroupMember."""
+        """(topic, queue) -> offset of the next message, for a group without members, under whose name
+        another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
+        """
         rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]
         answer_of(await self._link.call(CommitRequest(group=group, offsets=rows)))
 
@@ -186,8 +186,8 @@ class AsyncBrokerAdmin:
     async def dead_letters(
         self, group: str, offset: int = 0, *, most_messages: int = 100
     ) -> list[StoredMessage]:
-        """Messages of the group that could not be worked off, from this offset of its %DLQ% topic on:
-        DLQ_CAUSE and DLQ_ATTEMPT among their properties say why, and after how many attempts. Raises
+        """Messages of the group that exceeded their retries, from this offset of its %DLQ% topic on:
+        their properties DLQ_CAUSE and DLQ_ATTEMPT have the cause and the number of attempts. Raises
         UnknownConsumerGroup."""
         await self.groups(group)
         (info,) = await self.queues(dlq_topic(group))
@@ -206,8 +206,8 @@ class AsyncBrokerAdmin:
         return found
 
     async def resend(self, group: str, offsets: Sequence[int]) -> int:
-        """Dead letters by offset, to their group again, as if for the first time; no other group sees
-        them. They stay where they lie: which were sent again, the caller knows. Returns how many. Raises
+        """Send dead letters, by offset, to their group again, as if for the first time; other groups do
+        not see them. They stay in the %DLQ% topic: the caller keeps track. Returns their number. Raises
         BadRequest, UnknownConsumerGroup, OutcomeUnknown."""
         letters: list[StoredMessage] = []
         for offset in offsets:
@@ -221,7 +221,7 @@ class AsyncBrokerAdmin:
         return len(letters)
 
     async def lag(self, group: str) -> list[QueueLag]:
-        """Of every queue that the group reads, or has committed something of. Raises
+        """Of every queue that the group reads, or has committed an offset of. Raises
         UnknownConsumerGroup."""
         check_group_name(group)
         (row,) = await self.groups(group)
@@ -253,10 +253,10 @@ class AsyncBrokerAdmin:
     async def reset(
         self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
     ) -> dict[tuple[str, int], int]:
-        """Have the group go on at "earliest", "latest" or a time (a datetime, or milliseconds since
-        1970); of these topics, or of all that it reads. Returns the offsets by (topic, queue). What
-        members have in hand is not committed any more. Raises UnknownConsumerGroup, UnknownTopic, and
-        BadRequest where there is nothing to reset."""
+        """Set the group's offsets to "earliest", "latest" or a time (a datetime, or milliseconds since
+        1970), for these topics or all that it reads. Returns the offsets by (topic, queue). Commits of
+        messages in progress are ignored. Raises UnknownConsumerGroup, UnknownTopic, and BadRequest if
+        there is nothing to reset."""
         if isinstance(to, str) and to not in ("earliest", "latest"):
             raise BadRequest(f"reset to earliest, latest or a time, not {to!r}")
         check_group_name(group)

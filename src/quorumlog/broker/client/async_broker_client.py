@@ -32,6 +32,8 @@ from quorumlog.broker.client.broker_calls import (
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.message import Message, StoredMessage, physical_offset_of
 from quorumlog.broker.wire import (
+    BrokerStatusRequest,
+    BrokerStatusResponse,
     FailoverRequest,
     FailoverResponse,
     OffsetAtRequest,
@@ -44,8 +46,6 @@ from quorumlog.broker.wire import (
     ReplicaRequest,
     ReplicaResponse,
     SendRequest,
-    StatusRequest,
-    StatusResponse,
     ViewRequest,
     records_of,
 )
@@ -59,10 +59,10 @@ _TURNS = 1 << 16
 
 
 class AsyncBrokerClient:
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+    """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
-    `server`: HOST:PORT; several with commas between are brokers that replicate each other, of which the
-    master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
+    `server`: HOST:PORT; several, separated by commas, are brokers that replicate each other: the client
+    finds the present master. A send whose outcome is unknown is never repeated."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class AsyncBrokerClient:
         await self.close()
 
     async def close(self) -> None:
-        """What was given to it is sent first. May be repeated."""
+        """Pending sends are sent first. May be repeated."""
         await asyncio.sleep(0)  # what this turn has begun
         if self._sending:
             if self._all_sent is None or self._all_sent.done():
@@ -109,10 +109,10 @@ class AsyncBrokerClient:
     # ---------------------------------------------------------------- sending
 
     async def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
-        """Store a message in a queue; the queues take turns unless one is named. Returns when the broker
-        has it as it promises. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
-        OutcomeUnknown, of which FlushDiskTimeout and FlushSlaveTimeout say that it is written, and not
-        yet as safe as asked."""
+        """Store a message in a queue, round-robin unless one is named. Returns when the broker
+        acknowledges it. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
+        OutcomeUnknown, whose FlushDiskTimeout and FlushSlaveTimeout mean that it is written, but not
+        yet as durable as requested."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
@@ -190,8 +190,8 @@ class AsyncBrokerClient:
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendReceipt:
-        """All of one topic, into one queue; the queues take turns unless one is named. All or nothing
-        is stored."""
+        """Messages of one topic, into one queue, round-robin unless one is named. All or none are
+        stored."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
         await self._calls.connected()
@@ -203,7 +203,7 @@ class AsyncBrokerClient:
             raise
 
     async def queue_count(self, topic: str) -> int:
-        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        """Number of queues of a topic. Raises UnknownTopic."""
         count = self._counts.get(topic, 0)
         if not count:
             self._counts |= queue_counts(await self.queues(topic))
@@ -260,13 +260,11 @@ class AsyncBrokerClient:
         return checked(records_of(frame)).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
-        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
-        next."""
+        """Of all topics, or of this one: oldest offset and next offset of each queue."""
         return queues_of(await self._calls.call(QueuesRequest(topic=topic)))
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """Of the oldest message that is there; of an empty queue that of the next. Raises
-        UnknownTopic."""
+        """Of the oldest message; of an empty queue the next offset. Raises UnknownTopic."""
         return (await self._queue(topic, queue_id)).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
@@ -284,10 +282,10 @@ class AsyncBrokerClient:
         assert isinstance(answer, OffsetResponse), answer
         return answer.offset
 
-    async def status(self) -> StatusResponse:
-        """What the broker is and holds: its role, offsets in bytes, queues, problems."""
-        answer = answer_of(await self._calls.call(StatusRequest()))
-        assert isinstance(answer, StatusResponse), answer
+    async def status(self) -> BrokerStatusResponse:
+        """State of the broker: role, offsets in bytes, queues, problems."""
+        answer = answer_of(await self._calls.call(BrokerStatusRequest()))
+        assert isinstance(answer, BrokerStatusResponse), answer
         return answer
 
     async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
@@ -299,15 +297,14 @@ class AsyncBrokerClient:
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """What the broker is as master or slave, after it has done what is asked. Raises
-        NotReplicated."""
+        """State of a master or a slave, after the requested change. Raises NotReplicated."""
         asked = ReplicaRequest() if request is None else request
         answer = answer_of(await self._calls.call(asked))
         assert isinstance(answer, ReplicaResponse), answer
         return answer
 
     async def failover(self, *, resigns: bool = False) -> FailoverResponse:
-        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        """State of the broker towards its coordinator; `resigns`: after it has given up leadership.
         Raises NotReplicated."""
         asked = FailoverRequest(verb="resign" if resigns else "")
         answer = answer_of(await self._calls.call(asked))

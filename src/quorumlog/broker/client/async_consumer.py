@@ -61,7 +61,7 @@ from quorumlog.broker.message import (
 from quorumlog.broker.wire import (
     AssignmentResponse,
     CommitRequest,
-    HeartbeatRequest,
+    GroupHeartbeatRequest,
     LeaveRequest,
     OffsetAtRequest,
     OffsetResponse,
@@ -76,8 +76,8 @@ MOST_CAUSE_BYTES = 256
 
 
 class SuspendQueue(Exception):
-    """Raised by the handler of an orderly consumer: nothing of this message's queue is worked on for a
-    while, then this message again; it counts as no attempt."""
+    """Raised by the handler of an orderly consumer: pauses this message's queue, then handles this
+    message again; counts as no attempt."""
 
     def __init__(self, pause_ms: int = 1_000) -> None:
         super().__init__(f"the queue is suspended for {pause_ms} ms")
@@ -298,12 +298,12 @@ class _Working:
 
 
 class AsyncConsumer:
-    """Of one event loop.
+    """A member of a consumer group.
 
-    `begin`: where a queue is read from of which the group has committed nothing: "earliest", "latest",
-    or a time. `name`: of this member, unique in its group. `orderly`: nobody else reads a queue while
-    this member works on a message of it, also where it is given to another member meanwhile: that one
-    waits until nothing of it is in hand, or until this member is not heard of any more."""
+    `begin`: where to start a queue without a committed offset: "earliest", "latest", or a time. `name`:
+    of this member, unique in its group. `orderly`: no other member reads a queue while this one handles
+    a message of it, even if the queue is reassigned meanwhile: the other waits until this member has
+    finished it, or has been silent for too long."""
 
     def __init__(
         self,
@@ -369,9 +369,9 @@ class AsyncConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Commits what is done, and leaves the group: the others get its queues at once. A broker that
-        does not answer holds it up for one time-out, and hands the queues out once this member was not
-        heard of for long enough."""
+        """Commits finished messages and leaves the group, whose other members get its queues at once.
+        If the broker does not answer, this takes one time-out, and the queues are reassigned once this
+        member has been silent for long enough."""
         tasks, self._tasks = self._tasks, []
         for task in (*tasks, *self._fetching.values()):
             task.cancel()
@@ -402,7 +402,7 @@ class AsyncConsumer:
         """Says that this member is there, and takes over what it is given; `waits` for news."""
         wait_ms = self._heartbeat_wait_ms if waits else 0
         generation, said_s = self.generation, time.monotonic()
-        request = HeartbeatRequest(
+        request = GroupHeartbeatRequest(
             group=self.group,
             member=self.name,
             topics=sorted(self.topics.items()),
@@ -574,10 +574,10 @@ class AsyncConsumer:
         return not self._is_orderly or time.monotonic() < self._session_until_s
 
     async def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
-        are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
-        UnknownConsumerGroup, BadRequest if the broker does not take it as a member, Forbidden and
-        NotAuthenticated from when a right is gone; and BadRequest outside of `async with`."""
+        """At most `most_messages`, possibly of several queues; none if nothing came in `wait_ms`. They
+        are done once `commit` is called; otherwise they are delivered again. Raises UnknownTopic,
+        UnknownConsumerGroup, BadRequest if the broker refuses it as a member, Forbidden and
+        NotAuthenticated once a right is lost; and BadRequest outside of `async with`."""
         found = await self._found(most_messages, wait_ms)
         return self._given(found)
 
@@ -607,10 +607,10 @@ class AsyncConsumer:
         return [as_first_sent(message) for _, message in found]
 
     async def commit(self) -> list[QueueRow]:
-        """All that `poll` has given is done; returns once that is replicated. Returns the queues
-        (topic, number) of it that were lost: given to another member, or reset. What was read of them
-        and not committed comes again, to whoever reads them now. Raises StaleGeneration where this
-        member has lost every queue that it had: it was not heard of, and others took it for gone."""
+        """Commit the offsets of all `poll`ed messages; returns once that is replicated. Returns the
+        queues (topic, number) that were lost meanwhile: reassigned, or reset; their uncommitted
+        messages are delivered again to the present owner. Raises StaleGeneration if this member has
+        lost all its queues, because it was silent for too long."""
         self._check_joined()
         handed_out, self._handed_out = self._handed_out, []
         held, self._held_at_poll = self._held_at_poll, []
@@ -661,17 +661,18 @@ class AsyncConsumer:
         max_processing_time_ms: int = 0,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Each message to `handler`. Ends once `until` says so and what is in hand is finished, or when
-        cancelled.
+        """Call `handler` with each message. Ends once `until` returns true and messages in progress are
+        finished, or when cancelled.
 
-        `threads`: so many messages at once, of any queues and in any order; committed is what lies below
-        the lowest that is not finished. 0: one of a queue at a time, those of a queue in their order.
-        What `handler` raises on comes again after a delay, and after 16 times lies in the group's %DLQ%
-        topic, with the cause. So does a message on which it works longer than `max_processing_time_ms`
-        (0: as long as it likes): it is cancelled then, and nothing follows from how it ends.
+        `threads`: this many messages at once, of any queues and in any order; the committed offset is
+        below the lowest unfinished message. 0: one message per queue at a time, in order.
 
-        An orderly consumer makes the next attempt itself after a second, with nothing of the queue in
-        between; `SuspendQueue` says for how long, and counts as no attempt. Raises what `poll` does."""
+        If `handler` raises, the message is delivered again after a delay, and goes to the group's %DLQ%
+        topic with the cause after 16 attempts. So does a message that takes longer than
+        `max_processing_time_ms` (0: no limit): its handler is cancelled and the outcome ignored. An
+        orderly consumer retries the message itself after a second, with no other message of the queue
+        in between; `SuspendQueue` sets another pause, and counts as no attempt. Raises what `poll`
+        does."""
         self._check_joined()
         if threads < 0 or max_processing_time_ms < 0:
             raise BadRequest("threads and max_processing_time_ms are 0 or more")
@@ -807,10 +808,10 @@ class AsyncConsumer:
     async def retry(
         self, message: StoredMessage, *, delay_level: int = 0, cause: str = ""
     ) -> SendReceipt:
-        """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
-        to 18); after 16 times it goes to the group's %DLQ% topic, with `cause`. So does at once, without
-        what a retry adds, a message whose properties leave no room for that: an old log may hold some.
-        Raises what a producer's `send` does."""
+        """Deliver it to the group again after a delay that grows with each attempt, or that of
+        `delay_level` (1 to 18); after 16 attempts it goes to the group's %DLQ% topic, with `cause`. A
+        message whose properties leave no room for those of a retry (an old log may have some) goes
+        there at once. Raises what a producer's `send` does."""
         again = again_of(
             message, self.group, most_retries=self._most_retries, delay_level=delay_level, cause=cause
         )

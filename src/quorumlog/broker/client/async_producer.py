@@ -74,10 +74,10 @@ class _Lane:
 
 
 class AsyncProducer:
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+    """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
     `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
-    of the program; whoever used it before is fenced (ProducerFenced)."""
+    of the program; fences an earlier client with that id (ProducerFenced)."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class AsyncProducer:
         await self.close()
 
     async def close(self) -> None:
-        """What was given to it is sent first; what is given later raises BadRequest."""
+        """Pending sends are sent first; later ones raise BadRequest."""
         self._is_closed = True
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -140,11 +140,11 @@ class AsyncProducer:
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """Store a message; returns when the broker has it as it promises. It goes to `queue_id`; or to
-        the queue that `selector` gives; or to one for all messages with the same `order_key`, in the
-        order of the calls; else the queues take turns. `delay_level`: 1 to 18; readers get it after that
-        level's delay. Raises UnknownTopic (also for a queue that there is not), TopicNotPermitted,
-        BodyTooLarge, BadRequest for what makes no sense, and while 100,000 messages wait."""
+        """Store a message; returns when the broker acknowledges it. It goes to `queue_id`; or to the
+        queue that `selector` returns; or to one queue for all messages with the same `order_key`, in
+        the order of the calls; else round-robin. `delay_level`: 1 to 18; consumers get it after that
+        level's delay. Raises UnknownTopic (also for a missing queue), TopicNotPermitted, BodyTooLarge,
+        BadRequest for an invalid message, and while 100,000 messages wait."""
         return await self.send_batch(
             [message],
             queue_id=queue_id,
@@ -162,8 +162,8 @@ class AsyncProducer:
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """All of one topic, into one queue, one behind the other; the first decides which, as in `send`.
-        All or nothing is stored; the receipt has the place of the first."""
+        """Messages of one topic, consecutively into one queue, which the first one selects as in
+        `send`. All or none are stored; the receipt has the place of the first."""
         if self._is_closed:
             raise BadRequest("the producer is closed")
         if not messages:
@@ -195,7 +195,7 @@ class AsyncProducer:
             raise
 
     async def send_encoded(self, encoded: Encoded) -> SendReceipt:
-        """Records that are made already. Raises what `send` does."""
+        """Encoded records. Raises what `send` does."""
         key = ("", 0, True) if self._is_session else (encoded.topic, encoded.queue_id, encoded.waits)
         lane = self._lanes.setdefault(key, _Lane())
         loop = asyncio.get_running_loop()
@@ -210,7 +210,7 @@ class AsyncProducer:
             self._waiting -= len(encoded.sizes)
 
     async def queue_count(self, topic: str) -> int:
-        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        """Number of queues of a topic. Raises UnknownTopic."""
         answer = answer_of(await self._link.call(TopicRouteRequest(topic=topic)))
         assert isinstance(answer, TopicRouteResponse), answer
         until_s = asyncio.get_running_loop().time() + ROUTE_INTERVAL_S
@@ -263,8 +263,8 @@ class AsyncProducer:
     # ---------------------------------------------------------------- sessions
 
     async def last_sequence(self) -> int:
-        """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
-        Connects, and fences whoever used the id before."""
+        """Sequence number of the newest message of this producer in the log, from 0; -1: none.
+        Connects, which fences an earlier client with the id."""
         if self._must_open:
             await self._open()
         return self._sequence - 1

@@ -12,7 +12,7 @@ from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBro
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
 from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, Start
 from quorumlog.broker.client.async_producer import AsyncProducer, Selector
-from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, Connected
+from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, ConnectingShell
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
     PullResult,
@@ -23,12 +23,12 @@ from quorumlog.broker.client.broker_calls import (
 from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
 from quorumlog.broker.message import Message, StoredMessage
 from quorumlog.broker.wire import (
+    BrokerStatusResponse,
     FailoverResponse,
     OldLogResponse,
     ReplicaRequest,
     ReplicaResponse,
     RoleResponse,
-    StatusResponse,
 )
 from quorumlog.errors import BadRequest
 from quorumlog.net.credentials import ClientUser
@@ -36,11 +36,11 @@ from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
 from quorumlog.net.tls import ClientTls
 
 
-class BrokerClient(Connected):
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+class BrokerClient(ConnectingShell):
+    """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
-    `server`: HOST:PORT; several with commas between are brokers that replicate each other, of which the
-    master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
+    `server`: HOST:PORT; several, separated by commas, are brokers that replicate each other: the client
+    finds the present master. A send whose outcome is unknown is never repeated."""
 
     @property
     def server(self) -> str:
@@ -60,25 +60,25 @@ class BrokerClient(Connected):
             lambda: AsyncBrokerClient(
                 server, timeout_ms=timeout_ms, tls=tls, user=user, only_looks=only_looks
             ),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             end=AsyncBrokerClient._end,
         )
         self._connect()
 
     def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
-        """Store a message in a queue; the queues take turns unless one is named. Returns when the broker
-        has it as it promises. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
-        OutcomeUnknown, of which FlushDiskTimeout and FlushSlaveTimeout say that it is written, and not
-        yet as safe as asked."""
+        """Store a message in a queue, round-robin unless one is named. Returns when the broker
+        acknowledges it. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
+        OutcomeUnknown, whose FlushDiskTimeout and FlushSlaveTimeout mean that it is written, but not
+        yet as durable as requested."""
         return self._thread.run(self._it.send(message, queue_id=queue_id))
 
     def send_batch(self, messages: Sequence[Message], *, queue_id: int | None = None) -> SendReceipt:
-        """All of one topic, into one queue; the queues take turns unless one is named. All or nothing
-        is stored."""
+        """Messages of one topic, into one queue, round-robin unless one is named. All or none are
+        stored."""
         return self._thread.run(self._it.send_batch(messages, queue_id=queue_id))
 
     def queue_count(self, topic: str) -> int:
-        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        """Number of queues of a topic. Raises UnknownTopic."""
         return self._thread.run(self._it.queue_count(topic))
 
     def pull(
@@ -119,13 +119,11 @@ class BrokerClient(Connected):
         return self._thread.run(self._it.message(message_id))
 
     def queues(self, topic: str = "") -> list[QueueInfo]:
-        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
-        next."""
+        """Of all topics, or of this one: oldest offset and next offset of each queue."""
         return self._thread.run(self._it.queues(topic))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Of the oldest message that is there; of an empty queue that of the next. Raises
-        UnknownTopic."""
+        """Of the oldest message; of an empty queue the next offset. Raises UnknownTopic."""
         return self._thread.run(self._it.min_offset(topic, queue_id))
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -137,8 +135,8 @@ class BrokerClient(Connected):
         since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         return self._thread.run(self._it.offset_at(topic, queue_id, time))
 
-    def status(self) -> StatusResponse:
-        """What the broker is and holds: its role, offsets in bytes, queues, problems."""
+    def status(self) -> BrokerStatusResponse:
+        """State of the broker: role, offsets in bytes, queues, problems."""
         return self._thread.run(self._it.status())
 
     def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
@@ -147,21 +145,20 @@ class BrokerClient(Connected):
         return self._thread.run(self._it.old_log(position, size_bytes))
 
     def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """What the broker is as master or slave, after it has done what is asked. Raises
-        NotReplicated."""
+        """State of a master or a slave, after the requested change. Raises NotReplicated."""
         return self._thread.run(self._it.replica(request))
 
     def failover(self, *, resigns: bool = False) -> FailoverResponse:
-        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        """State of the broker towards its coordinator; `resigns`: after it has given up leadership.
         Raises NotReplicated."""
         return self._thread.run(self._it.failover(resigns=resigns))
 
 
 class Producer(ClientShell[AsyncProducer]):
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+    """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
     `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
-    of the program; whoever used it before is fenced (ProducerFenced)."""
+    of the program; fences an earlier client with that id (ProducerFenced)."""
 
     @property
     def producer_id(self) -> str:
@@ -187,7 +184,7 @@ class Producer(ClientShell[AsyncProducer]):
                 tls=tls,
                 user=user,
             ),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             end=AsyncProducer._end,
             stays_with_parent=ONE_SESSION if producer_id else "",
         )
@@ -201,11 +198,11 @@ class Producer(ClientShell[AsyncProducer]):
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """Store a message; returns when the broker has it as it promises. It goes to `queue_id`; or to
-        the queue that `selector` gives; or to one for all messages with the same `order_key`, in the
-        order of the calls; else the queues take turns. `delay_level`: 1 to 18; readers get it after that
-        level's delay. Raises UnknownTopic (also for a queue that there is not), TopicNotPermitted,
-        BodyTooLarge, BadRequest for what makes no sense, and while 100,000 messages wait."""
+        """Store a message; returns when the broker acknowledges it. It goes to `queue_id`; or to the
+        queue that `selector` returns; or to one queue for all messages with the same `order_key`, in
+        the order of the calls; else round-robin. `delay_level`: 1 to 18; consumers get it after that
+        level's delay. Raises UnknownTopic (also for a missing queue), TopicNotPermitted, BodyTooLarge,
+        BadRequest for an invalid message, and while 100,000 messages wait."""
         return self._thread.run(
             self._it.send(
                 message,
@@ -225,8 +222,8 @@ class Producer(ClientShell[AsyncProducer]):
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """All of one topic, into one queue, one behind the other; the first decides which, as in `send`.
-        All or nothing is stored; the receipt has the place of the first."""
+        """Messages of one topic, consecutively into one queue, which the first one selects as in
+        `send`. All or none are stored; the receipt has the place of the first."""
         return self._thread.run(
             self._it.send_batch(
                 messages,
@@ -238,22 +235,22 @@ class Producer(ClientShell[AsyncProducer]):
         )
 
     def queue_count(self, topic: str) -> int:
-        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        """Number of queues of a topic. Raises UnknownTopic."""
         return self._thread.run(self._it.queue_count(topic))
 
     def last_sequence(self) -> int:
-        """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
-        Connects, and fences whoever used the id before."""
+        """Sequence number of the newest message of this producer in the log, from 0; -1: none.
+        Connects, which fences an earlier client with the id."""
         return self._thread.run(self._it.last_sequence())
 
 
 class Consumer(BlockingRun):
-    """Of one event loop.
+    """A member of a consumer group.
 
-    `begin`: where a queue is read from of which the group has committed nothing: "earliest", "latest",
-    or a time. `name`: of this member, unique in its group. `orderly`: nobody else reads a queue while
-    this member works on a message of it, also where it is given to another member meanwhile: that one
-    waits until nothing of it is in hand, or until this member is not heard of any more."""
+    `begin`: where to start a queue without a committed offset: "earliest", "latest", or a time. `name`:
+    of this member, unique in its group. `orderly`: no other member reads a queue while this one handles
+    a message of it, even if the queue is reassigned meanwhile: the other waits until this member has
+    finished it, or has been silent for too long."""
 
     @property
     def name(self) -> str:
@@ -288,28 +285,28 @@ class Consumer(BlockingRun):
                 tls=tls,
                 user=user,
             ),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
             stays_with_parent=ONE_MEMBER,
         )
 
     def commit(self) -> list[QueueRow]:
-        """All that `poll` has given is done; returns once that is replicated. Returns the queues
-        (topic, number) of it that were lost: given to another member, or reset. What was read of them
-        and not committed comes again, to whoever reads them now. Raises StaleGeneration where this
-        member has lost every queue that it had: it was not heard of, and others took it for gone."""
+        """Commit the offsets of all `poll`ed messages; returns once that is replicated. Returns the
+        queues (topic, number) that were lost meanwhile: reassigned, or reset; their uncommitted
+        messages are delivered again to the present owner. Raises StaleGeneration if this member has
+        lost all its queues, because it was silent for too long."""
         return self._thread.run(self._it.commit())
 
     def retry(self, message: StoredMessage, *, delay_level: int = 0, cause: str = "") -> SendReceipt:
-        """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
-        to 18); after 16 times it goes to the group's %DLQ% topic, with `cause`. So does at once, without
-        what a retry adds, a message whose properties leave no room for that: an old log may hold some.
-        Raises what a producer's `send` does."""
+        """Deliver it to the group again after a delay that grows with each attempt, or that of
+        `delay_level` (1 to 18); after 16 attempts it goes to the group's %DLQ% topic, with `cause`. A
+        message whose properties leave no room for those of a retry (an old log may have some) goes
+        there at once. Raises what a producer's `send` does."""
         return self._thread.run(self._it.retry(message, delay_level=delay_level, cause=cause))
 
 
 class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
-    """Of one event loop. Raises what the broker refuses with, Unreachable, RequestTimeout; and of what
-    changes something OutcomeUnknown: look whether it is done. It is never sent again by itself."""
+    """Raises the broker's refusals, Unreachable, RequestTimeout; a change may raise
+    OutcomeUnknown: check whether it was made. A change is never repeated automatically."""
 
     def __init__(
         self,
@@ -322,19 +319,19 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
         """Raises ConfigError."""
         super().__init__(
             lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls, user=user),
-            lambda: BadRequest("the client is closed: make another one"),
+            lambda: BadRequest("the client is closed: create a new one"),
         )
 
     def route(self) -> RoleResponse:
-        """Who is master, and where the others are."""
+        """The master, and the addresses of the other brokers."""
         return self._thread.run(self._it.route())
 
     def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
     ) -> None:
-        """Of so many `queues`. `perm`: 4 to read, 2 to send, 6 both. `retention_ms`: how long its
-        messages are shown, 0: as long as they are there. Raises TopicExists if it stands with other
-        settings, TooManyNames, BadRequest for a name that is none."""
+        """`perm`: 4 read, 2 send, 6 both. `retention_ms`: how long messages are shown, 0: as long as
+        the log has them. Raises TopicExists if the topic exists with other settings, TooManyNames,
+        BadRequest for an invalid name."""
         self._thread.run(self._it.create_topic(topic, queues, perm=perm, retention_ms=retention_ms))
 
     def update_topic(
@@ -345,38 +342,38 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
         perm: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        """What is None stays; queues never become fewer. Raises UnknownTopic, BadRequest."""
+        """None: unchanged; queues cannot be reduced. Raises UnknownTopic, BadRequest."""
         self._thread.run(
             self._it.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
         )
 
     def delete_topic(self, topic: str) -> None:
-        """What lies in it is not shown any more, even if a topic of the name is made again. Nothing
-        happens where there is none. Raises BadRequest for a name of the broker's own."""
+        """Its messages are no longer shown, even if a topic of the name is created again. No effect if
+        there is none. Raises BadRequest for a topic of the broker's own."""
         self._thread.run(self._it.delete_topic(topic))
 
     def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
-        """All, or this one, by name, with their settings; `system`: the broker's own, too. Raises
-        UnknownTopic."""
+        """All topics, or this one, by name, with their settings; `system`: including the broker's own.
+        Raises UnknownTopic."""
         return self._thread.run(self._it.topics(topic, system=system))
 
     def queues(self, topic: str = "") -> list[QueueInfo]:
-        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
-        next."""
+        """Of all topics, or of this one: oldest offset and next offset of each queue."""
         return self._thread.run(self._it.queues(topic))
 
     def groups(self, group: str = "") -> list[GroupRow]:
-        """All, or this one: members, their queues, and what is committed. Raises
+        """All groups, or this one: members, their queues, committed offsets. Raises
         UnknownConsumerGroup."""
         return self._thread.run(self._it.groups(group))
 
     def create_group(self, group: str) -> None:
-        """One that stands stays as it is. Raises TooManyNames."""
+        """No effect if it exists. Raises TooManyNames."""
         self._thread.run(self._it.create_group(group))
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """(topic, queue) -> offset of the next message, for a group without members: somebody else reads
-        under its name. No offset goes back. Raises UnknownConsumerGroup, UnknownGroupMember."""
+        """(topic, queue) -> offset of the next message, for a group without members, under whose name
+        another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
+        """
         self._thread.run(self._it.commit(group, offsets))
 
     def delete_group(self, group: str) -> None:
@@ -387,29 +384,29 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
     def dead_letters(
         self, group: str, offset: int = 0, *, most_messages: int = 100
     ) -> list[StoredMessage]:
-        """Messages of the group that could not be worked off, from this offset of its %DLQ% topic on:
-        DLQ_CAUSE and DLQ_ATTEMPT among their properties say why, and after how many attempts. Raises
+        """Messages of the group that exceeded their retries, from this offset of its %DLQ% topic on:
+        their properties DLQ_CAUSE and DLQ_ATTEMPT have the cause and the number of attempts. Raises
         UnknownConsumerGroup."""
         return self._thread.run(self._it.dead_letters(group, offset, most_messages=most_messages))
 
     def resend(self, group: str, offsets: Sequence[int]) -> int:
-        """Dead letters by offset, to their group again, as if for the first time; no other group sees
-        them. They stay where they lie: which were sent again, the caller knows. Returns how many. Raises
+        """Send dead letters, by offset, to their group again, as if for the first time; other groups do
+        not see them. They stay in the %DLQ% topic: the caller keeps track. Returns their number. Raises
         BadRequest, UnknownConsumerGroup, OutcomeUnknown."""
         return self._thread.run(self._it.resend(group, offsets))
 
     def lag(self, group: str) -> list[QueueLag]:
-        """Of every queue that the group reads, or has committed something of. Raises
+        """Of every queue that the group reads, or has committed an offset of. Raises
         UnknownConsumerGroup."""
         return self._thread.run(self._it.lag(group))
 
     def reset(
         self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
     ) -> dict[tuple[str, int], int]:
-        """Have the group go on at "earliest", "latest" or a time (a datetime, or milliseconds since
-        1970); of these topics, or of all that it reads. Returns the offsets by (topic, queue). What
-        members have in hand is not committed any more. Raises UnknownConsumerGroup, UnknownTopic, and
-        BadRequest where there is nothing to reset."""
+        """Set the group's offsets to "earliest", "latest" or a time (a datetime, or milliseconds since
+        1970), for these topics or all that it reads. Returns the offsets by (topic, queue). Commits of
+        messages in progress are ignored. Raises UnknownConsumerGroup, UnknownTopic, and BadRequest if
+        there is nothing to reset."""
         return self._thread.run(self._it.reset(group, to, topics))
 
 

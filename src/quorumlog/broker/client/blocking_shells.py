@@ -16,7 +16,7 @@ from quorumlog.net.loop_thread import ClientShell
 # A client that connects when it is made, so that a slip in the address is told at once.
 
 
-class Connected(ClientShell[AsyncBrokerClient]):
+class ConnectingShell(ClientShell[AsyncBrokerClient]):
     def _connect(self) -> None:
         try:
             self._thread.run(self._it.__aenter__())

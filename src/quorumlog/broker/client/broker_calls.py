@@ -51,7 +51,7 @@ from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.calls import LEADER, Call, Link, RequestTarget, TargetKind
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
-from quorumlog.net.rpc.view import Standing
+from quorumlog.net.rpc.view import ServerView
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
@@ -60,14 +60,14 @@ from quorumlog.wire.client_message import ClientMessage
 
 
 class SendReceipt(NamedTuple):
-    """Messages that are stored as the broker promises; those of a batch follow each other."""
+    """Acknowledged messages; those of a batch are consecutive."""
 
     topic: str
     queue_id: int
     queue_offset: int
-    """Of the first message. An idempotent producer whose answer came only after a failover gets -1
-    here, and in `physical_offset` and `store_time_ms`: the messages are stored, once, and the new
-    master no longer has in memory where."""
+    """Of the first message. After a fail-over an idempotent producer may get -1 here, and in
+    `physical_offset` and `store_time_ms`: the messages are stored once, but the new master no longer
+    has their place in memory."""
     physical_offset: int
     message_count: int
     store_time_ms: int
@@ -92,7 +92,7 @@ class SendReceipt(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """Of the first message; empty where `physical_offset` is not known."""
+        """Of the first message; empty if `physical_offset` is unknown."""
         if self.physical_offset < 0:
             return ""
         return message_id_of(self.store_host, self.physical_offset)
@@ -294,21 +294,21 @@ class BrokerProduct(Product):
         self._silent ^= {link.address}
         return super().ungreeted(link)
 
-    def standing_of(self, message: ClientMessage) -> Standing | None:
+    def standing_of(self, message: ClientMessage) -> ServerView | None:
         if not isinstance(message, RoleResponse):
             return None
         members = {name: address for name, _, address in message.brokers if address}
         master = next((name for name, address in members.items() if address == message.master), "")
         leads = message.role != SLAVE
-        return Standing(
+        return ServerView(
             message.member_id, message.role, message.term, leads, master, message.master, members
         )
 
-    def notice_of(self, message: ClientMessage) -> Standing | None:
+    def notice_of(self, message: ClientMessage) -> ServerView | None:
         if not isinstance(message, RoleNotice):
             return None
         leads = message.role != SLAVE
-        return Standing("it", message.role, message.term, leads, "", message.master)
+        return ServerView("it", message.role, message.term, leads, "", message.master)
 
     def encode(self, link: Link, call: Any, request_id: int, now_ms: float) -> list[Buffer]:
         # Only a broker that was asked may take the time to wait for something.
@@ -317,7 +317,7 @@ class BrokerProduct(Product):
 
     def answered(
         self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
-    ) -> Standing | None:
+    ) -> ServerView | None:
         if type(message) is not RESPONSE_OF[type(call.message)]:
             asked = type(call.message).__name__
             raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")

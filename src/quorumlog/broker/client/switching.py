@@ -70,7 +70,7 @@ def epoch_of(answer: ReplicaResponse) -> Epoch:
     return Epoch(answer.epoch, answer.leader)
 
 
-class Asked(ABC):
+class BrokerProbe(ABC):
     """Brokers, and what each of them has answered last."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Asked(ABC):
         return 1 + secrets.randbelow(1_000_000)
 
 
-class Survey(Asked):
+class ClusterProbe(BrokerProbe):
     """Every broker that any other names, asked once; none of them has a coordinator."""
 
     def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
@@ -183,7 +183,7 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
     """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
     not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
     and what a broker refuses with."""
-    with closing(Survey(server)) as survey:
+    with closing(ClusterProbe(server)) as survey:
         master = survey.master()
         if master is None:
             raise SwitchRefused(f"none of {', '.join(sorted(survey.answers))} leads: switch first")
@@ -209,7 +209,7 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
 class Switch:
     """Makes broker `to` the master."""
 
-    survey: Asked
+    survey: BrokerProbe
     to: str
     without: Collection[str] = ()
     unsafe: bool = False

@@ -36,7 +36,7 @@ from quorumlog.broker.broker_port import (
     PutQueue,
     Puts,
     QueueTable,
-    Reads,
+    ReadPool,
     RoleWatchers,
     WaitingPulls,
 )
@@ -45,34 +45,35 @@ from quorumlog.broker.dledger.message_machine import (
     BODY_OFFSET,
     Filled,
     LogResets,
-    MessageFiller,
     MessageMachine,
     MessageMachines,
+    MessageStamper,
     QueueEndsAnswer,
     entries_of,
 )
 from quorumlog.broker.dledger.sessions import SendSessions, SessionReleases
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.group_commands import Command, Stand, encode, refusal_in
+from quorumlog.broker.group_commands import Command, FreshnessProbe, encode, refusal_in
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
 from quorumlog.broker.groups.rebalancer import Told, ToldDone
 from quorumlog.broker.message import (
     BLANK_BYTES,
     RETRY_PROPERTIES_BYTES,
-    PutResult,
+    PutMessageResult,
     PutStatus,
     host_bytes,
 )
 from quorumlog.broker.offline.old_log import OldLog, piece_of, taken_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.store.commit_log import PutTurn
+from quorumlog.broker.store.commit_log import PutBatch
 from quorumlog.broker.store.dispatch import MESSAGES
-from quorumlog.broker.store.log_files import LogRecords, PutRequest, Role
+from quorumlog.broker.store.log_files import BrokerRole, LogRecords, PutRequest
 from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
+    BrokerStatusResponse,
     FailoverRequest,
     OldLogRequest,
     OldLogResponse,
@@ -81,7 +82,6 @@ from quorumlog.broker.wire import (
     RoleRequest,
     RoleResponse,
     SessionSendRequest,
-    StatusResponse,
 )
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.entry import AppendReceipt
@@ -100,9 +100,9 @@ from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER
 from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import Tls
-from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
+from quorumlog.node import AppendOutcome, MachineFactory, NodeHandle
 from quorumlog.node.machine_driver import Answer
-from quorumlog.server import Door, LocalCluster
+from quorumlog.server import Endpoint, LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.version import DESCRIPTION
@@ -117,7 +117,7 @@ BATCH_BYTES = 16 << 20
 
 
 class RoleState(NamedTuple):
-    role: Role
+    role: BrokerRole
     """SYNC_MASTER: it is acknowledged what a majority holds; or SLAVE."""
     broker_id: int
     """0: the master; a slave's is the number in its member's id, and one."""
@@ -127,7 +127,7 @@ class RoleState(NamedTuple):
 
     @property
     def is_master(self) -> bool:
-        return self.role is Role.SYNC_MASTER
+        return self.role is BrokerRole.SYNC_MASTER
 
 
 def slave_id_of(member_id: str) -> int:
@@ -146,9 +146,9 @@ class RolePassThrough:
 
     def __init__(
         self,
-        member: DoorMember,
+        member: NodeHandle,
         member_id: str,
-        filler: MessageFiller,
+        filler: MessageStamper,
         machines: Collection[str],
         became: Callable[[RoleState], None],
     ) -> None:
@@ -161,14 +161,14 @@ class RolePassThrough:
         self._became = became
         self._asked_term: int | None = None
         self._answers: dict[str, bytes] = {}
-        self.state = RoleState(Role.SLAVE, self._slave_id, 0, "")
+        self.state = RoleState(BrokerRole.SLAVE, self._slave_id, 0, "")
         self.why_not = ""
         """In a sentence, why a member that leads is not master yet."""
 
     def look(self) -> None:
         """In a turn of the member: whenever its role has changed, and every now and then."""
         if not self._member.is_up:
-            self._become(RoleState(Role.SLAVE, self._slave_id, self.state.term, ""))
+            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, self.state.term, ""))
             return
         raft, term = self._member.node().raft, self._member.leads_in
         leader = "" if raft.leader is None else raft.leader.member_id
@@ -177,11 +177,11 @@ class RolePassThrough:
         if term is None:
             self._asked_term = None
             self.why_not = ""
-            self._become(RoleState(Role.SLAVE, self._slave_id, raft.term, leader))
+            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, raft.term, leader))
         elif self._filler.term == term:
-            self._become(RoleState(Role.SYNC_MASTER, 0, term, self._member_id))
+            self._become(RoleState(BrokerRole.SYNC_MASTER, 0, term, self._member_id))
         else:
-            self._become(RoleState(Role.SLAVE, self._slave_id, term, leader))
+            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, term, leader))
             if self._asked_term != term:
                 self._ask(term)
 
@@ -228,8 +228,8 @@ class DLedgerCommitLog:
 
     def __init__(
         self,
-        member: DoorMember,
-        filler: MessageFiller,
+        member: NodeHandle,
+        filler: MessageStamper,
         machines: MessageMachines,
         refusal: Callable[[LedgerError], LedgerError],
         old_log: OldLog | None,
@@ -273,7 +273,7 @@ class DLedgerCommitLog:
                 accepted.append(request)
         # With room for a retry in each message: one that a consumer could not send back would keep its
         # queue waiting, since a retry says in properties where the message belongs.
-        turn = PutTurn(
+        turn = PutBatch(
             accepted,
             BATCH_BYTES + BLANK_BYTES,
             self._filler.takes,
@@ -282,7 +282,7 @@ class DLedgerCommitLog:
         if turn.requests:
             self._member.enter_now(lambda: self._append(turn))
 
-    def _append(self, turn: PutTurn) -> None:
+    def _append(self, turn: PutBatch) -> None:
         batch = entries_of(turn.records)
         filled: list[Filled] = []
 
@@ -310,11 +310,11 @@ class DLedgerCommitLog:
             self._filler.checked = None
 
     @staticmethod
-    def _answer(turn: PutTurn, place: Filled) -> None:
+    def _answer(turn: PutBatch, place: Filled) -> None:
         starts, stops = turn.row_starts.tolist(), turn.row_ends.tolist()
         for request, start, stop in zip(turn.requests, starts, stops, strict=True):
             positions = place.positions[start:stop]
-            result = PutResult(
+            result = PutMessageResult(
                 PutStatus.PUT_OK,
                 int(place.queue_offsets[start]),
                 int(positions[0]),
@@ -401,7 +401,7 @@ class DLedgerBroker:
         self.disk = disk
         self.root = root
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
-        self.filler = MessageFiller(topics.takes, self._leads_in, self._resets)
+        self.filler = MessageStamper(topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
             self.filler,
             lambda: MessageMachine(disk, root, config, self._grown, self._first_position, old_log),
@@ -410,9 +410,9 @@ class DLedgerBroker:
         self._sessions = SendSessions(self)
         self._wall_ms = wall_ms
         self.old_log = old_log
-        self.member: DoorMember
+        self.member: NodeHandle
         self.puts: Puts
-        self.reads: Reads
+        self.reads: ReadPool
         self.waiting: WaitingPulls
         self.log: DLedgerCommitLog
         self.role: RolePassThrough
@@ -428,9 +428,9 @@ class DLedgerBroker:
 
     def open(
         self,
-        member: DoorMember,
+        member: NodeHandle,
         puts: Callable[[DLedgerCommitLog], Puts],
-        reads: Reads,
+        reads: ReadPool,
         waiting: WaitingPulls,
     ) -> None:
         """The member runs."""
@@ -614,7 +614,7 @@ class DLedgerBroker:
             ],
         )
 
-    def status(self, request_id: int) -> StatusResponse:
+    def status(self, request_id: int) -> BrokerStatusResponse:
         state = self.role.state
         problems = [process_limits().problem] if process_limits().problem else []
         min_offset = max_offset = flushed_offset = confirm_offset = 0
@@ -633,7 +633,7 @@ class DLedgerBroker:
             problems.append(f"leads and is not master yet: {self.role.why_not}")
         queues = self.queues.items()
         usage = self.disk.usage(self.root)
-        return StatusResponse(
+        return BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=state.role.value,
@@ -686,7 +686,7 @@ class DLedgerBroker:
         member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
 
     def confirm(self, told: ToldDone, session: BrokerSession) -> None:
-        self.ask(encode(Stand()), lambda answer: told(refusal_in(answer)), session)
+        self.ask(encode(FreshnessProbe()), lambda answer: told(refusal_in(answer)), session)
 
     def end_of(self, key: QueueKey) -> int:
         return self.filler.next_offsets.get(key, 0)
@@ -723,7 +723,7 @@ def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMe
     return msgspec.structs.replace(piece, request_id=request_id), None
 
 
-# ---------------------------------------------------------------- DLedgerDoor
+# ---------------------------------------------------------------- DLedgerEndpoint
 # The broker's port on a member.
 
 
@@ -732,7 +732,7 @@ def boot_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class DLedgerDoor(Door):
+class DLedgerEndpoint(Endpoint):
     def __init__(
         self, broker: DLedgerBroker, listen: str, *, group: str | None = None, tls: Tls | None = None
     ) -> None:
@@ -748,10 +748,10 @@ class DLedgerDoor(Door):
     @property
     def address(self) -> str:
         """Where it listens."""
-        assert self._port is not None, "the door is not open"
+        assert self._port is not None, "the endpoint is not open"
         return self._port.address
 
-    async def open(self, member: DoorMember) -> None:
+    async def open(self, member: NodeHandle) -> None:
         loop = asyncio.get_running_loop()
         port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls, self.access)
         self.broker.open(
@@ -827,10 +827,15 @@ class LocalBrokers:
         self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
         self._tls = tls
         self.cluster = LocalCluster(
-            members, doors=self._doors, directory=directory, storage=storage, staging=staging, tls=tls
+            members,
+            endpoints=self._endpoints,
+            directory=directory,
+            storage=storage,
+            staging=staging,
+            tls=tls,
         )
 
-    def _doors(self, member_id: str) -> list[DLedgerDoor]:
+    def _endpoints(self, member_id: str) -> list[DLedgerEndpoint]:
         disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
         old = taken_over(disk, directory)
         groups = self._groups(member_id)
@@ -846,7 +851,7 @@ class LocalBrokers:
         )
         options = self._tls(member_id)
         tls = None if options is None else Tls(options)
-        return [DLedgerDoor(broker, self.addresses[member_id], tls=tls)]
+        return [DLedgerEndpoint(broker, self.addresses[member_id], tls=tls)]
 
     @property
     def servers(self) -> str:

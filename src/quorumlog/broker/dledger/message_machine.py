@@ -127,7 +127,7 @@ class Filled(NamedTuple):
     time_ms: int
 
 
-class MessageFiller:
+class MessageStamper:
     """On the loop."""
 
     def __init__(
@@ -136,7 +136,7 @@ class MessageFiller:
         leads_in: Callable[[], int | None],
         resets: Callable[[], Resets],
     ) -> None:
-        """`takes`: whether there is such a queue. `leads_in`: see `DoorMember`. `resets`: see
+        """`takes`: whether there is such a queue. `leads_in`: see `NodeHandle`. `resets`: see
         `LogResets`."""
         self.takes = takes
         self._resets = resets
@@ -389,7 +389,7 @@ class MessageMachines:
     version = MessageMachine.version
     may_leave_out = MessageMachine.may_leave_out
 
-    def __init__(self, filler: MessageFiller, make: Callable[[], MessageMachine]) -> None:
+    def __init__(self, filler: MessageStamper, make: Callable[[], MessageMachine]) -> None:
         self.filler = filler
         self.newest: MessageMachine | None = None
         """None: the log does not bind it yet."""

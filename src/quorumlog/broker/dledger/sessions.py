@@ -27,10 +27,10 @@ from quorumlog.broker.wire import (
 from quorumlog.broker.wire import records_of as records_in
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, LedgerError, ProducerExpired
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.producer_sessions import Connected, KnownProducer
+from quorumlog.node.producer_sessions import KnownProducer, ProducerConnected
 
 if TYPE_CHECKING:
     from quorumlog.broker.broker_port import BrokerSession
@@ -69,7 +69,7 @@ class SendSessions:
         """Raises BadRequest."""
         check_producer(request.producer)
 
-        def told(answer: Connected | LedgerError) -> None:
+        def told(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
                 session.refuse(request.request_id, self._broker.refusal_of(answer))
                 return
@@ -84,7 +84,7 @@ class SendSessions:
 
         def connect() -> None:
             node = self._broker.member.node()
-            ends = None if request.ends is None else Epoch(*request.ends)
+            ends = None if request.ends is None else ProducerEpoch(*request.ends)
             deadline_ms = node.deadline_ms(TIMEOUT_MS)
             node.sessions.connect(request.producer, request.token, ends, deadline_ms, told, session)
 
@@ -114,7 +114,7 @@ class SendSessions:
             )
 
         def append() -> None:
-            place = SessionPlace(request.producer, Epoch(*request.epoch), request.sequence)
+            place = SessionPlace(request.producer, ProducerEpoch(*request.epoch), request.sequence)
             self._broker.member.append(
                 entries_of(records),
                 MESSAGES,
@@ -163,7 +163,7 @@ class SessionReleases:
     ) -> None:
         self._broker = broker
         self._token = token
-        self._epochs: dict[int, Epoch] = {}
+        self._epochs: dict[int, ProducerEpoch] = {}
 
     def lead(self) -> None:
         self._epochs.clear()
@@ -188,10 +188,10 @@ class SessionReleases:
     def open(self, level: int, begin: int, told: ToldOffset) -> None:
         self._broker.member.enter(lambda: self._connect(level, begin, None, told))
 
-    def _connect(self, level: int, begin: int, ends: Epoch | None, told: ToldOffset) -> None:
+    def _connect(self, level: int, begin: int, ends: ProducerEpoch | None, told: ToldOffset) -> None:
         """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
 
-        def connected(answer: Connected | LedgerError) -> None:
+        def connected(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
                 told(answer)
             elif not answer.opened:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.broker.broker_port import BrokerSession, Puts, Reads, error_of_status
+from quorumlog.broker.broker_port import BrokerSession, Puts, ReadPool, error_of_status
 from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
 from quorumlog.broker.group_commands import (
     COMMANDS_QUEUE,
@@ -52,15 +52,15 @@ from quorumlog.broker.groups.rebalancer import Told, ToldDone, ToldOffset
 from quorumlog.broker.message import (
     SCHEDULE_TOPIC,
     Message,
-    PutResult,
+    PutMessageResult,
     PutStatus,
     StoredMessage,
     encode_records,
 )
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.store.java_store import read_java_config
-from quorumlog.broker.store.log_files import PutOutcome, Role
+from quorumlog.broker.store.log_files import BrokerRole, PutOutcome
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import AnyBrokerMessage, OpenSessionRequest, SessionSendRequest, records_of
@@ -335,7 +335,7 @@ class ClassicGroupLog:
         self,
         store: MessageStore,
         groups: GroupService,
-        replica: Replica | None = None,
+        replica: BrokerReplica | None = None,
         *,
         wall_ms: Callable[[], float] = _wall_ms,
     ) -> None:
@@ -358,7 +358,7 @@ class ClassicGroupLog:
         store.holds_from = lambda: self.follower.holds_from
         self.releases = ClassicReleases(self)
         self._puts: Puts
-        self.reads: Reads
+        self.reads: ReadPool
         self._loop: AbstractEventLoop
         self._waiting: dict[bytes, Told] = {}
         """By token: what is on its way."""
@@ -373,7 +373,7 @@ class ClassicGroupLog:
     def state(self) -> GroupState:
         return self._feed.state
 
-    def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
+    def open(self, puts: Puts, reads: ReadPool, loop: AbstractEventLoop) -> Puts:
         self._puts, self.reads, self._loop = puts, reads, loop
         self._groups.open(self, self._store.config.delays_ms())
         self._read_on()
@@ -411,7 +411,7 @@ class ClassicGroupLog:
 
     def look(self) -> None:
         replica = self._replica
-        leads = self._store.commit_log.role is not Role.SLAVE
+        leads = self._store.commit_log.role is not BrokerRole.SLAVE
         leads = leads and (replica is None or replica.takes_messages)
         epoch = 0 if replica is None else replica.epoch
         if not leads:
@@ -501,7 +501,7 @@ class ClassicGroupLog:
         self._waiting[token] = told
 
         def answered(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutResult):
+            if isinstance(outcome, PutMessageResult):
                 if outcome.status is PutStatus.PUT_OK:
                     return  # what it answers is told once it is carried out
                 outcome = error_of_status(outcome.status)

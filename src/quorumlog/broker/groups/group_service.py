@@ -50,8 +50,8 @@ from quorumlog.broker.wire import (
     DoneResponse,
     GroupAnswer,
     GroupCommandRequest,
+    GroupHeartbeatRequest,
     GroupQuestionRequest,
-    HeartbeatRequest,
     LeaveRequest,
     TopicRouteRequest,
     TopicRouteResponse,
@@ -250,7 +250,7 @@ class GroupService:
 
     # ---------------------------------------------------------------- members
 
-    def _heartbeat(self, session: BrokerSession, message: HeartbeatRequest) -> None:
+    def _heartbeat(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
         """Makes the group, and in `dev` its topics, if they are not there."""
         check_group_name(message.group)
         _checked((message.member, message.topics, ()), Assignment, "a heartbeat")
@@ -284,7 +284,7 @@ class GroupService:
             command = CreateGroup(message.group)
             self._proposals.propose(command, lambda outcome: made(refusal_in(outcome)))
 
-    def _again(self, session: BrokerSession, message: HeartbeatRequest) -> None:
+    def _again(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
         try:
             self._check_master()
             self._heartbeat(session, message)
@@ -317,7 +317,7 @@ class GroupService:
     _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
         GroupQuestionRequest: _ask,
         GroupCommandRequest: _command,
-        HeartbeatRequest: _heartbeat,
+        GroupHeartbeatRequest: _heartbeat,
         CommitRequest: _commit,
         TopicRouteRequest: _route,
         LeaveRequest: _leave,

@@ -31,12 +31,12 @@ from quorumlog.broker.group_commands import (
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
+    FreshnessProbe,
     GroupRow,
     GroupsQuestion,
     ReleaseDelayed,
     ResetOffsets,
     SkipDelayed,
-    Stand,
     TopicRow,
     TopicsQuestion,
     TrimQueues,
@@ -403,7 +403,7 @@ class GroupMachine(StateMachine):
             return topic_rows(self.state, asked.topic)
         if isinstance(asked, GroupsQuestion):
             return group_rows(self.state, asked.group)
-        assert isinstance(asked, Stand), asked
+        assert isinstance(asked, FreshnessProbe), asked
         return None
 
     # ---------------------------------------------------------------- snapshots

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.broker.broker_port import QueueTable, Reads
+from quorumlog.broker.broker_port import QueueTable, ReadPool
 from quorumlog.broker.errors import StaleGeneration, TooManyNames, UnknownGroupMember
 from quorumlog.broker.group_commands import (
     MOST_GROUPS,
@@ -32,7 +32,7 @@ from quorumlog.broker.group_commands import (
 from quorumlog.broker.groups.group_state import Group, GroupFeed, GroupState, Topic, group_of
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.store_reader import StoreReader
-from quorumlog.broker.wire import AssignmentResponse, CommitRequest, HeartbeatRequest
+from quorumlog.broker.wire import AssignmentResponse, CommitRequest, GroupHeartbeatRequest
 from quorumlog.errors import LedgerError, PendingFull
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class GroupLog(Protocol):
     def reader(self) -> StoreReader: ...
 
     @property
-    def reads(self) -> Reads: ...
+    def reads(self) -> ReadPool: ...
 
     @property
     def is_up(self) -> bool: ...
@@ -439,7 +439,7 @@ class _Parked(NamedTuple):
     """A heartbeat that waits for another generation."""
 
     session: BrokerSession
-    request: HeartbeatRequest
+    request: GroupHeartbeatRequest
     deadline_ms: float
 
 
@@ -491,7 +491,7 @@ class Rebalancer:
 
     # ---------------------------------------------------------------- members
 
-    def heard(self, session: BrokerSession, message: HeartbeatRequest) -> None:
+    def heard(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
         """Of a group and topics that there are. Raises PendingFull."""
         wanted: Subscriptions = tuple(sorted({*message.topics, (retry_topic(message.group), "*")}))
         is_there = self._members.heard(

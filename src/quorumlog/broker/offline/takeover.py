@@ -48,7 +48,7 @@ from quorumlog.broker.store.log_files import LogEnd
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, StoreFailure
-from quorumlog.log_state.control_entries import LEVEL, Membership, encode_body
+from quorumlog.log_state.control_entries import LEVEL, MembershipEntry, encode_body
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk, refusal
@@ -336,7 +336,7 @@ def take_over(
         with RestoredDirectory(disk, data_dir, member) as target:
             target.begin(start_behind(record))
             addresses = tuple((each.member_id, str(each)) for each in members)
-            membership = Membership(replicas, replicas, addresses=addresses)
+            membership = MembershipEntry(replicas, replicas, addresses=addresses)
             target.log.append_own(EntryBatch.noop(), 1)
             body = encode_body(membership)
             target.log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, body), 1)

@@ -73,7 +73,7 @@ class SlaveState:
 
 
 @dataclass(slots=True)
-class Mark:
+class SlaveProgress:
     """One slave's."""
 
     id: str
@@ -102,19 +102,19 @@ class Acknowledgements:
     """Where the run begins."""
     is_run_confirmed: bool = False
     """By hand: enough of each list have its begin, so that only the newest is asked since."""
-    marks: dict[str, Mark] = field(default_factory=dict)
+    marks: dict[str, SlaveProgress] = field(default_factory=dict)
     own_offset: int = 0
     """Up to where the master itself has it as safely as it promises."""
 
-    def connected(self, slave_id: str, directory_id: str) -> Mark:
+    def connected(self, slave_id: str, directory_id: str) -> SlaveProgress:
         """A slave has come. Of one that is there already the new connection counts."""
         mark = self.marks.get(slave_id)
         if mark is None or mark.directory_id != directory_id:
-            mark = self.marks[slave_id] = Mark(slave_id, directory_id)
+            mark = self.marks[slave_id] = SlaveProgress(slave_id, directory_id)
         mark.is_connected = True
         return mark
 
-    def report(self, mark: Mark, written: int, flushed: int, acknowledged: int) -> bool:
+    def report(self, mark: SlaveProgress, written: int, flushed: int, acknowledged: int) -> bool:
         """True: more is confirmed than before."""
         mark.written_offset = max(mark.written_offset, written)
         mark.flushed_offset = max(mark.flushed_offset, flushed)
@@ -200,7 +200,7 @@ class Acknowledgements:
             return slave in self.in_sync_set
         return not self.lists or slave.directory_id in self.lists[-1].directories
 
-    def holds(self, mark: Mark) -> bool:
+    def holds(self, mark: SlaveProgress) -> bool:
         """Everything that was acknowledged, as far as that can be known: a loss of power may have taken
         `confirmed_offset` back, and what was acknowledged before lies below the begin of the run."""
         return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)

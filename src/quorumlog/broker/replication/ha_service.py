@@ -14,14 +14,14 @@ from typing import Any, cast
 from quorumlog.broker.replication.links import (
     LinkToMaster,
     LinkToSlave,
+    LinkWork,
     MasterLink,
     OldMasterLink,
     SlaveLink,
-    Work,
 )
-from quorumlog.broker.replication.replica import Replica, ReplicaObserver, Written
+from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver, WrittenEnd
 from quorumlog.broker.replication.rocketmq_links import RocketmqMasterLink, RocketmqSlaveLink
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.net.connection import Connection, LoopTurn
@@ -112,7 +112,7 @@ class HAConnection:
     def __init__(
         self,
         connection: Connection,
-        replica: Replica,
+        replica: BrokerReplica,
         link: LinkToSlave,
         disk: DiskThread,
         again: Callable[[Callable[[], None]], object],
@@ -240,7 +240,7 @@ class HAClient:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: BrokerReplica,
         loop: asyncio.AbstractEventLoop,
         make_link: Callable[[float], LinkToMaster],
         failed: Callable[[StoreFailure], None],
@@ -309,7 +309,7 @@ class HAClient:
         if self._busy or (self._task is not None and not self._task.done()):
             self._connect_later(10)
             return
-        if self._closed or self._replica.role is not Role.SLAVE or self._socket is not None:
+        if self._closed or self._replica.role is not BrokerRole.SLAVE or self._socket is not None:
             return
         master = self._replica.master
         if master is None or not master.ha_address:
@@ -392,13 +392,13 @@ class HAClient:
             self.ended(socket)
             transport.close()
 
-    def _start(self, socket: _MasterSocket, work: Work) -> None:
+    def _start(self, socket: _MasterSocket, work: LinkWork) -> None:
         self._busy = True
         socket.taken()
         replica, link = self._replica, socket.link
         self.master_offset = max(work.master_offset, self.master_offset)
 
-        def carry_out() -> Written:
+        def carry_out() -> WrittenEnd:
             if work.follow is not None:
                 return replica.follow(work.follow)
             if work.begin_at >= 0:
@@ -410,7 +410,7 @@ class HAClient:
             if isinstance(outcome, StoreFailure):
                 self._failed(outcome)
                 link.close(str(outcome))
-            elif not isinstance(outcome, Written):
+            elif not isinstance(outcome, WrittenEnd):
                 link.close(str(outcome))
             elif not link.closed:
                 if work.follow is not None:
@@ -428,7 +428,7 @@ class HAClient:
         if self._socket is not None:
             self._socket.link.tick(now_ms)
             self.settle()
-        elif self._replica.role is Role.SLAVE:
+        elif self._replica.role is BrokerRole.SLAVE:
             self._connect_later(self._replica.store.config.ha_reconnect_interval)
 
     def close(self) -> None:
@@ -489,7 +489,7 @@ class HAService(ReplicaObserver):
     """On the loop's thread, but for what a replica calls."""
 
     def __init__(
-        self, replica: Replica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
+        self, replica: BrokerReplica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
     ) -> None:
         """`bind`: where slaves are let in, if it is not the address that they are told. `tls`: between
         master and slaves, which Java's do not speak. Raises ConfigError."""
@@ -623,7 +623,7 @@ class HAService(ReplicaObserver):
         self._changed()
 
     def _push(self) -> None:
-        if self.replica.role is Role.SLAVE:
+        if self.replica.role is BrokerRole.SLAVE:
             assert self.client is not None
             self.client.wakeup()
             return
@@ -659,7 +659,7 @@ class HAService(ReplicaObserver):
     def _note(self) -> None:
         """What a master has to write down for its slaves to know it."""
         replica = self.replica
-        if self._is_noting or replica.role is Role.SLAVE:
+        if self._is_noting or replica.role is BrokerRole.SLAVE:
             return
         if replica.has_confirmed_run:
             work = replica.note_confirmed

@@ -14,10 +14,19 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.epochs import CopyList, Epoch, EpochHistory, Peer, Run, RunKey, Verdict, judge
+from quorumlog.broker.epochs import (
+    CopyList,
+    Epoch,
+    EpochHistory,
+    FollowVerdict,
+    Peer,
+    Run,
+    RunKey,
+    judge,
+)
 from quorumlog.broker.message import BLANK_BYTES
-from quorumlog.broker.record_batch import QueueKey, RecordBatch, Stop, scan_records
-from quorumlog.broker.replication.acknowledgements import Mark
+from quorumlog.broker.record_batch import QueueKey, RecordBatch, ScanStop, scan_records
+from quorumlog.broker.replication.acknowledgements import SlaveProgress
 from quorumlog.broker.store.log_files import LogRecords, verified
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
@@ -76,7 +85,7 @@ class RecordAssembler:
         if held < BLANK_BYTES:
             return BLANK_BYTES - held
         scan = scan_records(self._pending)
-        return 0 if scan.stop is not Stop.BYTES or len(scan.starts) else scan.wanted_bytes - held
+        return 0 if scan.stop is not ScanStop.BYTES or len(scan.starts) else scan.wanted_bytes - held
 
     def _take(self, view: memoryview, found: list[LogRecords]) -> memoryview:
         """The whole records that `view` begins with, and a blank; returns what follows."""
@@ -93,7 +102,7 @@ class RecordAssembler:
             found.append(run)
             self.whole_position = run.next_position
             view = view[scan.stop_at :]
-        if scan.stop is Stop.BLANK:
+        if scan.stop is ScanStop.BLANK:
             position = self.whole_position
             size = _SIZE.unpack_from(view)[0]
             stop = self._file_stop(position)
@@ -104,7 +113,7 @@ class RecordAssembler:
             self.whole_position = stop
             self._filler_bytes = size - BLANK_BYTES
             return view[BLANK_BYTES:]
-        if scan.stop is not Stop.BYTES or scan.wanted_bytes > self._file_bytes:
+        if scan.stop is not ScanStop.BYTES or scan.wanted_bytes > self._file_bytes:
             raise ProtocolViolation(f"what was sent of {self.whole_position} on is no record")
         return view
 
@@ -202,7 +211,7 @@ _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyHaMessage]] = msgspec.msgpack.De
 )
 
 
-class Codec(Protocol):
+class LinkCodec(Protocol):
     """Either release's."""
 
     is_old: bool
@@ -217,7 +226,7 @@ class Codec(Protocol):
     def encode(self, message: AnyHaMessage) -> list[Buffer]: ...
 
 
-def fed(codec: Codec, data: Buffer) -> Iterable[AnyHaMessage]:
+def fed(codec: LinkCodec, data: Buffer) -> Iterable[AnyHaMessage]:
     """Bytes that lie elsewhere."""
     rest = memoryview(data).cast("B")
     while rest:
@@ -307,7 +316,7 @@ def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
 
 
 @dataclass(slots=True)
-class Work:
+class LinkWork:
     """What has come, in the order in which it is to be done; then `SlaveLink.done`."""
 
     follow: Follow | None = None
@@ -350,7 +359,7 @@ class LinkToMaster(Protocol):
     def asks_flush(self) -> bool: ...
     def get_buffer(self) -> memoryview: ...
     def buffer_updated(self, count: int, now_ms: float) -> None: ...
-    def take_work(self) -> Work: ...
+    def take_work(self) -> LinkWork: ...
     def follows(self, start_offset: int) -> None: ...
     def done(self, written: int, flushed: int, now_ms: float) -> None: ...
     def tick(self, now_ms: float) -> None: ...
@@ -381,17 +390,17 @@ class SlaveLink:
         *,
         heartbeat_ms: float,
         silence_ms: float,
-        codec: Codec | None = None,
+        codec: LinkCodec | None = None,
     ) -> None:
         self.closed = ""
         self.is_heard = False
         self.refused = self.comes_back = False
         self.master: Peer | None = None
         self._own = own
-        self._codec: Codec = codec or HaCodec()
+        self._codec: LinkCodec = codec or HaCodec()
         self._welcome: Welcome | None = None
         self._assembler: RecordAssembler | None = None
-        self._work = Work()
+        self._work = LinkWork()
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
         self._report: Report | None = None
@@ -445,8 +454,8 @@ class SlaveLink:
         except ProtocolViolation as violation:
             self.close(str(violation))
 
-    def take_work(self) -> Work:
-        work, self._work = self._work, Work()
+    def take_work(self) -> LinkWork:
+        work, self._work = self._work, LinkWork()
         return work
 
     def _take(self, message: AnyHaMessage) -> None:
@@ -839,7 +848,7 @@ class OldSlaveCodec:
 # -------------------------------------------------------------------- a master of the release before
 
 
-class OldState(State, frozen=True, kw_only=True, tag=-113):
+class EarlierState(State, frozen=True, kw_only=True, tag=-113):
     version: Int
 
 
@@ -887,7 +896,7 @@ class OldMasterCodec:
             return self._welcomed(message)
         if isinstance(message, State1) and self._welcome is not None:
             members = [self._welcome.master, *message.counted]
-            return OldState(
+            return EarlierState(
                 version=message.version,
                 topics=message.topics,
                 is_run_confirmed=False,
@@ -958,9 +967,9 @@ class OldMasterLink(SlaveLink):
         is_other = known is not None and known.directory_id not in ("", welcome.master.directory_id)
         return is_other and welcome.epoch == self._own.promised
 
-    def take_work(self) -> Work:
+    def take_work(self) -> LinkWork:
         work = super().take_work()
-        if isinstance(work.state, OldState):
+        if isinstance(work.state, EarlierState):
             self._taken_version = work.state.version
         return work
 
@@ -1020,11 +1029,11 @@ class MasterSide(Protocol):
 
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
-    ) -> Mark | None:
+    ) -> SlaveProgress | None:
         """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
         `release`: empty where it does not say it. None: another run has begun since."""
 
-    def slave_reported(self, mark: Mark, written: int, flushed: int) -> None: ...
+    def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None: ...
 
     def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
         """A slave has promised it: this master leads no more."""
@@ -1066,7 +1075,7 @@ class LinkToSlave(Protocol):
         """Who dialled has said all that a slave says first, and may follow."""
 
     @property
-    def mark(self) -> Mark | None: ...
+    def mark(self) -> SlaveProgress | None: ...
 
     def state(self, state: State) -> None: ...
 
@@ -1093,10 +1102,10 @@ class MasterLink:
         self._leads = side.leadership
         self._refusal = refusal
         self._first = b""
-        self._codec: Codec | None = None
+        self._codec: LinkCodec | None = None
         """None: it has not said yet what it speaks."""
         self._asked: SlaveLog | None = None
-        self.mark: Mark | None = None
+        self.mark: SlaveProgress | None = None
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
         self._told_offset = -1
@@ -1210,7 +1219,7 @@ class MasterLink:
             release=VERSION,
         )
 
-    def _judged(self, asked: SlaveLog, end: int) -> Verdict:
+    def _judged(self, asked: SlaveLog, end: int) -> FollowVerdict:
         return judge(
             history_of(asked.runs),
             asked.max_offset,

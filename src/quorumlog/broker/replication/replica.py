@@ -19,17 +19,17 @@ from quorumlog.broker.replication.acknowledgements import (
     Acknowledgements,
     GroupTransferService,
     InSyncSet,
-    Mark,
     Member,
+    SlaveProgress,
     SlaveState,
 )
 from quorumlog.broker.replication.links import (
     Follow,
     Leadership,
     LinkToSlave,
+    LinkWork,
     OwnLog,
     State,
-    Work,
     by_queue,
 )
 from quorumlog.broker.replication.replica_file import (
@@ -40,8 +40,8 @@ from quorumlog.broker.replication.replica_file import (
     new_directory_id,
 )
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.store.commit_log import Replication
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.commit_log import LogReplication
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.errors import ConfigError, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
@@ -70,14 +70,14 @@ class ReplicaObserver:
         """More is confirmed than before."""
 
 
-class Written(NamedTuple):
+class WrittenEnd(NamedTuple):
     """What a slave can report."""
 
     written_offset: int
     flushed_offset: int
 
 
-class Replica:
+class BrokerReplica:
     """Role changes and what comes from a master: any thread but the loop's, one at a time (`_lock`).
     Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
 
@@ -85,7 +85,7 @@ class Replica:
         self,
         store: ReplicaStore,
         me: Peer,
-        first_role: Role,
+        first_role: BrokerRole,
         *,
         master_ha_address: str = "",
         has_epochs: bool = True,
@@ -125,7 +125,7 @@ class Replica:
         self._is_stopped = True
         self._drained_until_ms: float | None = None
         self._drain_lock = threading.Lock()
-        store.commit_log.replication = Replication(
+        store.commit_log.replication = LogReplication(
             self._refusal,
             self._appended,
             self.group_transfer.submit,
@@ -141,12 +141,12 @@ class Replica:
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
         leads = self.history.epoch in (Epoch(), self.record.promised) or not has_epochs
-        if self.record.role is not Role.SLAVE and not leads:
+        if self.record.role is not BrokerRole.SLAVE and not leads:
             # It promised an epoch to somebody else, and was not told yet to whom.
             log.warning("epoch %s was promised: waiting for its master", self.record.promised)
-            self._save(replace(self.record, role=Role.SLAVE, master=None))
-        if is_elected or self.record.role is Role.SLAVE:
-            store.commit_log.become(Role.SLAVE)
+            self._save(replace(self.record, role=BrokerRole.SLAVE, master=None))
+        if is_elected or self.record.role is BrokerRole.SLAVE:
+            store.commit_log.become(BrokerRole.SLAVE)
         else:
             self._begin_by_hand(self.record.role)
 
@@ -173,13 +173,13 @@ class Replica:
         return runs[-1].number if runs else 0
 
     @property
-    def role(self) -> Role:
+    def role(self) -> BrokerRole:
         return self.store.commit_log.role
 
     @property
     def master(self) -> Peer | None:
         """Whom a slave was told to follow."""
-        return self.record.master if self.role is Role.SLAVE else None
+        return self.record.master if self.role is BrokerRole.SLAVE else None
 
     @property
     def min_offset(self) -> int:
@@ -201,7 +201,7 @@ class Replica:
         self._file.save(record)
         self.record = record
 
-    def _first_record(self, first_role: Role, master_ha_address: str) -> ReplicaRecord:
+    def _first_record(self, first_role: BrokerRole, master_ha_address: str) -> ReplicaRecord:
         me = self.me
         held = self._file.load(me, has_lists=self.has_epochs and not self._is_elected)
         if held is not None:
@@ -210,7 +210,7 @@ class Replica:
                     f"{self.store.root} is the store of broker {held.id}, not of {me.id}: set --id"
                 )
             if held.role is not first_role and self.has_epochs and not self._is_elected:
-                now = "a slave" if held.role is Role.SLAVE else "the master"
+                now = "a slave" if held.role is BrokerRole.SLAVE else "the master"
                 log.warning(
                     "this broker has been %s since epoch %s: --role says what it was first",
                     now,
@@ -219,11 +219,11 @@ class Replica:
             if not self.has_epochs and not self._is_elected:
                 return self._as_started(held, first_role, master_ha_address)
             told = held.master is None or not held.master.id
-            if held.role is Role.SLAVE and told and master_ha_address:
+            if held.role is BrokerRole.SLAVE and told and master_ha_address:
                 held = replace(held, master=_unknown(master_ha_address))
             return held
         directory_id = new_directory_id()
-        is_slave = first_role is Role.SLAVE
+        is_slave = first_role is BrokerRole.SLAVE
         record = ReplicaRecord(
             id=me.id,
             directory_id=directory_id,
@@ -238,9 +238,11 @@ class Replica:
         self._file.save(record)
         return record
 
-    def _as_started(self, held: ReplicaRecord, role: Role, master_ha_address: str) -> ReplicaRecord:
+    def _as_started(
+        self, held: ReplicaRecord, role: BrokerRole, master_ha_address: str
+    ) -> ReplicaRecord:
         """Without epochs there is no switch: `--role` of each start says what it is."""
-        is_slave = role is Role.SLAVE
+        is_slave = role is BrokerRole.SLAVE
         first = Epoch(1, held.directory_id)
         record = replace(
             held,
@@ -258,7 +260,7 @@ class Replica:
         if not self.has_epochs:
             return None
         if listed is None or not listed.copies:
-            is_async = self.record.role is Role.ASYNC_MASTER
+            is_async = self.record.role is BrokerRole.ASYNC_MASTER
             return CopyList((self.me,), config.in_sync_replicas or (1 if is_async else 2))
         if config.in_sync_replicas not in (0, listed.copies):
             log.warning(
@@ -298,7 +300,7 @@ class Replica:
             self._check_not_led(epoch)
             self._begin(
                 Epoch(epoch, self.directory_id),
-                Role.ASYNC_MASTER if is_alone else Role.SYNC_MASTER,
+                BrokerRole.ASYNC_MASTER if is_alone else BrokerRole.SYNC_MASTER,
                 in_sync_set,
                 # Should nobody outside say it any more, what was acknowledged is here.
                 copy_list=CopyList((self.me,), 0),
@@ -307,7 +309,7 @@ class Replica:
             self.observer.role_changed()
 
     def _begin_by_hand(
-        self, role: Role, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
+        self, role: BrokerRole, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
     ) -> None:
         first = forced_list or self._first_list()
         is_forced = first is not None and self.history.copy_list is not None
@@ -341,7 +343,7 @@ class Replica:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
             told, promised = Epoch(epoch, master.directory_id), self.record.promised
             if self._is_elected:
-                if self.role is not Role.SLAVE and self.history.epoch.number == epoch:
+                if self.role is not BrokerRole.SLAVE and self.history.epoch.number == epoch:
                     raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
                 told = told if epoch >= promised.number else promised
             else:
@@ -349,9 +351,9 @@ class Replica:
                 if told < promised:
                     raise StaleEpoch(f"epoch {epoch} was promised to another directory")
             self.stop_acknowledging()
-            self.store.commit_log.become(Role.SLAVE)
+            self.store.commit_log.become(BrokerRole.SLAVE)
             self.store.commit_log.flush(0)
-            self._save(replace(self.record, promised=told, role=Role.SLAVE, master=master))
+            self._save(replace(self.record, promised=told, role=BrokerRole.SLAVE, master=master))
             self.fenced_by = 0
             self.observer.role_changed()
 
@@ -489,7 +491,7 @@ class Replica:
     def _begin(
         self,
         epoch: Epoch,
-        role: Role,
+        role: BrokerRole,
         in_sync_set: InSyncSet | None = None,
         *,
         copy_list: CopyList | None = None,
@@ -535,7 +537,7 @@ class Replica:
                 offset = min(commit_log.replicated_offset or 0, end)
                 self._acks = Acknowledgements(
                     self.directory_id,
-                    config.in_sync_replicas or (2 if role is Role.SYNC_MASTER else 1),
+                    config.in_sync_replicas or (2 if role is BrokerRole.SYNC_MASTER else 1),
                     offset,
                     in_sync_set=in_sync_set,
                     lists=lists_in_force(history, record.confirmed) if by_hand else (),
@@ -569,10 +571,10 @@ class Replica:
             self.record.master,
         )
 
-    def follow(self, follow: Follow) -> Written:
+    def follow(self, follow: Follow) -> WrittenEnd:
         """Before the first bytes of a master. Raises StaleEpoch, StoreFailure."""
         with self._lock:
-            if self.role is not Role.SLAVE or follow.epoch < self.record.promised:
+            if self.role is not BrokerRole.SLAVE or follow.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
             if follow.cuts and follow.start_offset < self.min_offset:
                 raise StaleEpoch("what both logs have was deleted by age meanwhile")
@@ -604,12 +606,12 @@ class Replica:
                 self.store.begin_with_log()
             return self._written()
 
-    def take(self, work: Work, epoch: Epoch, *, asks_flush: bool) -> Written:
+    def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> WrittenEnd:
         """What has come of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
         with self._lock:
             if self.has_epochs and epoch != self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
-            if self.role is not Role.SLAVE:
+            if self.role is not BrokerRole.SLAVE:
                 raise StaleEpoch("this broker is a master meanwhile")
             commit_log = self.store.commit_log
             state = work.state
@@ -642,8 +644,8 @@ class Replica:
         if last is not None and last.key == self._told_confirmed:
             self._save(replace(self.record, confirmed=last.key))
 
-    def _written(self) -> Written:
-        return Written(self.max_offset, self.flushed_offset)
+    def _written(self) -> WrittenEnd:
+        return WrittenEnd(self.max_offset, self.flushed_offset)
 
     # ---------------------------------------------------------------- as a master
 
@@ -734,12 +736,12 @@ class Replica:
         self._advance()
 
     def _may_acknowledge(self) -> bool:
-        if self.role is Role.SLAVE:
+        if self.role is BrokerRole.SLAVE:
             return False
         return not self._is_stopped and not self.fenced_by and self.may_acknowledge()
 
     def _refusal(self) -> LedgerError | None:
-        if self.role is Role.SLAVE:
+        if self.role is BrokerRole.SLAVE:
             master = self.record.master
             where = "" if master is None or not master.address else f": send to {master.address}"
             return NotMaster(f"broker {self.id} is a slave{where}")
@@ -778,7 +780,7 @@ class Replica:
             self._advance()
 
     def _flushed(self) -> None:
-        if self.role is Role.SLAVE:
+        if self.role is BrokerRole.SLAVE:
             self.observer.grown()
         else:
             self._advance()
@@ -831,7 +833,7 @@ class Replica:
     def is_leading(self) -> bool:
         """Slaves may follow."""
         history = self.record.history
-        if self.role is Role.SLAVE or not history or self.fenced_by:
+        if self.role is BrokerRole.SLAVE or not history or self.fenced_by:
             return False
         return history[-1].epoch == self.record.promised
 
@@ -874,7 +876,7 @@ class Replica:
 
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
-    ) -> Mark | None:
+    ) -> SlaveProgress | None:
         with self._acks_lock:
             if run is not None and run != self.record.history[-1].key:
                 return None  # it has not stored the history of this run
@@ -891,7 +893,7 @@ class Replica:
         log.info("slave %s follows from %d on", slave.id, link.next_offset)
         return mark
 
-    def slave_lost(self, mark: Mark, link: LinkToSlave) -> None:
+    def slave_lost(self, mark: SlaveProgress, link: LinkToSlave) -> None:
         with self._acks_lock:
             links = self._links.get(mark.id, [])
             if link not in links:
@@ -901,7 +903,7 @@ class Replica:
                 return
             mark.is_connected = False
 
-    def slave_reported(self, mark: Mark, written: int, flushed: int) -> None:
+    def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
         with self._acks_lock:
             self._acks.report(mark, written, flushed, counts)
@@ -925,7 +927,7 @@ class Replica:
         """Slaves get them, too. Blocks for the disk. Raises StoreFailure."""
         with self._lock:
             self.store.topics = dict(topics)
-            if self.role is not Role.SLAVE:
+            if self.role is not BrokerRole.SLAVE:
                 self._save(replace(self.record, topics={**self.record.topics, **topics}))
                 self._send_state()
 
@@ -953,12 +955,12 @@ class Replica:
             return
         if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
             return  # a register has given the number to this one: the other has promised it in vain
-        if self.role is not Role.SLAVE and epoch.number > self.fenced_by:
+        if self.role is not BrokerRole.SLAVE and epoch.number > self.fenced_by:
             log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
             self.fenced_by = epoch.number
             self.stop_acknowledging()
 
-    def _lag_ms(self, mark: Mark) -> float:
+    def _lag_ms(self, mark: SlaveProgress) -> float:
         offset = mark.acknowledged_offset
         if offset >= self.max_offset:
             return 0.0
@@ -967,7 +969,7 @@ class Replica:
                 return self.store.clock() - when
         return 0.0
 
-    def _is_caught_up(self, mark: Mark) -> bool:
+    def _is_caught_up(self, mark: SlaveProgress) -> bool:
         config = self.store.config
         lag_bytes = self.max_offset - mark.acknowledged_offset
         if not mark.is_connected or lag_bytes >= config.ha_max_gap_not_in_sync:
@@ -980,7 +982,7 @@ class Replica:
         there.add(self.directory_id)
         return there
 
-    def _state_of(self, mark: Mark) -> SlaveState:
+    def _state_of(self, mark: SlaveProgress) -> SlaveState:
         return SlaveState(
             mark.id,
             mark.directory_id,
@@ -995,7 +997,7 @@ class Replica:
         )
 
 
-def _refuse_old(mark: Mark) -> None:
+def _refuse_old(mark: SlaveProgress) -> None:
     """Raises SwitchRefused."""
     if not mark.release:
         raise SwitchRefused(
@@ -1003,8 +1005,8 @@ def _refuse_old(mark: Mark) -> None:
         )
 
 
-def _role_of(copy_list: CopyList) -> Role:
-    return Role.SYNC_MASTER if copy_list.copies > 1 else Role.ASYNC_MASTER
+def _role_of(copy_list: CopyList) -> BrokerRole:
+    return BrokerRole.SYNC_MASTER if copy_list.copies > 1 else BrokerRole.ASYNC_MASTER
 
 
 def _unknown(ha_address: str) -> Peer:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.broker.epochs import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
-from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import REPLICA_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk, refusal
@@ -37,7 +37,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     format, and refuses that."""
     confirmed: RunKey = RunKey()
     """The newest run of its log of which it knows that it is confirmed."""
-    role: Role = Role.SLAVE
+    role: BrokerRole = BrokerRole.SLAVE
     master: Peer | None = None
     """Whom a slave follows; of what it was told first only `ha_address` is known."""
     topics: dict[str, int] = {}
@@ -61,7 +61,7 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: str
     promised_epoch: int = 0
     history: list[tuple[int, int, int]] = []
-    role: Role = Role.SLAVE
+    role: BrokerRole = BrokerRole.SLAVE
     master: _Peer1 | None = None
     has_met_master: bool = False
     told: list[Any] = []
@@ -78,7 +78,7 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
         """Or in a change of who counts: the lists of two brokers may differ."""
         if self.joining or self.lowered_from or self.told:
             return True
-        if self.role is Role.SLAVE:
+        if self.role is BrokerRole.SLAVE:
             return bool(self.promised_epoch) and not self.has_met_master
         return bool(self.history) and self.history[-1][0] != self.promised_epoch
 
@@ -86,7 +86,7 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
         """`has_lists`: False where a coordinator says who counts."""
         peers = [] if self.master is None else [_renewed(self.master)]
         listed = {peer.id: peer for peer in map(_renewed, self.counted)}
-        if self.role is Role.SLAVE:
+        if self.role is BrokerRole.SLAVE:
             listed |= {peer.id: peer for peer in peers if peer.id}
         else:
             listed[me.id] = me

@@ -11,7 +11,7 @@ import numpy as np
 
 from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.store.log_files import LogEnd, Role, records_below, settle_end, walk
+from quorumlog.broker.store.log_files import BrokerRole, LogEnd, records_below, settle_end, walk
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import refusal
@@ -125,6 +125,6 @@ class ReplicaStore(MessageStore):
         self.wakeup_reput()
 
     def stored_offset(self, key: QueueKey) -> int:
-        if self.commit_log.role is Role.SLAVE:
+        if self.commit_log.role is BrokerRole.SLAVE:
             return sys.maxsize  # its master may have more than it
         return super().stored_offset(key)

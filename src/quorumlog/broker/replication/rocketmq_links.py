@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 
 from quorumlog.broker.epochs import Epoch, Peer
-from quorumlog.broker.replication.acknowledgements import Mark
-from quorumlog.broker.replication.links import MasterSide, RecordAssembler, State, Work
+from quorumlog.broker.replication.acknowledgements import SlaveProgress
+from quorumlog.broker.replication.links import LinkWork, MasterSide, RecordAssembler, State
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 
@@ -46,7 +46,7 @@ class RocketmqMasterLink:
         self.next_offset = -1
         self.out: list[Buffer] = []
         self.most_chunk_bytes = chunk_bytes
-        self.mark: Mark | None = None
+        self.mark: SlaveProgress | None = None
         self._side = side
         self._peer = Peer(id=host, directory_id=host)
         self._received = bytearray()
@@ -153,7 +153,7 @@ class RocketmqSlaveLink:
         self._room = memoryview(bytearray(_ROOM_BYTES))
         self._reports_flushed = reports_flushed
         self._reported = first
-        self._work = Work()
+        self._work = LinkWork()
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
 
@@ -228,8 +228,8 @@ class RocketmqSlaveLink:
         self._compared += held
         return offset + held, body[held:]
 
-    def take_work(self) -> Work:
-        work, self._work = self._work, Work()
+    def take_work(self) -> LinkWork:
+        work, self._work = self._work, LinkWork()
         return work
 
     def follows(self, start_offset: int) -> None:

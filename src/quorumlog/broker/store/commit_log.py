@@ -19,17 +19,17 @@ from quorumlog.broker.message import (
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     V4_BYTES,
-    PutResult,
+    PutMessageResult,
     PutStatus,
     blank_record,
 )
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.flush import FlushDone, FlushService
 from quorumlog.broker.store.log_files import (
+    BrokerRole,
     FlushedFile,
     LogRecords,
     PutRequest,
-    Role,
     damaged,
     read_records,
 )
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 QueueCheck = Callable[[QueueKey], bool]
 
 
-class Run(NamedTuple):
+class RequestRun(NamedTuple):
     """Requests that lie one behind the other in one file."""
 
     first: int
@@ -56,7 +56,7 @@ class Run(NamedTuple):
     """Where the file before it is closed with a blank; -1: it is not."""
 
 
-class PutTurn:
+class PutBatch:
     def __init__(
         self,
         requests: Sequence[PutRequest],
@@ -161,9 +161,9 @@ class PutTurn:
 
     # ---------------------------------------------------------------- with the log's lock held
 
-    def place(self, position: int) -> list[Run]:
+    def place(self, position: int) -> list[RequestRun]:
         """A batch moves whole to the next file if it does not fit with a blank behind it."""
-        runs: list[Run] = []
+        runs: list[RequestRun] = []
         first, count = 0, len(self.requests)
         done_bytes = 0
         blank_at = -1
@@ -171,7 +171,7 @@ class PutTurn:
             left = self._file_bytes - position % self._file_bytes - BLANK_BYTES
             stop = int(np.searchsorted(self.ends, done_bytes + left, side="right"))
             if stop > first:
-                runs.append(Run(first, stop, position, blank_at))
+                runs.append(RequestRun(first, stop, position, blank_at))
                 position += int(self.ends[stop - 1]) - done_bytes
                 done_bytes = int(self.ends[stop - 1])
                 first, blank_at = stop, -1
@@ -182,7 +182,7 @@ class PutTurn:
         return runs
 
     def stamp(
-        self, runs: list[Run], next_offsets: dict[QueueKey, int], time_ms: int, host: bytes
+        self, runs: list[RequestRun], next_offsets: dict[QueueKey, int], time_ms: int, host: bytes
     ) -> None:
         """Queue offsets are given out here."""
         records = self.records
@@ -204,10 +204,10 @@ class PutTurn:
         records.stamp(offsets, positions, time_ms, host)
         self._offsets, self._positions, self._time_ms = offsets, positions, time_ms
 
-    def rows_of(self, run: Run) -> slice:
+    def rows_of(self, run: RequestRun) -> slice:
         return slice(int(self.row_starts[run.first]), int(self.row_ends[run.stop - 1]))
 
-    def bytes_of(self, run: Run) -> tuple[int, int]:
+    def bytes_of(self, run: RequestRun) -> tuple[int, int]:
         return int(self.ends[run.first - 1]) if run.first else 0, int(self.ends[run.stop - 1])
 
     # ---------------------------------------------------------------- after it is written
@@ -221,7 +221,7 @@ class PutTurn:
             self.requests, firsts, positions, counts, strict=True
         ):
             if request.waits is waiting:
-                request.done(PutResult(status, first, position, count, self._time_ms))
+                request.done(PutMessageResult(status, first, position, count, self._time_ms))
 
     @property
     def waits(self) -> bool:
@@ -233,7 +233,7 @@ class PutTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Replication:
+class LogReplication:
     """What the log of a master or a slave asks and tells; of a broker that stands alone: nobody."""
 
     refuses: Callable[[], LedgerError | None] = lambda: None
@@ -267,11 +267,11 @@ class CommitLog:
         self.next_queue_offsets: dict[QueueKey, int] = {}
         self.failure: StoreFailure | None = None
         self.flush_service = FlushService(self, store.config)
-        self.replication = Replication()
+        self.replication = LogReplication()
         self._flushed_file = flushed
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
-        self.role = Role.ASYNC_MASTER
+        self.role = BrokerRole.ASYNC_MASTER
         self._end = (end_position, last_store_time_ms)
         """Behind the last record, and its store time: replaced as one."""
         self.flushed_offset = end_position
@@ -300,7 +300,7 @@ class CommitLog:
         own = self.flushed_offset if self.config.is_sync_flush else self.max_offset
         return own if self.replicated_offset is None else min(own, self.replicated_offset)
 
-    def become(self, role: Role) -> None:
+    def become(self, role: BrokerRole) -> None:
         """What is being put is written under the old role, or refused."""
         with self._lock:
             self.role = role
@@ -313,7 +313,7 @@ class CommitLog:
 
     def put(self, requests: Sequence[PutRequest]) -> None:
         """The future way: each request is answered by its `done`."""
-        turn = PutTurn(requests, self.files.segment_bytes, self._store.has_queue)
+        turn = PutBatch(requests, self.files.segment_bytes, self._store.has_queue)
         if not turn.requests:
             return
         try:
@@ -362,7 +362,7 @@ class CommitLog:
 
     # ---------------------------------------------------------------- writing
 
-    def _append(self, turn: PutTurn) -> int:
+    def _append(self, turn: PutBatch) -> int:
         """Returns where the log ends then. Raises DiskFull, StoreStopped; StoreFailure."""
         if self.failure is not None:
             raise StoreStopped(f"the store has stopped: {self.failure}")
@@ -370,7 +370,7 @@ class CommitLog:
             raise DiskFull("the disk is above disk_space_warning_level_ratio: make space on it")
         if (refused := self.replication.refuses()) is not None:
             raise refused
-        if self.role is Role.SLAVE:
+        if self.role is BrokerRole.SLAVE:
             raise NotMaster("this broker is a slave: send to its master")
         position, last_ms = self._end
         runs = turn.place(position)
@@ -390,7 +390,7 @@ class CommitLog:
         self._end = (end_position, time_ms)
         return end_position
 
-    def _write(self, turn: PutTurn, run: Run) -> None:
+    def _write(self, turn: PutBatch, run: RequestRun) -> None:
         if run.blank_at >= 0:
             file = self.files.file_at(run.blank_at)
             assert file is not None, run.blank_at
@@ -412,7 +412,7 @@ class CommitLog:
         if self.failure is not None:
             raise StoreStopped(f"the store has stopped: {self.failure}")
         with self._lock:
-            assert self.role is Role.SLAVE, self.role
+            assert self.role is BrokerRole.SLAVE, self.role
             position, last_ms = self._end
             if not found:
                 return

@@ -222,7 +222,7 @@ class QueueRange(msgspec.Struct, frozen=True, array_like=True):
     max_offset: int
 
 
-class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
+class DispatchHead(msgspec.Struct, frozen=True, array_like=True):
     end_position: int
     """Behind the last record that was dispatched."""
     last_time_ms: int
@@ -233,13 +233,13 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
 
 def head_of(
     end_position: int, last_time_ms: int, queues: ConsumeQueues, index: IndexService | None
-) -> SnapshotHead:
+) -> DispatchHead:
     rows = [
         QueueRange(key.topic, key.queue_id, queue.min_offset, queue.max_offset)
         for key, queue in queues.items()
     ]
     keys = 0 if index is None else sum(file.count - 1 for file in index.files)
-    return SnapshotHead(end_position, last_time_ms, rows, keys)
+    return DispatchHead(end_position, last_time_ms, rows, keys)
 
 
 def save_queues(
@@ -273,14 +273,14 @@ def save_queues(
             yield
 
 
-def read_head(reader: SnapshotReader) -> SnapshotHead:
+def read_head(reader: SnapshotReader) -> DispatchHead:
     size_bytes = int.from_bytes(reader.read(4), "big")
-    return msgspec.msgpack.decode(reader.read(size_bytes), type=SnapshotHead)
+    return msgspec.msgpack.decode(reader.read(size_bytes), type=DispatchHead)
 
 
 def load_queues(
     reader: SnapshotReader, queues: ConsumeQueues, index: IndexService | None
-) -> SnapshotHead:
+) -> DispatchHead:
     """Into empty ones. Raises DiskFull, StoreFailure."""
     head = read_head(reader)
     for row in head.queues:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quorumlog.broker.errors import MessageDamaged
-from quorumlog.broker.message import PutResult
-from quorumlog.broker.record_batch import RecordBatch, Stop, gather, scan_records
+from quorumlog.broker.message import PutMessageResult
+from quorumlog.broker.record_batch import RecordBatch, ScanStop, gather, scan_records
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.store.disk import Disk, is_no_damage, kept_descriptors, reason_of, refusal
@@ -31,7 +31,7 @@ from quorumlog.store.slot_file import SlotFile
 # What a message store needs of the log below it. `CommitLog` is one; another may be replicated.
 
 
-class Role(Enum):
+class BrokerRole(Enum):
     """Of a broker, by RocketMQ's names."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
@@ -39,7 +39,7 @@ class Role(Enum):
     SLAVE = "SLAVE"
 
 
-PutOutcome = PutResult | LedgerError
+PutOutcome = PutMessageResult | LedgerError
 
 
 class PutRequest(NamedTuple):
@@ -270,7 +270,7 @@ READ_BYTES = 4 << 20
 
 def read_records(
     files: SegmentList, position: int, stop_position: int, *, most_bytes: int = READ_BYTES
-) -> tuple[LogRecords | None, Stop]:
+) -> tuple[LogRecords | None, ScanStop]:
     """Records that end at `stop_position` or before, of one file; and why there are no more. Raises
     OSError."""
     file_stop = files.stop_of(position)
@@ -281,13 +281,13 @@ def read_records(
         # A file that a crash has left short is read as what a start makes of it.
         data = files.pread(asked, position).ljust(asked, b"\0")
         scan = scan_records(data)
-        is_short = scan.stop is Stop.BYTES and not len(scan.starts)
+        is_short = scan.stop is ScanStop.BYTES and not len(scan.starts)
         if not is_short or position + len(data) >= stop or scan.wanted_bytes <= len(data):
             break
         wanted = scan.wanted_bytes
     stopped = scan.stop
     next_position = position + scan.stop_at
-    if stopped is Stop.BLANK:
+    if stopped is ScanStop.BLANK:
         next_position = file_stop
     elif not len(scan.starts):
         return None, stopped
@@ -390,7 +390,7 @@ def walk(
             end.problem = f"cannot be read: {reason_of(error)}"
             return
         if found is None:
-            if stop is Stop.NO_RECORD or stop is Stop.BYTES:
+            if stop is ScanStop.NO_RECORD or stop is ScanStop.BYTES:
                 end.problem = "is no record"
             return
         good, problem = verified(found, check_bodies=check_bodies, torn_from=torn_from)

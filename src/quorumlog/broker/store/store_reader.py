@@ -10,7 +10,7 @@ import numpy as np
 
 from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, UnknownTopic
 from quorumlog.broker.message import LEAST_RECORD_BYTES, StoredMessage
-from quorumlog.broker.record_batch import QueueKey, RecordBatch, Stop, scan_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch, ScanStop, scan_records
 from quorumlog.broker.store.index import IndexService
 from quorumlog.broker.store.log_files import LogRecords, MessageLog, damaged, verified
 from quorumlog.broker.store.queues import ConsumeQueue, ConsumeQueues, Units
@@ -177,7 +177,7 @@ class StoreReader:
         if self._log.min_offset <= position < self._log.confirm_offset:
             head = self._log.read_bytes(position, LEAST_RECORD_BYTES)
             scan = scan_records(head)
-            size = scan.wanted_bytes if scan.stop is Stop.BYTES else 0
+            size = scan.wanted_bytes if scan.stop is ScanStop.BYTES else 0
             if len(scan.sizes):
                 size = int(scan.sizes[0])
             if size:

@@ -27,7 +27,7 @@ Retention = Annotated[
     str | None,
     typer.Option(
         "--retention",
-        help="Show messages for so long, as in 7d or 12h; 0: as long as the log has them.",
+        help="Show messages for this long, as in 7d or 12h; 0: as long as the log has them.",
         metavar="TIME",
     ),
 ]
@@ -80,7 +80,7 @@ def update(
     at: BrokerServers,
     topic: TopicName,
     queues: Annotated[
-        int | None, typer.Option(help="Number of queues, not fewer than there are.", min=1, max=10_000)
+        int | None, typer.Option(help="Number of queues; cannot be reduced.", min=1, max=10_000)
     ] = None,
     perm: Annotated[str | None, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = None,
     retention: Retention = None,
@@ -105,7 +105,8 @@ def update(
 def list_topics(
     at: BrokerServers,
     system: Annotated[
-        bool, typer.Option("--system", help="The broker's own, too: retries, delays, dead letters.")
+        bool,
+        typer.Option("--system", help="Include the broker's own topics: retries, delays, dead letters."),
     ] = False,
 ) -> None:
     """All topics.
@@ -213,7 +214,7 @@ def list_groups(at: BrokerServers) -> None:
 
 @group_app.command("show")
 def show_group(group: GroupName, at: BrokerServers) -> None:
-    """How far a group is behind, in messages and seconds, queue by queue.
+    """Show the lag of a group, in messages and seconds, for each queue.
 
     Example: quorumlog broker group show billing --json
     """
@@ -251,7 +252,7 @@ def reset(
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of this topic only; may be repeated. (default: all it reads)", metavar="NAME"
+            help="This topic only; may be repeated. (default: all topics of the group)", metavar="NAME"
         ),
     ] = None,
 ) -> None:
@@ -306,7 +307,7 @@ def list_letters(
     begin: Annotated[
         int, typer.Option("--from", help="First offset to show.", min=0, metavar="OFFSET")
     ] = 0,
-    most: Annotated[int, typer.Option(help="Show so many at most.", min=1)] = 100,
+    most: Annotated[int, typer.Option(help="Maximum number to show.", min=1)] = 100,
 ) -> None:
     """Dead letters of a group, each with its cause.
 
@@ -336,20 +337,21 @@ def resend(
     at: BrokerServers,
     group: Name,
     offset: Annotated[
-        list[int] | None, typer.Option(help="This one; may be repeated.", min=0, metavar="OFFSET")
+        list[int] | None,
+        typer.Option(help="Offset of a message to send; may be repeated.", min=0, metavar="OFFSET"),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     begin: Annotated[
         int, typer.Option("--from", help="With --all: first offset to send.", min=0, metavar="OFFSET")
     ] = 0,
 ) -> None:
-    """Send dead letters to their group again, as if for the first time. They stay in the list: go on
-    with --from behind the last one that was sent.
+    """Send dead letters to their group again, as if for the first time. They stay in the list: continue
+    with --from after the last one that was sent.
 
     Example: quorumlog broker dlq resend billing --offset 3 --offset 5
     """
     if bool(offset) == all_:
-        raise ConfigError("say which to send again: --offset N for each, or --all")
+        raise ConfigError("choose the messages to send again: --offset N for each, or --all")
     sent = 0
     with at.admin() as admin:
         if offset:
@@ -373,16 +375,16 @@ def consume(
         str,
         typer.Option(
             "--from",
-            help="Where to begin if the group has committed nothing: earliest, latest, or a time.",
+            help="Where to begin if the group has no committed offset: earliest, latest, or a time.",
             metavar="PLACE",
         ),
     ] = "earliest",
-    most: Annotated[int | None, typer.Option(help="End after so many messages.", min=1)] = None,
+    most: Annotated[int | None, typer.Option(help="End after N messages.", min=1)] = None,
     until_idle: Annotated[
-        float | None, typer.Option(help="End once nothing came for so many seconds.", min=0.1)
+        float | None, typer.Option(help="End after this many seconds without a message.", min=0.1)
     ] = None,
 ) -> None:
-    """Print the messages of a topic, and commit what is printed. Members of a group share its queues.
+    """Print the messages of a topic and commit their offsets. Members of a group share its queues.
 
     Example: quorumlog broker consume --topic orders --group billing --from latest
     """

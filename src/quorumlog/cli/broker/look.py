@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def inspect(directory: StoreDirectory) -> None:
-    """Show what a store holds: its log, queues, index and checkpoint. Nothing is changed.
+    """Show the log, queues, index and checkpoint of a store. Nothing is changed.
 
     Example: quorumlog broker inspect /var/lib/store
     """
@@ -79,13 +79,11 @@ def convert(
     source: StoreDirectory,
     target: Annotated[
         Path,
-        typer.Argument(
-            help="Directory of the classic store to be made; empty, or not there.", metavar="TARGET"
-        ),
+        typer.Argument(help="Directory of the new classic store; empty or missing.", metavar="TARGET"),
     ],
     file_bytes: Annotated[int, typer.Option(help="Size of the commit log's files.", min=4096)] = 1 << 30,
 ) -> None:
-    """Make a classic store of a stopped member's messages, ours or a Java broker's in DLedger mode.
+    """Make a classic store from a stopped member's messages, ours or a Java broker's in DLedger mode.
 
     Order, queue offsets, times and keys stay; positions and message ids change. Messages not known to
     be committed are left out.
@@ -107,7 +105,7 @@ def convert(
 def verify(directory: StoreDirectory) -> None:
     """Check every record, its CRC, and its entry in its queue. Status 1 if anything is wrong.
 
-    Of a replicated log, ours or a Java broker's in DLedger mode, it checks what `quorumlog verify` does.
+    For a replicated log, ours or a Java broker's in DLedger mode, it does what `quorumlog verify` does.
 
     Example: quorumlog broker verify /var/lib/store
     """
@@ -141,12 +139,12 @@ def verify(directory: StoreDirectory) -> None:
 def dump(
     directory: StoreDirectory,
     position: Annotated[
-        int | None, typer.Option(help="From this record of the commit log on.", min=0)
+        int | None, typer.Option(help="Start at this position of the commit log.", min=0)
     ] = None,
-    topic: Annotated[str, typer.Option(help="Of this topic only.", metavar="NAME")] = "",
-    most: Annotated[int, typer.Option(help="So many messages at most.", min=1)] = 1_000_000_000,
+    topic: Annotated[str, typer.Option(help="This topic only.", metavar="NAME")] = "",
+    most: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 1_000_000_000,
 ) -> None:
-    """Print the messages of a store as they lie in its commit log.
+    """Print the messages of a store in the order of its commit log.
 
     Example: quorumlog broker dump /var/lib/store --topic orders --most 10 --json
     """
@@ -154,7 +152,9 @@ def dump(
     from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
-        raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
+        raise ConfigError(
+            f"{directory} holds a replicated log: make a store of it with `quorumlog broker convert`"
+        )
     found = False
     with OfflineStore(str(directory)) as store:
         for records in store.batches(position):
@@ -198,7 +198,7 @@ def recover(
                 f"{key.topic} queue {key.queue_id} begins at {position} of the log with 0 again",
             )
         if not found:
-            raise Refused("no queue has numbers that come twice")
+            raise Refused("no queue has offsets that were assigned twice")
         return
     lost_bytes = allow_cut(str(directory), cut)
     given_up = f"{spoken_size(lost_bytes)} known to be on disk are given up"
@@ -211,7 +211,7 @@ TIMEOUT_MS = 30_000
 def takeover(
     data_dir: Annotated[
         Path,
-        typer.Option(help="Directory of the member to be made; empty, or not there.", metavar="DIR"),
+        typer.Option(help="Directory of the new member; empty or missing.", metavar="DIR"),
     ],
     member_id: Annotated[str, typer.Option("--id", help="Id of this member.", metavar="ID")],
     store: Annotated[
@@ -224,7 +224,7 @@ def takeover(
     members: Annotated[
         str,
         typer.Option(
-            help="Every member and where its log is reached: ID=HOST:PORT,... The same on all.",
+            help="Every member and the address of its log: ID=HOST:PORT,... The same on all members.",
             metavar="LIST",
         ),
     ] = "",
@@ -232,7 +232,7 @@ def takeover(
         str,
         typer.Option(
             "--from",
-            help="Of a later member, instead of STORE and --members: the broker of one that runs.",
+            help="For a later member, instead of STORE and --members: the broker of a running member.",
             metavar="HOST:PORT",
         ),
     ] = "",
@@ -242,7 +242,7 @@ def takeover(
     compare: Annotated[
         Path | None,
         typer.Option(
-            help="The file `taken-over` of another member: say whether its old log is the same.",
+            help="File `taken-over` of another member: check that its old log is identical.",
             metavar="FILE",
         ),
     ] = None,
@@ -250,18 +250,18 @@ def takeover(
         bool,
         typer.Option(
             "--without-config",
-            help="The folder config of a Java broker is lost: its groups begin anew, and each delayed"
-            " message and retry is delivered again.",
+            help="Go on although the folder config of a Java broker is lost: groups begin anew, and"
+            " each delayed message and retry is delivered again.",
         ),
     ] = False,
     *,
     tls: TlsOfClients,
 ) -> None:
-    """Make a member of a replicated log of a stopped classic store, on each machine of its own copy.
+    """Make a member of a replicated log from a stopped classic store; run it on each machine.
 
-    The store is left as it is. All copies of the commit log, and of the folder config of a Java broker,
-    must be the same: topics, groups, their offsets and delays are taken over from it. A member that
-    comes later gets the old commit log --from another one; start it then, and add it.
+    The store is not changed. All copies of the commit log, and of the folder config of a Java broker,
+    must be identical: topics, groups, their offsets and delays are taken over from it. A member that is
+    added later gets the old commit log --from another one; start it then, and add it.
 
     \b
     Examples:
@@ -277,7 +277,7 @@ def takeover(
     from quorumlog.config import parse_members
 
     if bool(from_broker) == (store is not None) or bool(from_broker) == bool(members):
-        raise ConfigError("give STORE and --members, or --from HOST:PORT of a member that runs")
+        raise ConfigError("give STORE and --members, or --from HOST:PORT of a running member")
     report: OldReport | None = None
     if from_broker:
         with speaking_tls(**tls), connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
@@ -318,7 +318,7 @@ def takeover(
 
     tell(row, show)
     if difference:
-        raise Refused(f"the old logs are not the same: {difference}")
+        raise Refused(f"the old logs differ: {difference}")
 
 
 def _say_what_was_taken(report: OldReport) -> None:

@@ -44,7 +44,7 @@ GroupName = Annotated[
 ConsumerGroup = Annotated[
     str,
     typer.Option(
-        "--group", help="Consumer group; its first member makes it.", metavar="NAME", callback=_group
+        "--group", help="Consumer group; its first member creates it.", metavar="NAME", callback=_group
     ),
 ]
 Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=0, max=MOST_QUEUE_ID)]

@@ -14,7 +14,7 @@ from quorumlog.cli.output import is_json, print_table, say, tell
 if TYPE_CHECKING:
     from quorumlog.broker.client.blocking import BrokerClient
     from quorumlog.broker.client.switching import SwitchReport
-    from quorumlog.broker.wire import FailoverResponse, ReplicaResponse, StatusResponse
+    from quorumlog.broker.wire import BrokerStatusResponse, FailoverResponse, ReplicaResponse
 
 
 def switch(
@@ -23,8 +23,8 @@ def switch(
     without: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --unsafe: this broker is lost for good, and its present directory will"
-            " never become master. May be repeated.",
+            help="With --unsafe: this broker is lost, and its present directory must never become"
+            " master. May be repeated.",
             metavar="ID",
         ),
     ] = None,
@@ -36,9 +36,9 @@ def switch(
         ),
     ] = False,
 ) -> None:
-    """Make another broker the master. --servers is any broker that answers.
+    """Make another broker the master. --servers is any reachable broker.
 
-    With the old master alive it is drained first, and nothing is lost. With the old master lost, N - k
+    If the old master is alive it is drained first, and nothing is lost. With the old master lost, N - k
     + 1 of a replica list of N brokers and k copies must answer, and the new master must have the
     greatest log among them.
 
@@ -46,10 +46,10 @@ def switch(
 
     Example: quorumlog broker switch --servers 127.0.0.1:10911 --to a --without b --unsafe
     """
-    from quorumlog.broker.client.switching import Survey, Switch
+    from quorumlog.broker.client.switching import ClusterProbe, Switch
 
     line = (lambda text: None) if is_json() else say
-    with closing(Survey(at.servers)) as survey:
+    with closing(ClusterProbe(at.servers)) as survey:
         report = Switch(survey, to, without or [], unsafe, at.timeout_ms, line).run()
     lost = None if report.lost is None else report.lost._asdict()
     tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))
@@ -72,7 +72,7 @@ def add(
     at: BrokerServers,
 ) -> None:
     """Add a slave to the replica list: its copies count for acknowledgements, and it may become master.
-    It replaces a lost directory of the same id. --servers is any broker that answers.
+    It replaces a lost directory of the same id. --servers is any reachable broker.
 
     Example: quorumlog broker add --servers 127.0.0.1:10911 --broker c
     """
@@ -82,8 +82,7 @@ def add(
 def remove(
     broker: Annotated[str, typer.Option(help="Id of the broker.", metavar="ID")], at: BrokerServers
 ) -> None:
-    """Remove a broker from the replica list; it may go on following. --servers is any broker that
-    answers.
+    """Remove a broker from the replica list; it may keep following. --servers is any reachable broker.
 
     Example: quorumlog broker remove --servers 127.0.0.1:10911 --broker c
     """
@@ -91,11 +90,13 @@ def remove(
 
 
 def copies(
-    count: Annotated[int, typer.Argument(metavar="K", min=1, help="The master's included.")],
+    count: Annotated[
+        int, typer.Argument(metavar="K", min=1, help="Number of copies, including the master's.")
+    ],
     at: BrokerServers,
 ) -> None:
     """Set how many brokers of the replica list must hold a message before it is acknowledged. --servers
-    is any broker that answers.
+    is any reachable broker.
 
     Example: quorumlog broker copies 2 --servers 127.0.0.1:10911
     """
@@ -209,10 +210,10 @@ _SAMPLE_S = 0.5
 """Over so long the rate is counted."""
 
 
-class _Asked(NamedTuple):
+class _AskedBroker(NamedTuple):
     address: str
     broker: BrokerClient
-    status: StatusResponse
+    status: BrokerStatusResponse
     replica: ReplicaResponse | None
     asked_s: float
 
@@ -223,7 +224,7 @@ def print_brokers(at: BrokerServers) -> None:
 
     rows: list[tuple[object, ...]] = []
     with ExitStack() as connections:
-        asked: list[_Asked] = []
+        asked: list[_AskedBroker] = []
         for address in at.addresses:
             try:
                 broker = connections.enter_context(
@@ -233,7 +234,7 @@ def print_brokers(at: BrokerServers) -> None:
             except LedgerError:
                 rows.append((None, address, "not reached", *[None] * 5))
                 continue
-            asked.append(_Asked(address, broker, status, replica, time.monotonic()))
+            asked.append(_AskedBroker(address, broker, status, replica, time.monotonic()))
         if asked:
             time.sleep(max(_SAMPLE_S - (time.monotonic() - asked[0].asked_s), 0))
         rows += [_row(each) for each in asked]
@@ -249,7 +250,7 @@ def print_brokers(at: BrokerServers) -> None:
     print_table("broker, address, role, epoch #, log ends #, on disk #, lag #, messages/s #", rows)
 
 
-def _row(asked: _Asked) -> tuple[object, ...]:
+def _row(asked: _AskedBroker) -> tuple[object, ...]:
     from quorumlog.errors import LedgerError
 
     status, replica = asked.status, asked.replica

@@ -30,12 +30,12 @@ from quorumlog.errors import ConfigError
 if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.failover import FailoverService
-    from quorumlog.broker.replication.replica import Replica
+    from quorumlog.broker.replication.replica import BrokerReplica
     from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
 
-class Flush(Enum):
+class FlushOption(Enum):
     SYNC = "sync"
     ASYNC = "async"
 
@@ -98,7 +98,9 @@ CoordinatorList = Annotated[
 ]
 Group = Annotated[
     str,
-    typer.Option("--group", help="Brokers that fail over for each other name the same.", metavar="NAME"),
+    typer.Option(
+        "--group", help="Name shared by the brokers that fail over for each other.", metavar="NAME"
+    ),
 ]
 LeaseMs = Annotated[
     int,
@@ -134,7 +136,7 @@ def failover_of(
     begins: bool,
     tls: ClientTls | None,
     user: ClientUser | None = None,
-) -> Callable[[Replica], FailoverService]:
+) -> Callable[[BrokerReplica], FailoverService]:
     """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
     is returned is called where the event loop runs. `tls`, `user`: for the coordinator.
     Raises ConfigError."""
@@ -148,7 +150,7 @@ def failover_of(
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
     coordinator = coordinator_of(kind, coordinators, group, tls, user)
 
-    def make(replica: Replica) -> FailoverService:
+    def make(replica: BrokerReplica) -> FailoverService:
         return FailoverService(replica, coordinator, options, begins=begins)
 
     return make
@@ -204,7 +206,7 @@ def serve_dledger(
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.admin.broker import look_at_member
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerDoor
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerEndpoint
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
@@ -258,8 +260,8 @@ def serve_dledger(
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
     tls = tls_of(server_config.tls)
-    door = DLedgerDoor(broker, addresses[group.member_id], tls=tls)
-    server = ServingMember(server_config, path, given, doors=[door], tls=tls)
+    endpoint = DLedgerEndpoint(broker, addresses[group.member_id], tls=tls)
+    server = ServingMember(server_config, path, given, endpoints=[endpoint], tls=tls)
     run_member(server, [partial(look_at_member, broker, group.group)])
 
 
@@ -278,16 +280,16 @@ def serve(
         Path,
         typer.Option(
             "--dir",
-            help="Directory of the store, made if it is not there; with --role dledger, of the member.",
+            help="Directory of the store (created if missing); with --role dledger, of the member.",
             metavar="DIR",
         ),
     ],
     topics: Annotated[
         str,
         typer.Option(
-            help="Topics and their numbers of queues (4 where none is given): orders:8,audit; beside"
-            " those that the store holds messages of. A slave gets them from its master; with --role"
-            " dledger the master makes those that are not there.",
+            help="Topics and their numbers of queues (default 4): orders:8,audit; added to the topics"
+            " in the store. A slave gets them from its master; with --role dledger the master"
+            " creates missing ones.",
             metavar="LIST",
         ),
     ] = "",
@@ -295,15 +297,16 @@ def serve(
     members: Annotated[
         str | None,
         typer.Option(
-            help="dledger: every member and where its log is reached: ID=HOST:PORT,... The same on all.",
+            help="dledger: every member and the address of its log: ID=HOST:PORT,... The same on all"
+            " members.",
             metavar="LIST",
         ),
     ] = None,
     brokers: Annotated[
         str | None,
         typer.Option(
-            help="dledger: every member and where its broker is reached: ID=HOST:PORT,... The same on"
-            " all; the own one takes the place of --bind.",
+            help="dledger: every member and the address of its broker: ID=HOST:PORT,... The same on"
+            " all; replaces --bind.",
             metavar="LIST",
         ),
     ] = None,
@@ -314,9 +317,11 @@ def serve(
         ),
     ] = None,
     flush: Annotated[
-        Flush,
-        typer.Option(help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."),
-    ] = Flush.SYNC,
+        FlushOption,
+        typer.Option(
+            help="sync (SYNC_FLUSH): acknowledge once it is on disk. async: once it is written."
+        ),
+    ] = FlushOption.SYNC,
     role: Annotated[
         RoleChoice | None,
         typer.Option(
@@ -329,13 +334,13 @@ def serve(
         str,
         typer.Option(
             "--id",
-            help="Name among master and slaves (default: --bind); with --role dledger of this member,"
-            " ending with a number: n0.",
+            help="Id of the broker among master and slaves (default: --bind); with --role dledger id"
+            " of the member, ending with a number: n0.",
             metavar="ID",
         ),
     ] = "",
     master: Annotated[
-        str, typer.Option(help="Of a slave: HOST:PORT of its master's --ha-port.", metavar="HOST:PORT")
+        str, typer.Option(help="Slave: HOST:PORT of its master's --ha-port.", metavar="HOST:PORT")
     ] = "",
     ha_port: Annotated[
         int, typer.Option(help="Slaves connect here.", min=1, max=65535, metavar="PORT")
@@ -343,7 +348,8 @@ def serve(
     ha_advertise: Annotated[
         str,
         typer.Option(
-            help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
+            help="Address at which slaves reach --ha-port, if the host is not that of --bind (behind a"
+            " proxy).",
             metavar="HOST:PORT",
         ),
     ] = "",
@@ -359,9 +365,7 @@ def serve(
     ] = 0,
     ha_dialect: Annotated[
         Dialect,
-        typer.Option(
-            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs."
-        ),
+        typer.Option(help="rocketmq: RocketMQ 5's protocol, for a Java master or slave; no epochs."),
     ] = Dialect.QUORUMLOG,
     failover: Failover = None,
     coordinator: CoordinatorList = "",
@@ -382,17 +386,17 @@ def serve(
     tls_listen: Annotated[
         str | None,
         typer.Option(
-            help="Speak TLS here, while the first port stays plain (docs/security.md).",
+            help="Use TLS at this address, while the first port stays plain (docs/security.md).",
             metavar="HOST:PORT",
         ),
     ] = None,
     coordinator_ca: Annotated[
         Path | None,
-        pem_option("--coordinator-ca", "Speak TLS with --failover kv; trust the CAs in this file."),
+        pem_option("--coordinator-ca", "Use TLS with --failover kv; trust the CAs in this file."),
     ] = None,
     coordinator_cert: Annotated[
         Path | None,
-        pem_option("--coordinator-cert", "Own certificate, where that store asks for one."),
+        pem_option("--coordinator-cert", "Client certificate, if that store requires one."),
     ] = None,
     coordinator_key: Annotated[Path | None, pem_option("--coordinator-key", "Its key.")] = None,
     coordinator_user: Annotated[
@@ -410,7 +414,8 @@ def serve(
         bool,
         typer.Option(
             "--insecure",
-            help="Allow RocketMQ's dialect, which has no TLS, with other machines beside TLS.",
+            help="Allow RocketMQ's protocol, which has no TLS, with other machines although TLS is"
+            " configured.",
         ),
     ] = False,
     log_level: Level = LogLevel.INFO,
@@ -462,9 +467,9 @@ def serve(
     from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.epochs import Peer
     from quorumlog.broker.replication.ha_service import HAService
-    from quorumlog.broker.replication.replica import Replica
+    from quorumlog.broker.replication.replica import BrokerReplica
     from quorumlog.broker.replication.replica_store import ReplicaStore
-    from quorumlog.broker.store.log_files import Role
+    from quorumlog.broker.store.log_files import BrokerRole
     from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.log_lines import log_to_stderr
     from quorumlog.cli.run.serve import answering, refuse_optimised_python, tls_of
@@ -482,7 +487,7 @@ def serve(
             tls.check_member(broker_id or bind)
         elif not (insecure or is_loopback(host)):
             raise ConfigError(
-                "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or say --insecure"
+                "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or give --insecure"
             )
     given = list(option or [])
     if in_sync_replicas:
@@ -492,7 +497,9 @@ def serve(
         if role is not None or master:
             raise ConfigError("--failover decides the roles: remove --role and --master")
         if ha_dialect is not Dialect.QUORUMLOG:
-            raise ConfigError("--failover needs --ha-dialect quorumlog: the other one has no epochs")
+            raise ConfigError(
+                "--failover needs --ha-dialect quorumlog: RocketMQ's protocol has no epochs"
+            )
         elect = failover_of(
             failover,
             coordinator,
@@ -524,25 +531,25 @@ def serve(
         server = BrokerServer(store, bind, tls=tls)
     else:
         if role is RoleChoice.SLAVE and not master:
-            raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
+            raise ConfigError("--role slave needs --master HOST:PORT, the HA address of the master")
         if role is not RoleChoice.SLAVE and master:
             raise ConfigError("--master is for --role slave")
         if master:
             parse_address(master)
         if host in ("0.0.0.0", "::") and ha_dialect is Dialect.QUORUMLOG:
             raise ConfigError(
-                f"--bind {bind}: master and slaves tell each other this address, and it is not"
+                f"--bind {bind}: master and slaves give each other this address, and it is not"
                 " reachable: write the address at which the others reach this machine"
             )
         ha_bind = f"{host}:{ha_port}"
         if ha_advertise:
             parse_address(ha_advertise)
         me = Peer(id=broker_id or bind, address=bind, ha_address=ha_advertise or ha_bind)
-        first_role = Role.SLAVE if role is None else Role[role.name]
+        first_role = BrokerRole.SLAVE if role is None else BrokerRole[role.name]
         known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
-            replica = Replica(
+            replica = BrokerReplica(
                 store,
                 me,
                 first_role,
@@ -581,7 +588,7 @@ def serve(
     announce("stopped cleanly")
 
 
-def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
+def store_config(flush: FlushOption, given: list[str]) -> MessageStoreConfig:
     """Raises ConfigError naming the option."""
     from dataclasses import fields
 
@@ -603,17 +610,17 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
         except (KeyError, ValueError):
             raise ConfigError(f"--option {name} cannot be {value!r}") from None
     return MessageStoreConfig(
-        flush_disk_type=SYNC_FLUSH if flush is Flush.SYNC else ASYNC_FLUSH,
+        flush_disk_type=SYNC_FLUSH if flush is FlushOption.SYNC else ASYNC_FLUSH,
         **values,  # type: ignore[arg-type]
     )
 
 
 def dev(
-    members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
-    queues: Annotated[int, typer.Option(help="Of a topic created on first use.", min=1)] = 4,
+    members: Annotated[int, typer.Option(help="Number of brokers.", min=1, max=9)] = 3,
+    queues: Annotated[int, typer.Option(help="Queues of a topic created on first use.", min=1)] = 4,
     log_level: Level = LogLevel.ERROR,
 ) -> None:
-    """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
+    """Run brokers on a replicated log until Ctrl-C, for trials only. Their data is deleted.
 
     Unlike elsewhere, topics are created on first use.
 

@@ -37,14 +37,17 @@ def send(
     topic: Topic,
     body: Annotated[
         list[str] | None,
-        typer.Argument(help="Bodies; without any, a line of standard input each.", metavar="[BODY]..."),
+        typer.Argument(
+            help="Bodies; without any, each line of standard input is one.", metavar="[BODY]..."
+        ),
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="A key to find it by; may be repeated.", metavar="KEY")
+        list[str] | None,
+        typer.Option(help="Key of the message, for queries; may be repeated.", metavar="KEY"),
     ] = None,
     tags: Annotated[str, typer.Option(help="Tags of the messages.", metavar="TEXT")] = "",
     queue: Annotated[
-        int | None, typer.Option(help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID)
+        int | None, typer.Option(help="Queue. (default: round-robin)", min=0, max=MOST_QUEUE_ID)
     ] = None,
 ) -> None:
     """Send messages, and print where they are stored.
@@ -87,9 +90,12 @@ def pull(
         int | None, typer.Option(help="First message. (default: the oldest)", min=0)
     ] = None,
     since: Annotated[
-        str, typer.Option(help="Stored then or later: 2h, 2026-11-23T10:00Z.", metavar="TIME")
+        str,
+        typer.Option(
+            help="Only messages stored at this time or later: 2h, 2026-11-23T10:00Z.", metavar="TIME"
+        ),
     ] = "",
-    most: Annotated[int, typer.Option(help="So many messages at most.", min=1)] = 1_000_000_000,
+    most: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 1_000_000_000,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
 ) -> None:
     """Print the messages of a queue in order.
@@ -124,9 +130,13 @@ def query(
     message_id: Annotated[
         str, typer.Option("--id", help="Id of one message instead.", metavar="HEX")
     ] = "",
-    since: Annotated[str, typer.Option(help="Stored then or later.", metavar="TIME")] = "",
-    until: Annotated[str, typer.Option(help="Stored then or before.", metavar="TIME")] = "",
-    most: Annotated[int, typer.Option(help="So many at most.", min=1, max=1000)] = 64,
+    since: Annotated[
+        str, typer.Option(help="Only messages stored at this time or later.", metavar="TIME")
+    ] = "",
+    until: Annotated[
+        str, typer.Option(help="Only messages stored at this time or before.", metavar="TIME")
+    ] = "",
+    most: Annotated[int, typer.Option(help="Maximum number.", min=1, max=1000)] = 64,
 ) -> None:
     """Find messages by key and time, the newest first.
 
@@ -150,11 +160,11 @@ def query(
 def status(
     at: BrokerServers,
     topics: Annotated[
-        bool, typer.Option("--topics", help="Each queue of the topics, instead of their sums.")
+        bool, typer.Option("--topics", help="Show each queue of the topics instead of sums.")
     ] = False,
 ) -> None:
-    """Show the state of a broker: log, topics, problems. Several brokers, named in --servers or known
-    to a master, get a row each first.
+    """Show the state of a broker: log, topics, problems. With several brokers, in --servers or known
+    to a master, a row for each comes first.
 
     Example: quorumlog broker status --servers 127.0.0.1:10911 --topics
     """

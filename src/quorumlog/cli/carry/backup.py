@@ -29,35 +29,35 @@ def backup(
         Path,
         typer.Option(
             "--to",
-            help="Directory of the backup; a backup of this log that is there is extended.",
+            help="Directory of the backup; an existing backup of this log is extended.",
             metavar="DIR",
         ),
     ],
     from_member: Annotated[
         str | None,
         typer.Option(
-            help="Copy what this member knows to be committed; works without a leader.",
+            help="Copy the entries that this member knows to be committed; works without a leader.",
             metavar="ID",
         ),
     ] = None,
     hold: Annotated[
         str | None,
         typer.Option(
-            help="Nothing is deleted from the log before a backup with this NAME holds it; the cluster"
-            " keeps NAME as a reader.",
+            help="Keep entries in the log until a backup with this NAME has them; NAME becomes a"
+            " reader of the log.",
             metavar="NAME",
         ),
     ] = None,
     verify: Annotated[
         Verify,
-        typer.Option(help="What to read back and verify: all of DIR, or only what is new."),
+        typer.Option(help="Read back and verify all of DIR, or only new entries."),
     ] = Verify.ALL,
 ) -> None:
-    """Copy everything that is committed now, while the cluster works, and check it before it counts.
+    """Copy all committed entries while the cluster works, and verify the copy.
 
-    It may be interrupted, and is repeated to add what is new: the backup that was there stays whole.
-    The directory is read by inspect, verify and read as a member's is; quorumlog restore makes a new
-    cluster of it.
+    It may be interrupted. Repeat it to add new entries; an existing backup stays intact meanwhile.
+    inspect, verify and read take the directory like a member's; quorumlog restore makes a new cluster
+    from it.
 
     Example: quorumlog backup --servers 127.0.0.1:20911 --to /backups/orders
     """
@@ -85,7 +85,7 @@ def backup(
                 note("while there is no leader, --from-member ID copies what one member knows")
             raise
         except KeyboardInterrupt:
-            note(f"ended in front of index {taking.next_index}; the same command goes on there")
+            note(f"stopped before index {taking.next_index}; repeat the command to continue there")
             raise
     new = f"{taken.new_entries} of them new ({spoken_size(taken.new_bytes)})"
     given = f", from {taken.member_id}" if taken.member_id else ""
@@ -101,7 +101,7 @@ def restore(
     members: Annotated[
         str,
         typer.Option(
-            help="Every member of the new cluster and where it will be reached: ID=HOST:PORT,...",
+            help="Every member of the new cluster and its address: ID=HOST:PORT,...",
             metavar="LIST",
         ),
     ],
@@ -136,15 +136,14 @@ def restore(
         bool,
         typer.Option(
             "--with-users",
-            help="Users, roles and grants of the backup are those of the new cluster, also such as were"
-            " removed since.",
+            help="Restore users, roles and grants of the backup, including any that were removed since.",
         ),
     ] = False,
 ) -> None:
     """Make the data directories of a new cluster from a backup, checking every entry on the way.
 
-    The members have other ids of directory and cluster than those of the old one, and never talk to
-    them. A directory of another machine is made here and moved there whole.
+    The new cluster and its directories get new ids, so its members and those of the old cluster refuse
+    each other. Directories for other machines are made here; move each as a whole.
 
     Example:
 

@@ -21,7 +21,7 @@ def export(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File to write; if it holds a part of the export already, the rest is written.",
+            help="File to write; if it has a part of the export already, the rest is added.",
             metavar="FILE",
         ),
     ],
@@ -31,7 +31,7 @@ def export(
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
     It can be interrupted, and repeated when the log has grown: it continues after the last complete
-    record of the file. Entries that only open a term are left out. `read --json` writes JSON lines.
+    record of the file. No-ops and other control entries are left out. `read --json` writes JSON lines.
 
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """
@@ -48,13 +48,13 @@ def export(
         source = stack.enter_context(opened)
         if stop_index is not None and stop_index > source.stop_index:
             raise Refused(
-                f"--to {stop_index} is above the end of what is committed, index"
+                f"--to {stop_index} is above the end of the committed log, index"
                 f" {source.stop_index - 1}; nothing was exported"
             )
         if first_index is not None and not source.begin_index <= first_index <= source.stop_index:
             raise Refused(
-                f"--from {first_index} is not between where the log begins, index {source.begin_index},"
-                f" and the end of what is committed, index {source.stop_index - 1}; nothing was exported"
+                f"--from {first_index} is not in the committed log, indices {source.begin_index} to"
+                f" {source.stop_index - 1}; nothing was exported"
             )
         try:
             with entry_progress(f"reading {file}") as report:
@@ -90,7 +90,7 @@ def _export(source: Source, target: ExportFile, first_index: int | None, stop_in
                 next_index = batch.last_index + 1
                 report(next_index - first, stop - first)
         except (KeyboardInterrupt, LedgerError):
-            note(f"ended in front of index {next_index}; the same command goes on there")
+            note(f"stopped before index {next_index}; repeat the command to continue there")
             raise
         size_bytes = target.end(Ending(records, next_index - 1))
     _print_summary(target, records, next_index - 1, size_bytes)
@@ -116,24 +116,24 @@ def _refuse_another_log(
         )
     if extent.last_index >= source.stop_index:
         raise ConfigError(
-            f"FILE {file} goes up to index {extent.last_index}, and what is committed up to"
-            f" {source.stop_index - 1} only: it is of another log, or of a member that was ahead; name"
-            " another file"
+            f"FILE {file} goes up to index {extent.last_index}, but only entries up to"
+            f" {source.stop_index - 1} are committed here: it is of another log, or of a member that"
+            " was ahead; name another file"
         )
     last = extent.last
     if last is None:
         return
     if last.index < source.begin_index:
         raise ConfigError(
-            f"FILE {file} ends at index {last.index}, and the log begins at {source.begin_index} by now;"
+            f"FILE {file} ends at index {last.index}, and the log now begins at {source.begin_index};"
             " name another file"
         )
     for batch in source.batches(last.index, last.index + 1):
         held = [(entry.index, entry.term, entry.body) for entry in batch.entries()]
         if held[:1] != [(last.index, last.term, last.body)]:
             raise ConfigError(
-                f"FILE {file} is of another log: its last record, index {last.index}, is another entry"
-                " there; name another file"
+                f"FILE {file} is of another log: its last record, index {last.index}, is a different"
+                " entry there; name another file"
             )
 
 

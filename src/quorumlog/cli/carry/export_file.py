@@ -37,7 +37,7 @@ class ExportFile:
     """A context manager; one process at a time has it open. What it finds is in `extent`."""
 
     def __init__(self, path: Path, report: Callable[[int, int], None]) -> None:
-        """Raises ConfigError for a file that is no export, or is in use, and FileDamaged."""
+        """Raises ConfigError for a file that is not an export or is in use, and FileDamaged."""
         self.path = path
         self.torn_bytes = 0
         """What stands behind the last whole record, and is to be cut."""
@@ -54,7 +54,7 @@ class ExportFile:
         if size_bytes == 0:
             return
         if not is_export(self._file):
-            raise ConfigError(f"FILE {self.path} exists and is no export; name another file")
+            raise ConfigError(f"FILE {self.path} exists and is not an export; name another file")
         with suppress(FileTorn):  # not even the head is whole: it is written again
             self.extent = survey(self._file, report)
         if self.extent.ending is None:
@@ -94,8 +94,8 @@ class ExportFile:
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise ConfigError(
-                f"FILE {self.path}: {error.strerror}; what is written stays, and the same command goes"
-                " on behind it once it can"
+                f"FILE {self.path}: {error.strerror}; the records written so far stay, and the same"
+                " command continues after them"
             ) from None
 
 
@@ -107,7 +107,7 @@ def _opened(path: Path) -> BinaryIO:
         raise ConfigError(f"FILE {path}: {error.strerror}; name another file") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ConfigError(f"FILE {path} is no ordinary file, which an export goes on writing; name one")
+        raise ConfigError(f"FILE {path} is not a regular file, which an export can continue; name one")
     file = os.fdopen(descriptor, "r+b")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -92,7 +92,7 @@ class ExportReader:
             raise FileTorn("the head is cut off", 0, 0)
         magic, version, first_index, name_bytes, crc = _HEAD.unpack(head)
         if magic != MAGIC:
-            raise FileDamaged("this is no export", 0, 0)
+            raise FileDamaged("this is not an export file", 0, 0)
         if version != VERSION:
             raise FileDamaged(f"version {version} of the format is not known, only {VERSION}", 4, 0)
         if not 0 <= name_bytes <= MAX_NAME_BYTES:
@@ -117,14 +117,14 @@ class ExportReader:
                 return
             # A length that damage has made is not asked for.
             if not 0 <= body_bytes <= FRAME_LIMIT_BYTES:
-                raise FileDamaged(f"a record of {body_bytes} bytes is none", position, count)
+                raise FileDamaged(f"a record cannot have {body_bytes} bytes", position, count)
             body = read(body_bytes)
             if len(body) < body_bytes:
                 raise FileTorn("a record is cut off", position, count)
             if crc32(body, crc32(_CHECKED_RECORD.pack(body_bytes, index, term))) != crc:
                 raise FileDamaged("the CRC of a record is wrong", position, count)
             if index <= last_index:
-                raise FileDamaged(f"index {index} stands behind index {last_index}", position, count)
+                raise FileDamaged(f"index {index} follows index {last_index}", position, count)
             position += _RECORD.size + body_bytes
             count += 1
             last_index = index
@@ -136,13 +136,13 @@ class ExportReader:
             raise FileDamaged("the CRC of the end mark is wrong", position, found.records)
         if said.records != found.records or said.last_index < found.last_index:
             raise FileDamaged(
-                f"the end mark tells of {said.records} records up to index {said.last_index}, and the"
+                f"the end mark counts {said.records} records up to index {said.last_index}, and the"
                 f" last one is index {found.last_index}",
                 position,
                 found.records,
             )
         if self._file.read(1):
-            raise FileDamaged("more stands behind the end mark", position + _RECORD.size, found.records)
+            raise FileDamaged("bytes follow the end mark", position + _RECORD.size, found.records)
         self.ending = said
 
 

@@ -24,12 +24,14 @@ def import_file(
     file: Annotated[Path, typer.Argument(help="File that `export` wrote.", metavar="FILE")],
     at: LogServers,
     first_index: Annotated[
-        int, typer.Option("--from", help="First index, as the file counts.", min=0)
+        int, typer.Option("--from", help="First index, by the indices in the file.", min=0)
     ] = 0,
     stop_index: Annotated[
         int | None,
         typer.Option(
-            "--to", help="Stop before this index, as the file counts. (default: the end of FILE)", min=0
+            "--to",
+            help="Stop before this index, by the indices in the file. (default: the end of FILE)",
+            min=0,
         ),
     ] = None,
     expected_last: Annotated[
@@ -44,7 +46,7 @@ def import_file(
 ) -> None:
     """Append the entries of a file to a log, in order, each once.
 
-    The file is read through first; nothing is appended from a damaged file. After any failure repeat
+    The whole file is checked first; nothing is appended from a damaged file. After any failure repeat
     the same command: entries that are in the log already are compared with the file and not written
     twice. It stops if another client appends meanwhile. The log assigns new indices.
 
@@ -89,7 +91,7 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
     from quorumlog.cli.carry.export_format import FileBroken, is_export, survey
 
     if not file.seekable():
-        raise ConfigError(f"FILE {path} is no ordinary file, and is read twice; name one")
+        raise ConfigError(f"FILE {path} is not a regular file, and must be read twice; name one")
     wanted = 0
 
     def count(record: Record) -> None:
@@ -98,8 +100,8 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
 
     if not is_export(file):
         raise ConfigError(
-            f"FILE {path} is no export; name one that export wrote (JSON lines of an earlier release:"
-            " export again, or run `import` of that release)"
+            f"FILE {path} is not an export; name a file that export wrote (JSON lines of an earlier"
+            " release: export again, or run `import` of that release)"
         )
     try:
         with entry_progress(f"reading {path}") as report:
@@ -108,8 +110,8 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
             raise extent.torn
     except FileBroken as error:
         raise Refused(
-            f"FILE {path}: {error}; nothing was appended; export again (a file that is merely cut off is"
-            " completed) or copy it again"
+            f"FILE {path}: {error}; nothing was appended; export again (which completes a truncated"
+            " file) or copy it again"
         ) from None
     return extent, wanted
 

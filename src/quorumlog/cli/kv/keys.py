@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="All keys that begin so.")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="All keys with this prefix.")]
 PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also print the previous value.")]
 
 
@@ -110,13 +110,13 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
     def flag(row: dict[str, Any], name: str) -> bool:
         value = row.get(name, False)
         if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, neither true nor false")
+            raise ValueError(f"{name} must be true or false, not {value!r}")
         return value
 
     def number(row: dict[str, Any], name: str) -> int:
         value = row.get(name, 0)
         if type(value) is not int or not 0 <= value <= MOST:
-            raise ValueError(f"{name} is {value!r}, no number from 0 on")
+            raise ValueError(f"{name} must be a number from 0 up, not {value!r}")
         return value
 
     def compare(row: dict[str, Any]) -> Compare:
@@ -146,7 +146,7 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
         if what == "range":
             known(fields, "key", "end", "limit")
             return Range(key, end, number(fields, "limit"))
-        raise ValueError(f"there is no operation {what!r}; there are put, delete, range")
+        raise ValueError(f"unknown operation {what!r}; known are put, delete, range")
 
     try:
         given = msgspec.json.decode(text)
@@ -157,7 +157,9 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             [operation(row) for row in given.get("else", ())],
         )
     except (ValueError, KeyError, AttributeError, TypeError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"this is no transaction ({error}); `quorumlog kv txn -h` shows one") from None
+        raise ConfigError(
+            f"this is not a transaction ({error}); `quorumlog kv txn -h` shows an example"
+        ) from None
 
 
 def txn_row(result: TxnResult) -> dict[str, Any]:
@@ -179,7 +181,9 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
     return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}
 
 
-Revision = Annotated[int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0)]
+Revision = Annotated[
+    int, typer.Option("--revision", help="Read at this revision; 0: the newest.", min=0)
+]
 Stale = Annotated[
     bool,
     typer.Option("--stale", help="Read from one member without confirming the leader; may be old."),
@@ -190,7 +194,7 @@ def put(
     key: Key,
     at: StoreServers,
     value: Annotated[
-        str | None, typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]")
+        str | None, typer.Argument(help="Standard input if left out.", metavar="[VALUE]")
     ] = None,
     lease: Annotated[int, typer.Option(help="Lease of the key; 0: none.", min=0, metavar="ID")] = 0,
     expect_revision: Annotated[
@@ -218,7 +222,7 @@ def put(
             )
             if changed is None:
                 raise Refused(
-                    f"{key} was not changed last at revision {expect_revision}: nothing is put"
+                    f"{key} was not last changed at revision {expect_revision}: nothing was put"
                 )
             done = changed
     before = None if done.previous is None else row_of(done.previous)
@@ -242,7 +246,7 @@ def delete(
     key: Key,
     at: StoreServers,
     end: Annotated[
-        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
+        str | None, typer.Argument(help="All keys from KEY up to this one, excluded.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     prev_kv: PrevKv = False,
@@ -274,17 +278,18 @@ def range_(
     key: Annotated[str, typer.Argument(help="The first key; with --prefix, its beginning.")],
     at: StoreServers,
     end: Annotated[
-        str | None, typer.Argument(help="Behind the last one; to the end without.", metavar="[END]")
+        str | None,
+        typer.Argument(help="End of the range, excluded; without it to the last key.", metavar="[END]"),
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[int, typer.Option(help="At most so many; 0: all.", min=0)] = 0,
-    descending: Annotated[bool, typer.Option("--descending", help="The last one first.")] = False,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number; 0: all.", min=0)] = 0,
+    descending: Annotated[bool, typer.Option("--descending", help="In descending order.")] = False,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Only the keys.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only their number.")] = False,
     revision: Revision = 0,
     stale: Stale = False,
 ) -> None:
-    """Print keys and their values in order, a tab between.
+    """Print keys and their values in order, separated by a tab.
 
     Example: quorumlog kv range jobs/ --prefix --servers 127.0.0.1:20921
     """
@@ -321,7 +326,7 @@ def txn(
     at: StoreServers,
     file: Annotated[
         Path | None,
-        typer.Argument(help="JSON; standard input if it is left out.", metavar="[FILE.json]"),
+        typer.Argument(help="JSON; standard input if left out.", metavar="[FILE.json]"),
     ] = None,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
@@ -351,7 +356,7 @@ LeaseId = Annotated[int, typer.Argument(help="Id of a lease.", metavar="ID", min
 
 @lease_app.callback()
 def lease() -> None:
-    """Grant, keep, show and end leases: keys that are put with one end with it.
+    """Leases: grant, keep alive, show, revoke. Keys put with a lease are deleted when it ends.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
     """
@@ -359,7 +364,7 @@ def lease() -> None:
 
 @lease_app.command()
 def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at: StoreServers) -> None:
-    """Prints its id. A time below three election time-outs is raised.
+    """Grant a lease; prints its id. A TTL below three election time-outs is raised to that.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
     """
@@ -395,7 +400,7 @@ def show(lease_id: LeaseId, at: StoreServers) -> None:
 
 @lease_app.command()
 def revoke(lease_id: LeaseId, at: StoreServers) -> None:
-    """End it, with its keys; prints how many there were.
+    """End a lease and delete its keys; prints their number.
 
     Example: quorumlog kv lease revoke 17 --servers 127.0.0.1:20921
     """
@@ -439,7 +444,7 @@ def health(at: StoreServers) -> None:
 
 
 def status(at: StoreServers) -> None:
-    """A row a member: its role, how far its store is, how large, and of which release.
+    """Show each member: role, applied index, size and release.
 
     Example: quorumlog kv status --servers 127.0.0.1:20921
     """
@@ -471,7 +476,9 @@ def status(at: StoreServers) -> None:
 
 
 def compact(
-    revision: Annotated[int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1)],
+    revision: Annotated[
+        int, typer.Argument(help="Discard history below this revision.", metavar="REVISION", min=1)
+    ],
     at: StoreServers,
 ) -> None:
     """Discard history: reads and watches of earlier revisions are refused.
@@ -484,18 +491,18 @@ def compact(
 
 
 def _in_the_way(file: Path) -> ConfigError:
-    what = "exists: name another file, or say --replace" if file.is_file() else "is no ordinary file"
+    what = "exists: name another file, or give --replace" if file.is_file() else "is not a regular file"
     return ConfigError(f"FILE {file} {what}")
 
 
 def snapshot(
     file: Annotated[Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl")],
     at: StoreServers,
-    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace FILE.")] = False,
 ) -> None:
-    """Write every key as of one revision to a file, a JSON object a line.
+    """Write every key as of one revision to a file, one JSON object per line.
 
-    For the whole log with its history there is `quorumlog backup`.
+    `quorumlog backup` copies the whole log with its history.
 
     Example: quorumlog kv snapshot keys.jsonl --servers 127.0.0.1:20921
     """

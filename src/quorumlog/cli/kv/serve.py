@@ -26,7 +26,7 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.cli.run.toml_config import ServerConfig
-    from quorumlog.server.doors import Door
+    from quorumlog.server.endpoints import Endpoint
 
 
 class EngineName(StrEnum):
@@ -51,7 +51,7 @@ def serve(
     listen: Annotated[
         str,
         typer.Option(
-            help="Where the store listens for its clients; the port is not that of the log.",
+            help="Address for the store's clients; its port differs from the log's.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:20921",
@@ -62,33 +62,35 @@ def serve(
         Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
     ] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="Where keys are: in memory, or in RocksDB (extra `rocksdb`).")
+        EngineName,
+        typer.Option(help="Where keys are stored: in memory, or in RocksDB (extra `rocksdb`)."),
     ] = EngineName.MEMORY,
     quota_mib: Annotated[
-        int | None, typer.Option(help="Above so many MiB puts are refused. (default: 8192)", min=1)
+        int | None,
+        typer.Option(help="Size of the store above which puts are refused. (default: 8192)", min=1),
     ] = None,
     auto_compaction: Annotated[
         float | None,
-        typer.Option(
-            help="History ends after so many seconds; 0: it does not. (default: 3600)", min=0.0
-        ),
+        typer.Option(help="Keep history for this many seconds; 0: for ever. (default: 3600)", min=0.0),
     ] = None,
     max_watches: Annotated[
         int | None,
-        typer.Option(help="Of one client; ten times so many of all. (default: 10000)", min=1),
+        typer.Option(
+            help="Limit per client; all clients together: ten times as many. (default: 10000)", min=1
+        ),
     ] = None,
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
-            help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
-            " of --listen (extra `etcd-gateway`).",
+            help="Also serve the part of etcd's JSON gateway that Patroni uses, on this port of the"
+            " host of --listen (extra `etcd-gateway`).",
             metavar="PORT|HOST:PORT",
         ),
     ] = None,
     servers: Annotated[
         str | None,
         typer.Option(
-            help="Where the stores of all members listen: the gateway asks whichever leads.",
+            help="The --listen addresses of all members: the gateway forwards requests to the leader.",
             envvar="QUORUMLOG_KV_SERVERS",
             metavar="LIST",
         ),
@@ -111,7 +113,7 @@ def serve(
     ] = None,
     hold_machine: Annotated[
         list[str] | None,
-        typer.Option(help="`kv`: do not run the store, which would end the member.", metavar="NAME"),
+        typer.Option(help="`kv`: do not run the store (a command crashes it).", metavar="NAME"),
     ] = None,
     admin: AdminAddress = None,
     *,
@@ -135,7 +137,7 @@ def serve(
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.config import KvOptions
-    from quorumlog.kv.door import door_of, gateway_of
+    from quorumlog.kv.endpoint import endpoint_of, gateway_of
     from quorumlog.kv.service import StoreOptions
 
     refuse_optimised_python()
@@ -165,32 +167,32 @@ def serve(
         return StoreOptions(history_s * 1000, quota * MIB, url, watches)
 
     group = server_config.groups[0]
-    doors: list[Door] = []
+    endpoints: list[Endpoint] = []
     _check_address("--listen", listen)
     if etcd_gateway is not None:
         address = etcd_gateway if ":" in etcd_gateway else f"{listen.rpartition(':')[0]}:{etcd_gateway}"
         _check_address("--etcd-gateway", address)
         if address == listen:
             raise ConfigError(
-                f"--etcd-gateway {address} is what --listen has; each needs a port of its own"
+                f"--etcd-gateway and --listen have the same address {address}; each needs its own port"
             )
         if not servers and len(group.members) > 1:
             raise ConfigError(
-                "--etcd-gateway needs --servers: where the stores of all members listen, for it asks"
-                " whichever leads"
+                "--etcd-gateway needs --servers, the --listen addresses of all members: it forwards"
+                " requests to the leader"
             )
         servers = servers or listen
         split_servers(servers)
-        doors.append(gateway_of(group, address, servers, tls, user_of(as_user, password_file)))
+        endpoints.append(gateway_of(group, address, servers, tls, user_of(as_user, password_file)))
         scheme = "http" if tls is None or tls.options.gateway_listen else "https"
         url = f"{scheme}://{address}"
-    door = door_of(group, listen, engine.value, options_of(server_config), tls)
+    endpoint = endpoint_of(group, listen, engine.value, options_of(server_config), tls)
     server = ServingMember(
         server_config,
         path,
         given,
-        doors=[*doors, door],
+        endpoints=[*endpoints, endpoint],
         tls=tls,
-        reload_store=lambda config: door.configure(options_of(config)),
+        reload_store=lambda config: endpoint.configure(options_of(config)),
     )
-    run_member(server, [partial(look_at_store, door, group.group)])
+    run_member(server, [partial(look_at_store, endpoint, group.group)])

@@ -31,7 +31,9 @@ Command = Annotated[
 ]
 Ttl = Annotated[
     float,
-    typer.Option("--ttl", help="Seconds until it ends if this process is silent.", min=0.1, max=86_400),
+    typer.Option(
+        "--ttl", help="Seconds until the lock ends if this process is silent.", min=0.1, max=86_400
+    ),
 ]
 
 
@@ -39,13 +41,13 @@ def watch(
     key: Key,
     at: StoreServers,
     end: Annotated[
-        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
+        str | None, typer.Argument(help="All keys from KEY up to this one, excluded.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     first_revision: Annotated[
         int, typer.Option("--from", help="First revision; 0: from now on.", min=0)
     ] = 0,
-    limit: Annotated[int, typer.Option(help="End after so many; 0: go on.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="End after N changes; 0: never.", min=0)] = 0,
     prev_kv: PrevKv = False,
 ) -> None:
     """Print changes as they come, until Ctrl-C; no gap when the leader changes.
@@ -79,7 +81,7 @@ def lock(
     at: StoreServers,
     command: Command = None,
     ttl: Ttl = 10.0,
-    wait: Annotated[float | None, typer.Option(help="Give up after so many seconds.", min=0.0)] = None,
+    wait: Annotated[float | None, typer.Option(help="Give up after this many seconds.", min=0.0)] = None,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 

@@ -51,7 +51,8 @@ Producer = Annotated[
     typer.Option(
         "--producer",
         metavar="ID",
-        help="Append each line once, as this producer: run again on these lines, it appends the rest.",
+        help="Append each line exactly once, as this producer; when repeated, only missing lines are"
+        " appended.",
     ),
 ]
 
@@ -227,9 +228,9 @@ def append(
 
     On a terminal it shows how much of FILE is committed.
 
-    When it is refused or interrupted it reports how many lines are committed, unknown (perhaps in the
-    log) and not sent. With --producer the same command may be run again until all of it is in: line n
-    has sequence n - 1, and what is in the log already is left out.
+    If it is refused or interrupted it reports how many lines are committed, unknown (perhaps in the
+    log) and not sent. With --producer the same command may be repeated until all lines are in the log:
+    line n has sequence number n - 1, and lines that are in the log already are skipped.
 
     With --machine it prints a line for each command: its result, or why it was refused (status 1 then).
 
@@ -529,7 +530,7 @@ def ask(
 ) -> None:
     """Ask a state machine a question; the answer reflects every command acknowledged before.
 
-    An answer that is no text is printed in base64.
+    A binary answer is printed in base64.
 
     Example: quorumlog ask --servers 127.0.0.1:20911 counter
     """

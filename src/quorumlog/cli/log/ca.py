@@ -19,7 +19,7 @@ Directory = Annotated[
         "--dir", help="Directory of the CA and the certificates.", metavar="DIR", parser=named_path
     ),
 ]
-Days = Annotated[int, typer.Option("--days", help="How long it is valid.", min=1, max=36_500)]
+Days = Annotated[int, typer.Option("--days", help="Days of validity.", min=1, max=36_500)]
 
 ca_app = App()
 
@@ -57,7 +57,7 @@ def member(
         list[str],
         typer.Option(
             "--host",
-            help="Where clients reach it, a name or an address; may be repeated.",
+            help="Host name or address at which clients reach it; may be repeated.",
             metavar="HOST",
         ),
     ],
@@ -93,7 +93,7 @@ def renew(
     cert: Annotated[
         Path,
         typer.Argument(
-            help="Certificate to replace by one that is valid for longer.",
+            help="Certificate to renew.",
             metavar="CERT",
             parser=named_path,
         ),
@@ -101,7 +101,7 @@ def renew(
     directory: Directory = Path("tls"),
     days: Days = 365,
 ) -> None:
-    """Replace a certificate, with the same names and key. Members that run read it by themselves.
+    """Renew a certificate, with the same names and key. Running members read it by themselves.
 
     Example: quorumlog ca renew tls/member-n0.crt --dir tls
     """

@@ -6,7 +6,7 @@ from quorumlog.errors import DirectoryDamaged
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import EMPTY, AnyState, LogState, decode_state, folded
 from quorumlog.node.log_states import controls_of
-from quorumlog.node.retention import Border, Decision, Limit, LogShape, kept_segments
+from quorumlog.node.retention import Decision, Limit, LogShape, SegmentBoundary, kept_segments
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import load_start
@@ -23,7 +23,7 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
         if not isinstance(begun, LogState):
             raise DirectoryDamaged(f"{path}: {begun.reason}", path=path, position=0)
         stop_index, stop_position = reader.begin.index + 1, reader.begin.position
-        borders: list[Border] = []
+        borders: list[SegmentBoundary] = []
         state: AnyState = begun
         held = [each for each in reader.segments if 0 <= each.first_index <= reader.ledger_end_index]
         if not held and reader.entry_count:
@@ -33,7 +33,7 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
         for number, segment in enumerate(held):
             if number:
                 time_ms = state.time_ms if isinstance(state, LogState) else None
-                borders.append(Border(segment.first_index, segment.position, time_ms))
+                borders.append(SegmentBoundary(segment.first_index, segment.position, time_ms))
             next_first = held[number + 1].first_index if number + 1 < len(held) else None
             stop_index = reader.ledger_end_index + 1 if next_first is None else next_first
             for batch in reader.batches(segment.first_index, stop_index):

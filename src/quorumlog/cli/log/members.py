@@ -33,11 +33,11 @@ ANSWERS_WITHIN_S = 5.0
 member_app = App()
 
 Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID")]
-Address = Annotated[str, typer.Argument(help="Where it listens.", metavar="HOST:PORT")]
+Address = Annotated[str, typer.Argument(help="Address at which it listens.", metavar="HOST:PORT")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Change nothing; report whether the change could begin.")
 ]
-_WAIT = "Give up after so many seconds: a new member may have much to fetch."
+_WAIT = "Give up after this many seconds; a new member may have much to fetch."
 _LONG: Any = {"timeout_s": 3600.0, "timeout_help": _WAIT}
 _SHORT: Any = {"timeout_s": 60.0, "timeout_help": _WAIT}
 
@@ -52,7 +52,7 @@ def member() -> None:
 
 @member_app.command("list")
 def list_members(at: LogServers) -> None:
-    """Show voters and learners, their addresses, and how far each is behind.
+    """Show voters and learners, their addresses and lag.
 
     Example: quorumlog member list --servers 127.0.0.1:20911
     """
@@ -126,7 +126,7 @@ def add(
     address: Address,
     at: LogServers,
     learner: Annotated[
-        bool, typer.Option("--learner", help="Leave it a learner, which has no vote.")
+        bool, typer.Option("--learner", help="Keep it a learner, without a vote.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -280,9 +280,9 @@ def _as_wanted(
 
 
 def reload(at: LogServers) -> None:
-    """Have servers read configuration and certificates again, as SIGHUP does, and show what came of it.
+    """Make servers read configuration and certificates again, as SIGHUP does; show the changes.
 
-    Each server that --servers names is asked, and no other. What differs and needs a restart is told.
+    Only the servers in --servers are asked. Changed options that need a restart are listed.
 
     Example: quorumlog reload --servers 10.0.0.1:20911
     """
@@ -315,9 +315,9 @@ def transfer(
     at: LogServers,
     to: Annotated[str, typer.Option(help="Id of the member that should lead.", metavar="ID")],
 ) -> None:
-    """Hand leadership to another member; returns when it leads. Appends wait meanwhile, none is lost.
+    """Transfer leadership to another member; returns when it leads. Appends wait; none is lost.
 
-    Status 0 too if that member leads already.
+    Status 0 also if that member leads already.
 
     Example: quorumlog transfer --servers 127.0.0.1:20911 --to n1
     """
@@ -418,10 +418,10 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
 
 @upgrade_app.command("finish")
 def finish_upgrade(at: LogServers) -> None:
-    """Let the log have entries that earlier releases do not know. From then on no member can go back.
+    """Allow log entries that earlier releases do not know. From then on no member can be downgraded.
 
-    Refused while a member or learner has not told that it runs this release. A group that was formed by
-    this release needs it not.
+    Refused while a member or learner has not reported that it runs this release. Not needed for a group
+    that was formed by this release.
 
     Example: quorumlog upgrade finish --servers 127.0.0.1:20911
     """
@@ -446,10 +446,10 @@ def clock() -> None:
 
 @clock_app.command("reset")
 def reset_clock(at: LogServers) -> None:
-    """Let the log take the time of the members' clocks, once they are right again. What was appended
-    before counts as appended now at the latest: too young, never too old.
+    """Set the log's time to that of the members' clocks, once they are right again. Earlier entries
+    count as appended now at the latest: too young, never too old.
 
-    Refused while the clocks of a quorum differ by more than a minute, and while a member is of a release
+    Refused while the clocks of a quorum differ by more than a minute, and while a member runs a release
     that does not know such an entry.
 
     Example: quorumlog clock reset --servers 127.0.0.1:20911
@@ -488,13 +488,13 @@ def step_over(
         bool,
         typer.Option(
             "--unsafe",
-            help="Also if a member has applied it (its machine is rebuilt) or does not answer.",
+            help="Even if a member has applied it (its machine is rebuilt) or does not answer.",
         ),
     ] = False,
 ) -> None:
-    """Have a state machine leave an entry out that no member survives, on all members and for good.
+    """Make a state machine skip an entry that crashes it, on all members and for good.
 
-    Members that it has ended are started with --hold-machine NAME first, and without it afterwards.
+    Start crashed members with --hold-machine NAME first, and without it afterwards.
 
     Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
     """

@@ -21,8 +21,7 @@ Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID
 
 @producers_app.callback()
 def producers() -> None:
-    """The exactly-once producers of a log: list, show or forget them, or finish what a Spark sink has
-    left.
+    """Exactly-once producers of a log: list, show, forget; resume an interrupted Spark sink.
 
     Example: quorumlog producers list --servers 127.0.0.1:20911
     """
@@ -30,8 +29,8 @@ def producers() -> None:
 
 @producers_app.command("list")
 def list_producers(at: LogServers) -> None:
-    """List all, by id: the number and the index of the last entry of each. An id with ~ is of a client
-    without a name, and may be forgotten for another. With --json an object a line.
+    """List all, by id: sequence number and index of the last entry of each. An id with ~ belongs to an
+    anonymous client, and may be forgotten in favour of another. With --json one object per line.
 
     Example: quorumlog producers list --servers 127.0.0.1:20911
     """
@@ -70,8 +69,8 @@ def forget_producer(at: LogServers, producer: Producer) -> None:
 
 @producers_app.command("resume", timeout_s=30.0)
 def resume_producer(at: LogServers, producer: Producer) -> None:
-    """Finish what a Spark sink with this producerId has left: rows of a batch that is committed, and not
-    in the log yet, come into it. May be repeated, and while the query runs.
+    """Append the remaining rows of a committed batch of a Spark sink with this producerId. May be
+    repeated, also while the query runs.
 
     Example: quorumlog producers resume --servers 127.0.0.1:20911 copy
     """
@@ -82,8 +81,8 @@ def resume_producer(at: LogServers, producer: Producer) -> None:
         resumed = SinkCommits(logs, producer).resume()
     if resumed is None:
         raise ConfigError(
-            f"no sink has committed a batch as {producer} beside group {at.group}; quorumlog"
-            f" producers list --group {staging_name(at.group)} lists the producers"
+            f"no sink has committed a batch as {producer} to group {at.group}; quorumlog producers"
+            f" list --group {staging_name(at.group)} lists the producers"
         )
     batch, was_finished = resumed.standing.batch, resumed.was_finished
     row = {"producer": producer, "query": batch.query_id, "batch": batch.batch_id}

@@ -54,10 +54,8 @@ def read(
             metavar="TIME",
         ),
     ] = None,
-    last: Annotated[
-        int | None, typer.Option(help="Begin so many entries before the end.", min=1)
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many entries.", min=0)] = None,
+    last: Annotated[int | None, typer.Option(help="Begin N entries before the end.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after N entries.", min=0)] = None,
     until_end: Annotated[
         bool,
         typer.Option(
@@ -70,15 +68,15 @@ def read(
     output_format: Annotated[
         Format,
         typer.Option(
-            "--format", help="text: the body alone; json: an object a line; hex: the body in hex."
+            "--format", help="text: the body; json: one object per line; hex: the body in hex."
         ),
     ] = Format.TEXT,
     with_time: Annotated[
-        bool, typer.Option("--time", help="Also when each entry was appended, in UTC.")
+        bool, typer.Option("--time", help="Also print the time of each append, in UTC.")
     ] = False,
     local: Annotated[
         bool,
-        typer.Option("--local", help="With --path: also entries that are not known to be committed."),
+        typer.Option("--local", help="With --path: include entries that are not known to be committed."),
     ] = False,
     skip_damaged: Annotated[
         bool,
@@ -96,20 +94,20 @@ def read(
     ] = None,
     hold: Annotated[
         bool,
-        typer.Option("--hold", help="With --reader: entries that it has not read are not deleted."),
+        typer.Option("--hold", help="With --reader: retention keeps entries that it has not read."),
     ] = False,
     consistency: ReadConsistency = None,
     max_staleness: MaxStaleness = None,
     from_member: FromMember = None,
 ) -> None:
-    """Print committed entries, one a line; entries that only open a term are left out.
+    """Print committed entries, one per line, without no-ops and other control entries.
 
     A list of servers that all refuse connections or have unknown names fails in 3 s; other servers are
     tried up to --timeout. With --follow it waits for a cluster that cannot be reached, and reports that
     once. With --consistency it reports at the end how fresh the answer was (docs/reads.md). With
     --reader NAME the cluster stores the position, and the next read with this name continues there.
-    With --path it ends with status 3 where an entry is damaged or gone; with --skip-damaged it
-    continues after it where the index allows.
+    With --path it ends with status 3 at a damaged or missing entry; with --skip-damaged it
+    continues after it if the index allows.
 
     Example: quorumlog read --servers 127.0.0.1:20911 --since 2h --time --json
     """
@@ -208,7 +206,7 @@ def _refuse_combinations(
     if path is not None and until_end:
         raise ConfigError("--until-end needs --servers; a stopped member's directory does not grow")
     if path is None and local:
-        raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
+        raise ConfigError("--local goes with --path only; servers serve committed entries only")
     if path is None and skip_damaged:
         raise ConfigError("--skip-damaged goes with --path only; servers repair what is damaged")
     if timeout and (follow or path is not None):

@@ -157,7 +157,7 @@ def _held(
             yield from map(entries_of, reader.batches(first, stop))
         except DirectoryDamaged as damage:
             raise DirectoryDamaged(
-                f"{damage}; --skip-damaged goes on behind it",
+                f"{damage}; --skip-damaged continues after it",
                 path=damage.path,
                 position=damage.position,
                 index=damage.index,

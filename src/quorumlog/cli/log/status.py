@@ -53,9 +53,7 @@ KEYS = (
 
 def status(
     at: LogServers,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C.")] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -70,27 +68,27 @@ def status(
         bool,
         typer.Option(
             "--readers",
-            help="The readers that the cluster keeps by name instead, with how far each is behind.",
+            help="Show the named readers and their lag instead.",
         ),
     ] = False,
 ) -> None:
-    """Show every member: role, term, log range, committed index and how far it is behind the leader.
+    """Show every member: role, term, log range, committed index and lag behind the leader.
 
     Status 1 if no member answers; with --check the exit status is the health of the group. Columns that
-    do not fit into the terminal are left out, the least important one first. With --readers it shows
-    what `quorumlog readers list` does.
+    do not fit into the terminal are left out, the least important one first. --readers is the same as
+    `quorumlog readers list`.
 
     Example: quorumlog status --servers 127.0.0.1:20911
     """
     from quorumlog.cli.log.status_table import WATCH_S, health_of, watch_status
 
     if watch and check:
-        raise ConfigError("--watch and --check exclude each other; one goes on, the other is an answer")
+        raise ConfigError("--watch and --check exclude each other: --check runs once")
     if watch and not is_json() and not out().is_terminal:
-        raise ConfigError("--watch needs a terminal; --watch --json goes on in a pipe, too")
+        raise ConfigError("--watch needs a terminal; --watch --json also works in a pipe")
     if readers:
         if watch or check:
-            raise ConfigError("--readers shows them once: leave out --watch and --check")
+            raise ConfigError("--readers runs once: leave out --watch and --check")
         with at.client() as log:
             print_readers(log.readers())
         return
@@ -158,7 +156,7 @@ Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME")]
 
 @readers_app.callback()
 def readers() -> None:
-    """List, show, move and forget readers that the cluster keeps by name (`read --reader NAME`).
+    """Named readers, whose positions the cluster keeps (`read --reader NAME`): list, show, move, forget.
 
     Example: quorumlog readers list --servers 127.0.0.1:20911
     """
@@ -166,8 +164,7 @@ def readers() -> None:
 
 @readers_app.command("list")
 def list_readers(at: LogServers) -> None:
-    """Show every reader: its position, how far it is behind, and whether it keeps unread entries from
-    deletion.
+    """Show every reader: position, lag, and whether it holds unread entries.
 
     Example: quorumlog readers list --servers 127.0.0.1:20911
     """
@@ -177,7 +174,7 @@ def list_readers(at: LogServers) -> None:
 
 @readers_app.command()
 def show(name: Name, at: LogServers) -> None:
-    """Show one reader, and what it has lost or skipped.
+    """Show one reader, with its lost and skipped entries.
 
     Example: quorumlog readers show billing --servers 127.0.0.1:20911
     """
@@ -212,7 +209,7 @@ def seek(
 
 @readers_app.command()
 def forget(name: Name, at: LogServers) -> None:
-    """Forget a reader and what it holds; one of the same name begins anew.
+    """Forget a reader and release its hold; a reader of the same name begins anew.
 
     Example: quorumlog readers forget billing --servers 127.0.0.1:20911
     """

@@ -14,7 +14,7 @@ from quorumlog.cli.output import note, tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.log_state.users import Grant, UserOrder, Verifier
+    from quorumlog.log_state.users import RoleGrant, UserOrder, Verifier
     from quorumlog.wire.client_messages import UsersResponse
 
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
@@ -22,7 +22,7 @@ user_app, role_app = App(), App()
 
 Name = Annotated[str, typer.Argument(help="Name of the user.", metavar="USER")]
 RoleName = Annotated[str, typer.Argument(help="Name of the role.", metavar="ROLE")]
-Roles = Annotated[list[str], typer.Argument(help="Roles; admin is there.", metavar="ROLE...")]
+Roles = Annotated[list[str], typer.Argument(help="Roles; admin always exists.", metavar="ROLE...")]
 GivenRoles = Annotated[
     list[str] | None, typer.Option("--role", help="A role of the user; may be repeated.", metavar="ROLE")
 ]
@@ -39,27 +39,31 @@ KindName = Annotated[
 ]
 Names = Annotated[
     str,
-    typer.Argument(help="One name, or all that begin so: orders*.", metavar="NAME", show_default=False),
+    typer.Argument(
+        help="A name, or a prefix followed by *: orders*.", metavar="NAME", show_default=False
+    ),
 ]
 
 
-def grant_of(right: str, kind: str, names: str) -> Grant:
+def grant_of(right: str, kind: str, names: str) -> RoleGrant:
     """`names`: one, or a prefix and `*`. Raises ConfigError."""
-    from quorumlog.log_state.users import Grant, Kind, Right
+    from quorumlog.log_state.users import Kind, Right, RoleGrant
 
     if right not in tuple(Right):
-        raise ConfigError(f"{right!r} is no right; there are {', '.join(Right)}")
+        raise ConfigError(f"{right!r} is not a right; rights are {', '.join(Right)}")
     if kind not in tuple(Kind):
-        raise ConfigError(f"{kind!r} is nothing that has rights; there are {', '.join(Kind)}")
+        raise ConfigError(f"{kind!r} is not a kind of resource; there are {', '.join(Kind)}")
     if kind == Kind.CLUSTER:
         if names:
-            raise ConfigError("the cluster has no names: leave it out")
-        return Grant(Right(right), Kind.CLUSTER)
+            raise ConfigError("a right on the cluster takes no name: leave it out")
+        return RoleGrant(Right(right), Kind.CLUSTER)
     if not names:
-        raise ConfigError(f"of which {kind}? Name one, or all that begin alike: orders*, or *")
+        raise ConfigError(
+            f"the name of the {kind} is missing: give one, a prefix as in orders*, or * for all"
+        )
     is_exact = not names.endswith("*")
     prefix = names.removesuffix("*").encode(errors="surrogateescape")
-    return Grant(Right(right), Kind(kind), prefix, is_exact)
+    return RoleGrant(Right(right), Kind(kind), prefix, is_exact)
 
 
 def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
@@ -73,9 +77,9 @@ def _changed(at: LogServers, order: UserOrder, said: str) -> None:
 
 
 def _order(verb: str, name: str, **more: Any) -> UserOrder:
-    from quorumlog.log_state.users import UserOrder, UserVerb
+    from quorumlog.log_state.users import UserOperation, UserOrder
 
-    return UserOrder(UserVerb(verb), name, **more)
+    return UserOrder(UserOperation(verb), name, **more)
 
 
 def new_verifier(name: str, file: Path | None) -> Verifier:
@@ -103,7 +107,7 @@ def user() -> None:
 
 @user_app.command("list")
 def list_users(at: LogServers) -> None:
-    """Show the users, their roles, and how they prove who they are.
+    """Show the users, their roles, and how they authenticate.
 
     Example: quorumlog user list --servers 127.0.0.1:20911
     """
@@ -129,10 +133,11 @@ def add_user(
     role: GivenRoles = None,
     new_password_file: NewPassword = None,
     certificate: Annotated[
-        bool, typer.Option("--certificate", help="It has no password, and a certificate says its name.")
+        bool,
+        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
     ] = False,
 ) -> None:
-    """Add a user. The first one needs --role admin: from then on nobody else may do anything.
+    """Add a user. The first one needs --role admin; from then on all access requires a user.
 
     Example: quorumlog user add alice --role admin --servers 127.0.0.1:20911
     """
@@ -143,7 +148,7 @@ def add_user(
 
 @user_app.command("password")
 def set_password(at: LogServers, name: Name, new_password_file: NewPassword = None) -> None:
-    """Give a user another password. Connections that stand go on.
+    """Change a user's password. Open connections stay.
 
     Example: quorumlog user password alice --servers 127.0.0.1:20911
     """
@@ -182,7 +187,7 @@ def take_roles(at: LogServers, name: Name, roles: Roles) -> None:
 
 @role_app.callback()
 def role() -> None:
-    """What users may do, under names: list, add, remove. The role admin is always there.
+    """Roles, which have the rights of users: list, add, remove. The role admin always exists.
 
     Example: quorumlog role list --servers 127.0.0.1:20911
     """
@@ -190,7 +195,7 @@ def role() -> None:
 
 @role_app.command("list")
 def list_roles(at: LogServers) -> None:
-    """Show the roles and what is granted to each.
+    """Show the roles and their grants.
 
     Example: quorumlog role list --servers 127.0.0.1:20911
     """
@@ -207,7 +212,7 @@ def list_roles(at: LogServers) -> None:
 
 @role_app.command("add")
 def add_role(at: LogServers, name: RoleName) -> None:
-    """Add a role that nothing is granted to yet.
+    """Add a role without grants.
 
     Example: quorumlog role add orders-reader --servers 127.0.0.1:20911
     """
@@ -224,7 +229,7 @@ def remove_role(at: LogServers, name: RoleName) -> None:
 
 
 def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
-    """Grant a right to a role: on one name, or on all that begin alike.
+    """Grant a right to a role, on a name or a prefix.
 
     Example: quorumlog grant orders-reader read topic 'orders*'
     """
@@ -233,7 +238,7 @@ def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names:
 
 
 def revoke(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
-    """Take a right from a role, in the words in which it was granted.
+    """Revoke a right from a role; the arguments are those of the grant.
 
     Example: quorumlog revoke orders-reader read topic 'orders*'
     """
@@ -250,7 +255,7 @@ def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") 
 
     asked = grant_of(right, kind, name)
     if not asked.is_exact and asked.prefix:
-        raise ConfigError(f"{name!r} is many names: ask for one")
+        raise ConfigError(f"{name!r} matches several names: give one")
     with at.connected() as log:
         found: UsersResponse = log.users()
     if not found.is_on:
@@ -263,31 +268,32 @@ def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") 
 
 def init_admin(
     directory: Annotated[
-        Path, typer.Argument(help="The data directory of one member, which is stopped.", metavar="DIR")
+        Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")
     ],
     name: Name,
     new_password_file: NewPassword = None,
     certificate: Annotated[
-        bool, typer.Option("--certificate", help="It has no password, and a certificate says its name.")
+        bool,
+        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Also where there is an administrator, or this user.")
+        bool, typer.Option("--reset", help="Also if there already is an administrator, or this user.")
     ] = False,
 ) -> None:
-    """Leave an administrator in the directory of a stopped member: it becomes one at the next start.
+    """Record an administrator in the directory of a stopped member, for its next start.
 
-    For a group whose port nobody should reach before there are users, or whose administrators have lost
-    their passwords. The group is the one whose directory it is; it must be the one whose users count.
+    For a group whose port should admit nobody before it has users, or whose administrators have lost
+    their passwords. The directory must be of the group that holds the users.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """
-    from quorumlog.log_state.users import UserOrder, UserVerb, checked_order
+    from quorumlog.log_state.users import UserOperation, UserOrder, checked_order
     from quorumlog.store.disk import OsDisk
     from quorumlog.store.member_directory import lock_directory, refusals_named
     from quorumlog.store.state_files import load_member, save_first_admin
 
     verifier = None if certificate else new_verifier(name, new_password_file)
-    verb = UserVerb.RESET_ADMIN if reset else UserVerb.INIT_ADMIN
+    verb = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
     order = checked_order(UserOrder(verb, name, verifier=verifier))
     path, disk = check_directory(directory), OsDisk()
     with refusals_named(path):

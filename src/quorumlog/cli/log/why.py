@@ -18,7 +18,7 @@ why_app = App()
 
 @why_app.callback()
 def why() -> None:
-    """Say why leadership moved, a follower is behind, appends are refused, a segment is kept.
+    """Show why leadership moved, a follower is behind, appends are refused, a segment is kept.
 
     Members remember the last 256 events of each group since they were started.
 
@@ -50,7 +50,7 @@ def _tell(rows: Iterable[MemberStatusRow], kinds: tuple[str, ...], words: str = 
 
 @why_app.command()
 def leader(at: LogServers) -> None:
-    """Show who led when, as each member saw it, and why leadership was handed over.
+    """Show the leaders and their times, as each member saw them, and why leadership was handed over.
 
     Example: quorumlog why leader --servers 127.0.0.1:20911
     """
@@ -59,7 +59,7 @@ def leader(at: LogServers) -> None:
 
 @why_app.command()
 def behind(at: LogServers) -> None:
-    """Show how far followers are behind, as the leader sees it, and what it and they remember of that.
+    """Show the lag of each follower, as the leader sees it, and recent events that explain it.
 
     Example: quorumlog why behind --servers 127.0.0.1:20911
     """
@@ -81,7 +81,7 @@ def behind(at: LogServers) -> None:
 
 @why_app.command()
 def refused(at: LogServers) -> None:
-    """Show why appends were refused: each error with how often, since when, and its newest words.
+    """Show why appends were refused: each error with its count, since when, and its newest message.
 
     Example: quorumlog why refused --servers 127.0.0.1:20911
     """
@@ -90,10 +90,10 @@ def refused(at: LogServers) -> None:
 
 @why_app.command()
 def kept(at: LogPlace) -> None:
-    """Show for each segment what keeps it: age, the size of the log, a reader, a follower, an archive.
+    """Show for each segment why it is kept: age, the size of the log, a reader, a follower, an archive.
 
-    With --servers the leader tells, who decides what goes. The directory of a stopped member knows what
-    its log says: readers that hold, and from where on nothing may be deleted.
+    With --servers the leader answers, which decides on deletions. The directory of a stopped member has
+    only the state of its log: readers with a hold, and the index from which nothing may be deleted.
 
     Example: quorumlog why kept --servers 127.0.0.1:20911
     """

@@ -29,12 +29,13 @@ PORTS_NAME = "ports"
 
 
 def dev(
-    members: Annotated[int, typer.Option(help="How many members.", min=1, max=9)] = 3,
+    members: Annotated[int, typer.Option(help="Number of members.", min=1, max=9)] = 3,
     directory: Annotated[
         Path | None,
         typer.Option(
             "--dir",
-            help="Keep the data here, and continue with what is there; a temporary place otherwise.",
+            help="Keep the data here, and continue with existing data; without it the data is"
+            " temporary.",
             metavar="DIR",
         ),
     ] = None,
@@ -48,26 +49,27 @@ def dev(
         ),
     ] = None,
     flush: Annotated[
-        FlushMode, typer.Option(help="Acknowledge after the disk has it, or after the write.")
+        FlushMode,
+        typer.Option(help="sync: acknowledge once the entry is on disk; async: once it is written."),
     ] = FlushMode.SYNC,
     admin: Annotated[
         str | None,
         typer.Option(
             "--admin",
-            help="Health, metrics and a page of the first member; those of the others are at the ports"
-            " behind it (extra `admin`).",
+            help="HTTP port for health, metrics and a status page of the first member; the others use"
+            " the next ports (extra `admin`).",
             metavar="HOST:PORT",
         ),
     ] = None,
     tls: Annotated[
-        bool, typer.Option("--tls", help="With TLS, by a CA that is made beside the data (extra `tls`).")
+        bool, typer.Option("--tls", help="Use TLS, with a CA created beside the data (extra `tls`).")
     ] = False,
     log_level: Level = LogLevel.WARNING,
 ) -> None:
-    """Run a cluster in this terminal until Ctrl-C: for trying things out, not for keeping data.
+    """Run a cluster in this terminal until Ctrl-C, for trials only.
 
-    With --dir a cluster comes back at the addresses that it had. It stops when the terminal is closed,
-    too. SIGHUP alone does nothing.
+    With --dir a cluster returns with its data at the same addresses. It also stops when the terminal
+    is closed; SIGHUP is ignored.
 
     Example: quorumlog dev --members 3 --dir ./dev-data
     """

@@ -39,7 +39,7 @@ HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
         "--hold-machine",
-        help="Do not run this state machine, which would end the member; may be repeated.",
+        help="Do not run this state machine (a command crashes it); may be repeated.",
         metavar="NAME",
     ),
 ]
@@ -54,14 +54,16 @@ def serve(
     ] = None,
     flush: Annotated[
         FlushMode | None,
-        typer.Option(help="Acknowledge after the disk has it, or after the write. (default: sync)"),
+        typer.Option(
+            help="sync: acknowledge once an entry is on disk; async: once it is written. (default: sync)"
+        ),
     ] = None,
     store: Annotated[
-        Store | None, typer.Option(help="memory: nothing outlives the process. (default: file)")
+        Store | None, typer.Option(help="memory: all data is lost with the process. (default: file)")
     ] = None,
     preferred_leader: Annotated[
         list[str] | None,
-        typer.Option(help="Member that should lead when it can; may be repeated.", metavar="ID"),
+        typer.Option(help="Preferred leader, by member id; may be repeated.", metavar="ID"),
     ] = None,
     bind: Annotated[
         str | None,
@@ -74,7 +76,7 @@ def serve(
     state_machine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Run this on the log, the same on all members; may be repeated.",
+            help="Run this state machine, the same on all members; may be repeated.",
             metavar="[NAME=]MODULE:FACTORY",
         ),
     ] = None,
@@ -89,7 +91,7 @@ def serve(
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
 
-    SIGHUP reads the file of --config again, for what can change while it runs.
+    SIGHUP reads the file of --config again and applies options that can change at run time.
 
     Example, the first of three:
 

@@ -17,7 +17,7 @@ from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import Tls
-from quorumlog.server import Door, LedgerServer
+from quorumlog.server import Endpoint, LedgerServer
 from quorumlog.version import DESCRIPTION
 from quorumlog.wire.client_messages import ReloadResponse
 
@@ -73,21 +73,21 @@ class ServingMember(LedgerServer):
         config: ServerConfig,
         path: str | None,
         given: Mapping[str, Any],
-        doors: Sequence[Door] = (),
+        endpoints: Sequence[Endpoint] = (),
         tls: Tls | None = None,
         reload_store: Callable[[ServerConfig], Sequence[str]] | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `doors` and `tls` as of `LedgerServer`.
+        """`path` and `given` as in `load_server_config`, `endpoints` and `tls` as of `LedgerServer`.
         `reload_store`: of a member with a store; returns what has changed."""
         if config.kv is not None and reload_store is None:
-            raise ConfigError(f"{path}: [kv] is of `quorumlog kv serve` alone")
+            raise ConfigError(f"{path}: [kv] is for `quorumlog kv serve` only")
         self._reload_store = reload_store or (lambda config: ())
         machines = load_machines(config.state_machines)
         super().__init__(
             config.groups,
             bind=config.bind,
             state_machines=machines,
-            doors=doors,
+            endpoints=endpoints,
             hold_machines=config.hold_machines,
             tls=tls,
             users=config.users,

@@ -116,7 +116,7 @@ class JoinedAppends:
         return [copy.copy(error) for _ in range(count)]
 
 
-class AppendJoiner:
+class AppendBatcher:
     """The appends that nobody has sent yet. Not thread-safe."""
 
     def __init__(self, *, in_session: bool = False) -> None:
@@ -204,11 +204,11 @@ Item = bytes | bytearray | memoryview | Sequence[bytes] | EntryBatch
 
 
 class StreamProgress(NamedTuple):
-    """Records of a stream by what is known of them. What was not taken from the source is in none."""
+    """Records of a stream by outcome. Records not yet taken from the source are not counted."""
 
     committed_records: int
     unknown_records: int
-    """Sent, without an answer that decides: each may be in the log or not."""
+    """Sent, without a decisive answer: each may be in the log or not."""
     unwritten_records: int
     """Taken from the source and certainly not in the log."""
 
@@ -221,7 +221,7 @@ class StreamProgress(NamedTuple):
 
 
 class StreamOutcomeUnknown(OutcomeUnknown):
-    """An OutcomeUnknown that says how far its stream had come."""
+    """An OutcomeUnknown with the progress of its stream."""
 
     def __init__(self, message: str, progress: StreamProgress) -> None:
         super().__init__(message)

@@ -16,7 +16,7 @@ from quorumlog.net.rpc.calls import Link, TargetKind
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.timings import Timings
-from quorumlog.net.rpc.view import EventKind, GroupEvent, Standing
+from quorumlog.net.rpc.view import EventKind, GroupEvent, ServerView
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     RESPONSE_OF,
@@ -50,7 +50,7 @@ class LogProduct(Product):
     def ungreeted(self, link: Link) -> str:
         return super().ungreeted(link).replace("?", ", and not of a key-value store or a broker?")
 
-    def standing_of(self, message: ClientMessage) -> Standing | None:
+    def standing_of(self, message: ClientMessage) -> ServerView | None:
         return standing_of(message) if isinstance(message, StatusResponse) else None
 
     def submitted(self, call: Request) -> None:
@@ -77,7 +77,7 @@ class LogProduct(Product):
 
     def answered(
         self, link: Link, call: Request, message: ClientMessage, batch: EntryBatch | None
-    ) -> Standing | None:
+    ) -> ServerView | None:
         if type(message) is not RESPONSE_OF[type(call.message)]:
             asked = type(call.message).__name__
             raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")
@@ -147,8 +147,8 @@ def _fits(response: AppendResponse, count: int) -> bool:
     )
 
 
-def standing_of(status: StatusResponse) -> Standing:
-    return Standing(
+def standing_of(status: StatusResponse) -> ServerView:
+    return ServerView(
         status.id,
         status.role,
         status.term,

@@ -9,7 +9,7 @@ import msgspec
 
 from quorumlog.entry import AppendReceipt, Durability, EntryKind, EntryRange
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, LevelNotTold
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, LevelNotReported
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.net.frame import FROM_CLIENT_BYTES, encode_frame, frame_bytes_of
 from quorumlog.net.hello import HelloResponse
@@ -46,7 +46,7 @@ from quorumlog.wire.client_messages import (
     StepOverRequest,
     WhyKeptRequest,
 )
-from quorumlog.wire.read_promise import ReadPromise
+from quorumlog.wire.read_promise import ReadGuarantee
 
 _UNCHANGING = (
     ReadRequest,
@@ -172,14 +172,14 @@ def encode_request(
     needed_level = LEVELS[EntryKind.OPEN]
     if hello.level < needed_level and (request.numbered or isinstance(request.message, _OF_SESSIONS)):
         raise BadRequest(
-            f"{hello.member_id}, the leader, is of a release that knows no producers (level"
-            f" {hello.level} of the log's format, {needed_level} is needed); update it first"
+            f"the leader, {hello.member_id}, runs a release without producers (level {hello.level} of"
+            f" the log's format, {needed_level} is needed); upgrade it first"
         )
     needed_level = LEVELS[EntryKind.LEVEL]
     if hello.level < needed_level and isinstance(request.message, _ORDERS):
-        raise LevelNotTold(
-            f"{hello.member_id}, the leader, is of an earlier release (level {hello.level} of the log's"
-            f" format, {needed_level} is needed): update it first"
+        raise LevelNotReported(
+            f"the leader, {hello.member_id}, runs an earlier release (level {hello.level} of the log's"
+            f" format, {needed_level} is needed): upgrade it first"
         )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
@@ -212,8 +212,8 @@ def encode_request(
     expected_last = request.message.expected_last
     if expected_last is not None and not hello.knows_conditions:
         raise BadRequest(
-            f"{hello.member_id}, the leader, is of a release that would append whatever expected_last"
-            f" ({expected_last}) says; update it first"
+            f"the leader, {hello.member_id}, runs a release that ignores expected_last"
+            f" ({expected_last}); upgrade it first"
         )
     if request.message.machine:
         _check_knows_machines(hello, request.message.machine)
@@ -245,17 +245,17 @@ def _check_texts(message: ClientMessage) -> None:
             raise BadRequest(f"{name} has at most {MOST_CHARACTERS} characters, not {len(value)}")
 
 
-def _check_keeps_promises(hello: HelloResponse, promise: ReadPromise) -> None:
+def _check_keeps_promises(hello: HelloResponse, promise: ReadGuarantee) -> None:
     if not hello.knows_promises:
         raise BadRequest(
-            f"{hello.member_id or 'the server'} is of a release that answers as it is, whatever"
-            f" read_consistency ({promise.consistency}) says; update it first"
+            f"{hello.member_id or 'the server'} runs a release that ignores read_consistency"
+            f" ({promise.consistency}); upgrade it first"
         )
 
 
 def _check_knows_machines(hello: HelloResponse, machine: str) -> None:
     if hello.level < LEVELS[EntryKind.MACHINE]:
         raise BadRequest(
-            f"{hello.member_id}, the leader, is of a release without state machines, such as {machine};"
-            " update it first"
+            f"the leader, {hello.member_id}, runs a release without state machines, such as {machine};"
+            " upgrade it first"
         )

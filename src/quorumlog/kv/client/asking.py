@@ -33,7 +33,7 @@ from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.calls import LEADER, LEADER_OR_ANY, Call, Link, RequestTarget, response_of
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
-from quorumlog.net.rpc.view import Standing
+from quorumlog.net.rpc.view import ServerView
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
@@ -62,7 +62,7 @@ class StoreProduct(Product):
     def ungreeted(self, link: Link) -> str:
         return " at this client's greeting, as by a member of an earlier release"
 
-    def standing_of(self, message: ClientMessage) -> Standing | None:
+    def standing_of(self, message: ClientMessage) -> ServerView | None:
         if not isinstance(message, AnswerResponse):
             return None
         try:
@@ -70,11 +70,11 @@ class StoreProduct(Product):
         except LedgerError:
             return None
         leads = told.role == "leader"
-        return Standing(told.member_id, told.role, told.term, leads, told.leader_id)
+        return ServerView(told.member_id, told.role, told.term, leads, told.leader_id)
 
     def answered(
         self, link: Link, call: Call, message: ClientMessage, batch: EntryBatch | None
-    ) -> Standing | None:
+    ) -> ServerView | None:
         if not isinstance(message, AnswerResponse):
             raise ProtocolViolation(f"{type(message).__name__} as an answer")
         return None

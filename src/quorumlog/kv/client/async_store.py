@@ -66,15 +66,14 @@ _CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Pu
 
 
 class AsyncKeyValueClient(Generic[V]):
-    """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
-    and gives: bytes, unless another one is named.
+    """A client of the store. Keys are text (UTF-8) or bytes; values are those of the codec, by default
+    bytes.
 
     Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
-    for what makes no sense or is too large (docs/kv.md), ClusterChanged. One that changes something is
-    done, refused and certainly not done, or raises OutcomeUnknown: nobody can tell; ResultUnknown: it
-    is done, and its answer is too large. Reads miss nothing that any client was told before, unless
-    `stale`: then they give what the member that is asked has applied.
-    """
+    for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done; or refused and
+    certainly not done; or raises OutcomeUnknown, or ResultUnknown: it is done, and its response is too
+    large. Reads miss nothing that any client knew to be done before, unless `stale`: then they return
+    the state of the asked member."""
 
     @takes_seconds
     def __init__(
@@ -114,8 +113,7 @@ class AsyncKeyValueClient(Generic[V]):
         await self.close()
 
     async def close(self) -> None:
-        """End its connections: what still waits, and each later call, raises Unreachable. May be
-        repeated."""
+        """End its connections: waiting and later calls raise Unreachable. May be repeated."""
         await self.asking.close()
 
     async def _command(self, command: Command, answer: type[Any]) -> tuple[int, Any]:
@@ -142,27 +140,25 @@ class AsyncKeyValueClient(Generic[V]):
         prev_kv: bool = False,
         keeps_lease: bool = False,
     ) -> PutResult[Any]:
-        """Give a key a value; what it was comes back with `prev_kv`. `lease`: one, or its id, which the
-        key ends with; without it the key is on none from now on, unless it `keeps_lease`.
-
-        Raises LeaseNotFound, KeyNotFound (`keeps_lease` of no key), NoSpace, OutcomeUnknown.
-        """
+        """Set a key; returns the previous item with `prev_kv`. `lease`: a lease, or its id; the key is
+        deleted when it ends. Without it the key has no lease, unless `keeps_lease`. Raises
+        LeaseNotFound, KeyNotFound (`keeps_lease` for an absent key), NoSpace, OutcomeUnknown."""
         number = lease.id if isinstance(lease, Lease) else lease
         data = self.values.codec.encode(value)
         command = Put(key_of(key), data, number, prev_kv, keeps_lease=keeps_lease)
         return self.values.put(*await self._command(command, PutAnswer))
 
     async def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """Its `deleted` is 0 if there was no such key; what it was comes back with `prev_kv`. Raises
-        OutcomeUnknown."""
+        """`deleted` of the result is 0 if there was no such key; the previous item is returned with
+        `prev_kv`. Raises OutcomeUnknown."""
         return await self._delete(DeleteRange(key_of(key), b"", prev_kv))
 
     async def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """key <= each < end; else as `delete`."""
+        """Delete the keys from `key` up to `end`, excluded; otherwise as `delete`."""
         return await self._delete(DeleteRange(key_of(key), key_of(end), prev_kv))
 
     async def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """Every key that begins so, of an empty prefix all there are; else as `delete`."""
+        """Delete every key with this prefix (an empty prefix: all keys); otherwise as `delete`."""
         return await self._delete(DeleteRange(*range_of(prefix), prev_kv))
 
     async def _delete(self, command: DeleteRange) -> DeleteResult[V]:
@@ -186,8 +182,8 @@ class AsyncKeyValueClient(Generic[V]):
     async def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
     ) -> PutResult[Any] | None:
-        """Put if the key was changed last at that revision; 0: if it does not exist. None: it was not
-        so, and nothing has changed. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+        """Put if the key's mod revision is this one; 0: if it does not exist. Returns None, without a
+        change, if it is not. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
         number = lease.id if isinstance(lease, Lease) else lease
         name = key_of(key)
         compare = Compare(name, Target.MOD, Relation.EQUAL, expected_revision)
@@ -202,10 +198,10 @@ class AsyncKeyValueClient(Generic[V]):
         *,
         stale: bool = False,
     ) -> TxnResult[V]:
-        """`then` is carried out if every comparison holds, `otherwise` if not, at one revision; an
-        answer to each operation comes back. Values of operations are bytes, as the codec makes them.
-        `stale`: of one that only reads. Raises LeaseNotFound, KeyNotFound, NoSpace, OutcomeUnknown;
-        Compacted, FutureRevision for what it reads."""
+        """Execute `then` if every comparison holds, else `otherwise`, at one revision; returns a
+        response per operation. Values of operations are bytes, encoded by the codec. `stale`: for a
+        transaction that only reads. Raises LeaseNotFound, KeyNotFound, NoSpace, OutcomeUnknown;
+        Compacted, FutureRevision for its reads."""
         command = Txn(list(compare), list(then), list(otherwise))
         check(command, 0)
         if writes(command):
@@ -221,8 +217,8 @@ class AsyncKeyValueClient(Generic[V]):
     # ---------------------------------------------------------------- reading
 
     async def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item[V] | None:
-        """None: there is no such key, or was none at that `revision`; 0: now. Raises Compacted,
-        FutureRevision."""
+        """The item of a key, None if it does not exist, or did not at that `revision` (0: now). Raises
+        Compacted, FutureRevision."""
         found = await self._read_range(Range(key_of(key), revision=revision), stale)
         return found.items[0] if found.items else None
 
@@ -254,9 +250,9 @@ class AsyncKeyValueClient(Generic[V]):
         count_only: bool = False,
         stale: bool = False,
     ) -> RangeResult[Any]:
-        """key <= each < end, in the order of `sort_by`; at most `limit` of them, 0: all. `revision`: as
-        they were then, 0: now. `count_only`: no items, `total` alone. Raises Compacted, FutureRevision,
-        InvalidRequest above 32 MiB."""
+        """The keys from `key` up to `end`, excluded, in the order of `sort_by`; at most `limit`, 0:
+        all. `revision`: as of then, 0: now. `count_only`: no items, only `total`. Raises Compacted,
+        FutureRevision, InvalidRequest above 32 MiB."""
         asked = Range(
             key_of(key), key_of(end), limit, revision, sort_by, descending, keys_only, count_only
         )
@@ -284,13 +280,13 @@ class AsyncKeyValueClient(Generic[V]):
         count_only: bool = False,
         stale: bool = False,
     ) -> RangeResult[Any]:
-        """Every key that begins so, of an empty prefix all there are; else as `range`."""
+        """Every key with this prefix (an empty prefix: all keys); otherwise as `range`."""
         start, end = range_of(prefix)
         asked = Range(start, end, limit, revision, sort_by, descending, keys_only, count_only)
         return await self._read_range(asked, stale)
 
     async def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult[V | None]:
-        """As `range`, of a request that is made already."""
+        """As `range`, for a request that exists already."""
         return await self._read_range(asked, stale)
 
     async def _read_range(self, asked: Range, stale: bool = False) -> RangeResult[Any]:
@@ -310,8 +306,8 @@ class AsyncKeyValueClient(Generic[V]):
     async def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool = False
     ) -> AsyncIterator[Item[Any]]:
-        """Every key that begins so, at one revision, read `page_items` at a time. Raises Compacted if
-        history ends above that revision meanwhile."""
+        """Every key with this prefix, at one revision, read `page_items` at a time. Raises Compacted if
+        that revision is compacted meanwhile."""
         start, end = range_of(prefix)
         revision = 0
         while True:
@@ -352,7 +348,7 @@ class AsyncKeyValueClient(Generic[V]):
     def watch_prefix(
         self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
     ) -> Watching[V]:
-        """As `watch`, of every key that begins so."""
+        """As `watch`, for every key with this prefix."""
         start, end = range_of(prefix)
         asked = WatchRequest(key=start, end=end, first_revision=first_revision, prev_kv=prev_kv)
         return Watching(self.asking, self.values, asked)
@@ -360,45 +356,45 @@ class AsyncKeyValueClient(Generic[V]):
     # ---------------------------------------------------------------- leases, locks, elections
 
     async def grant(self, ttl_s: float, *, lease_id: int = 0) -> Lease:
-        """A lease of `ttl_s` seconds; its `ttl_ms` says what was granted, at least three election
-        time-outs. `async with` keeps it alive, and revokes it. `lease_id` 0: the store draws one. Raises
-        LeaseExists, OutcomeUnknown."""
+        """A lease of `ttl_s` seconds; its `ttl_ms` is the granted TTL, at least three election
+        time-outs. `async with` keeps it alive, and revokes it at the end. `lease_id` 0: chosen by the
+        store. Raises LeaseExists, OutcomeUnknown."""
         return await Lease.grant(self.asking, ttl_s, lease_id)
 
     def lease(self, lease_id: int) -> Lease:
-        """One that was granted before, by its id; nothing is asked."""
+        """A handle of an existing lease, by its id; sends no request."""
         return Lease(self.asking, lease_id)
 
     async def leases(self) -> list[tuple[int, int, int]]:
-        """(id, TTL in milliseconds, index of the grant) of all that stand."""
+        """(id, TTL in milliseconds, index of the grant) of all leases."""
         found: LeasesAnswer = (await self._question(Leases(), LeasesAnswer))[1]
         return found.leases
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> Lock:
-        """`async with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
-        as long as others hold it. Raises LockLost if its lease ends meanwhile."""
+        """`async with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits
+        while others hold it. Raises LockLost if its lease ends meanwhile."""
         return Lock(self, key_of(name), ttl_s)
 
     def election(self, name: Key, *, ttl_s: float = 10.0) -> Election[V]:
-        """One to `campaign` in, on a lease of `ttl_s` seconds, or to ask for its `leader`."""
+        """An election to `campaign` in, on a lease of `ttl_s` seconds, or to ask for its `leader`."""
         return Election(self, key_of(name), ttl_s)
 
     # ---------------------------------------------------------------- the store
 
     async def compact(self, revision: int) -> None:
-        """History below `revision` ends; what stood at it stays readable. Raises Compacted if it ends
-        there already, FutureRevision, OutcomeUnknown."""
+        """Discard history below `revision`, which itself stays readable. Raises Compacted if that was
+        done already, FutureRevision, OutcomeUnknown."""
         await self._command(Compact(revision), CompactAnswer)
 
     async def status(self) -> StatusAnswer:
-        """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
+        """State of the asked member: revision, size in bytes, leases, ..."""
         found = await self.asking.call(StoreStatusRequest(), StatusAnswer, target=ANY_MEMBER)
         return found[1]
 
     @takes_seconds
     async def health(self, *, timeout_ms: float | None = None) -> None:
-        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
-        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        """Commit an entry that changes no key. Raises what a put would raise: DiskFull, NoSpace,
+        Unreachable, LeaderNotReady, OutcomeUnknown."""
         asked = CommandRequest(command=encoded(_CHANGES_NOTHING))
         await self.asking.call(asked, TxnAnswer, timeout_ms=timeout_ms)
         refuses = (await self.asking.call(StoreStatusRequest(), StatusAnswer))[1].refuses  # larger ones

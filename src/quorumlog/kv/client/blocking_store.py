@@ -74,15 +74,14 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
 
 
 class KeyValueClient(BlockingRecipes[V], Generic[V]):
-    """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
-    and gives: bytes, unless another one is named.
+    """A client of the store. Keys are text (UTF-8) or bytes; values are those of the codec, by default
+    bytes.
 
     Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
-    for what makes no sense or is too large (docs/kv.md), ClusterChanged. One that changes something is
-    done, refused and certainly not done, or raises OutcomeUnknown: nobody can tell; ResultUnknown: it
-    is done, and its answer is too large. Reads miss nothing that any client was told before, unless
-    `stale`: then they give what the member that is asked has applied.
-    """
+    for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done; or refused and
+    certainly not done; or raises OutcomeUnknown, or ResultUnknown: it is done, and its response is too
+    large. Reads miss nothing that any client knew to be done before, unless `stale`: then they return
+    the state of the asked member."""
 
     def __init__(
         self,
@@ -130,26 +129,24 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         prev_kv: bool = False,
         keeps_lease: bool = False,
     ) -> PutResult[Any]:
-        """Give a key a value; what it was comes back with `prev_kv`. `lease`: one, or its id, which the
-        key ends with; without it the key is on none from now on, unless it `keeps_lease`.
-
-        Raises LeaseNotFound, KeyNotFound (`keeps_lease` of no key), NoSpace, OutcomeUnknown.
-        """
+        """Set a key; returns the previous item with `prev_kv`. `lease`: a lease, or its id; the key is
+        deleted when it ends. Without it the key has no lease, unless `keeps_lease`. Raises
+        LeaseNotFound, KeyNotFound (`keeps_lease` for an absent key), NoSpace, OutcomeUnknown."""
         return self._thread.run(
             self._it.put(key, value, lease=lease, prev_kv=prev_kv, keeps_lease=keeps_lease)
         )
 
     def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """Its `deleted` is 0 if there was no such key; what it was comes back with `prev_kv`. Raises
-        OutcomeUnknown."""
+        """`deleted` of the result is 0 if there was no such key; the previous item is returned with
+        `prev_kv`. Raises OutcomeUnknown."""
         return self._thread.run(self._it.delete(key, prev_kv=prev_kv))
 
     def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """key <= each < end; else as `delete`."""
+        """Delete the keys from `key` up to `end`, excluded; otherwise as `delete`."""
         return self._thread.run(self._it.delete_range(key, end, prev_kv=prev_kv))
 
     def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """Every key that begins so, of an empty prefix all there are; else as `delete`."""
+        """Delete every key with this prefix (an empty prefix: all keys); otherwise as `delete`."""
         return self._thread.run(self._it.delete_prefix(prefix, prev_kv=prev_kv))
 
     @overload
@@ -170,8 +167,8 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
     ) -> PutResult[Any] | None:
-        """Put if the key was changed last at that revision; 0: if it does not exist. None: it was not
-        so, and nothing has changed. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+        """Put if the key's mod revision is this one; 0: if it does not exist. Returns None, without a
+        change, if it is not. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
         return self._thread.run(
             self._it.compare_and_set(key, value, expected_revision=expected_revision, lease=lease)
         )
@@ -184,15 +181,15 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         *,
         stale: bool = False,
     ) -> TxnResult[V]:
-        """`then` is carried out if every comparison holds, `otherwise` if not, at one revision; an
-        answer to each operation comes back. Values of operations are bytes, as the codec makes them.
-        `stale`: of one that only reads. Raises LeaseNotFound, KeyNotFound, NoSpace, OutcomeUnknown;
-        Compacted, FutureRevision for what it reads."""
+        """Execute `then` if every comparison holds, else `otherwise`, at one revision; returns a
+        response per operation. Values of operations are bytes, encoded by the codec. `stale`: for a
+        transaction that only reads. Raises LeaseNotFound, KeyNotFound, NoSpace, OutcomeUnknown;
+        Compacted, FutureRevision for its reads."""
         return self._thread.run(self._it.txn(compare, then, otherwise, stale=stale))
 
     def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item[V] | None:
-        """None: there is no such key, or was none at that `revision`; 0: now. Raises Compacted,
-        FutureRevision."""
+        """The item of a key, None if it does not exist, or did not at that `revision` (0: now). Raises
+        Compacted, FutureRevision."""
         return self._thread.run(self._it.get(key, revision=revision, stale=stale))
 
     @overload
@@ -218,9 +215,9 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         count_only: bool = False,
         stale: bool = False,
     ) -> RangeResult[Any]:
-        """key <= each < end, in the order of `sort_by`; at most `limit` of them, 0: all. `revision`: as
-        they were then, 0: now. `count_only`: no items, `total` alone. Raises Compacted, FutureRevision,
-        InvalidRequest above 32 MiB."""
+        """The keys from `key` up to `end`, excluded, in the order of `sort_by`; at most `limit`, 0:
+        all. `revision`: as of then, 0: now. `count_only`: no items, only `total`. Raises Compacted,
+        FutureRevision, InvalidRequest above 32 MiB."""
         return self._thread.run(
             self._it.range(
                 key,
@@ -257,7 +254,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         count_only: bool = False,
         stale: bool = False,
     ) -> RangeResult[Any]:
-        """Every key that begins so, of an empty prefix all there are; else as `range`."""
+        """Every key with this prefix (an empty prefix: all keys); otherwise as `range`."""
         return self._thread.run(
             self._it.prefix(
                 prefix,
@@ -272,7 +269,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         )
 
     def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult[V | None]:
-        """As `range`, of a request that is made already."""
+        """As `range`, for a request that exists already."""
         return self._thread.run(self._it.read_range(asked, stale=stale))
 
     @overload
@@ -288,8 +285,8 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool = False
     ) -> Iterator[Item[Any]]:
-        """Every key that begins so, at one revision, read `page_items` at a time. Raises Compacted if
-        history ends above that revision meanwhile."""
+        """Every key with this prefix, at one revision, read `page_items` at a time. Raises Compacted if
+        that revision is compacted meanwhile."""
         return self._each(self._it.scan(prefix, page_items=page_items, keys_only=keys_only))
 
     def watch(
@@ -323,7 +320,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     def watch_prefix(
         self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
     ) -> BlockingWatch[V]:
-        """As `watch`, of every key that begins so."""
+        """As `watch`, for every key with this prefix."""
         return BlockingWatch(
             self._thread,
             self._thread.call(
@@ -332,20 +329,20 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         )
 
     def leases(self) -> list[tuple[int, int, int]]:
-        """(id, TTL in milliseconds, index of the grant) of all that stand."""
+        """(id, TTL in milliseconds, index of the grant) of all leases."""
         return self._thread.run(self._it.leases())
 
     def compact(self, revision: int) -> None:
-        """History below `revision` ends; what stood at it stays readable. Raises Compacted if it ends
-        there already, FutureRevision, OutcomeUnknown."""
+        """Discard history below `revision`, which itself stays readable. Raises Compacted if that was
+        done already, FutureRevision, OutcomeUnknown."""
         self._thread.run(self._it.compact(revision))
 
     def status(self) -> StatusAnswer:
-        """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
+        """State of the asked member: revision, size in bytes, leases, ..."""
         return self._thread.run(self._it.status())
 
     @takes_seconds
     def health(self, *, timeout_ms: float | None = None) -> None:
-        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
-        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        """Commit an entry that changes no key. Raises what a put would raise: DiskFull, NoSpace,
+        Unreachable, LeaderNotReady, OutcomeUnknown."""
         self._thread.run(self._it.health(timeout_ms=timeout_ms))

@@ -153,13 +153,13 @@ class Item(NamedTuple, Generic[V_co]):
 
     key: bytes
     value: V_co
-    """As the codec reads it; None of a deletion, and where only keys were asked for."""
+    """Decoded by the codec; None for a deletion, and if only keys were requested."""
     create_revision: int
     mod_revision: int
     version: int
-    """How many puts since it was made; 0 of a deletion."""
+    """Number of puts since the key was created; 0 for a deletion."""
     lease: int
-    """0: it is on none."""
+    """0: none."""
 
 
 class PutResult(NamedTuple, Generic[V_co]):
@@ -195,11 +195,11 @@ class TxnResult(NamedTuple, Generic[V_co]):
 
 
 class Change(NamedTuple, Generic[V_co]):
-    """One key changed, as a watch tells it."""
+    """A change of one key, as delivered by a watch."""
 
     item: Item[V_co | None]
     previous: Item[V_co] | None
-    """If the watch asks for it."""
+    """If the watch requests it."""
     is_deletion: bool
 
     @property

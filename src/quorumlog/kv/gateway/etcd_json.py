@@ -118,7 +118,7 @@ def _integer_of(given: Given, name: str) -> int:
 def flag_of(given: Given, name: str) -> bool:
     value = given.get(name)
     if not isinstance(value, bool | None):
-        raise InvalidRequest(f"{name} is {value!r}, neither true nor false")
+        raise InvalidRequest(f"{name} must be true or false, not {value!r}")
     return bool(value)
 
 

@@ -1,4 +1,4 @@
-"""EtcdGateway: the port of a member's gateway. A door of the server that only asks the stores."""
+"""EtcdGateway: the port of a member's gateway. An endpoint of the server that only asks the stores."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from quorumlog.net.credentials import ClientUser
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
-from quorumlog.node import DoorMember
-from quorumlog.server import Door
+from quorumlog.node import NodeHandle
+from quorumlog.server import Endpoint
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
@@ -89,7 +89,7 @@ class HttpDecoder:
 
 
 # ----------------------------------------------------------------
-# EtcdGateway: the port of a member's gateway. A door of the server that only asks the stores.
+# EtcdGateway: the port of a member's gateway. An endpoint of the server that only asks the stores.
 
 
 log = logging.getLogger("quorumlog.kv")
@@ -106,7 +106,7 @@ TOKEN = b"authorization"
 JSON_HEADERS = [("content-type", "application/json")]
 
 
-class EtcdGateway(Door):
+class EtcdGateway(Endpoint):
     def __init__(
         self,
         listen: str,
@@ -138,9 +138,10 @@ class EtcdGateway(Door):
             second="gateway_listen",
         )
 
-    async def open(self, member: DoorMember) -> None:
+    async def open(self, member: NodeHandle) -> None:
         """Raises ConfigError."""
         self.routes = self._routes_as(self._user)
+        self._listener.access = self.access
         host, port = self._listen
         await self._listener.open(host, port)
         log.info(
@@ -163,7 +164,7 @@ class EtcdGateway(Door):
         decoder = connection.decoder
         assert isinstance(decoder, HttpDecoder), decoder
         assert self.routes is not None
-        connection.session = _Client(self, self.routes, connection, decoder)
+        connection.session = _GatewayClient(self, self.routes, connection, decoder)
 
     async def close(self) -> None:
         self.abandon()
@@ -177,7 +178,7 @@ class EtcdGateway(Door):
         self._listener.abort_connections()
 
 
-class _Client:
+class _GatewayClient:
     """The session of one client: a request after the other, or a watch until it ends."""
 
     def __init__(

@@ -59,29 +59,29 @@ class Engine(Protocol):
     def scan(
         self, space: int, start: bytes, stop: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """start <= key < stop, in order; None: to the end of the space. Nothing may be changed before it
-        is read."""
+        """start <= key < stop, in order; None: to the end. Nothing may be changed before it is
+        consumed."""
 
     def put(self, space: int, key: bytes, value: bytes) -> None: ...
 
     def delete(self, space: int, key: bytes) -> None:
-        """Of a key that may not be there."""
+        """The key may be absent."""
 
     def count(self, space: int, start: bytes, stop: bytes | None) -> int: ...
 
     def commit(self, applied: Applied | None) -> None:
-        """What was changed since the last commit takes effect on the disk as one, with `applied`; None:
-        what was applied has not changed."""
+        """Write the changes since the last commit atomically, with `applied`; None: `applied` has not
+        changed."""
 
     def applied(self) -> Applied | None:
-        """Of the last commit; None: an engine in memory, or nothing was committed."""
+        """Of the last commit; None: an engine in memory, or no commit yet."""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
 
     @property
     def size_bytes(self) -> int:
-        """About as many bytes as it holds."""
+        """Approximate number of bytes held."""
 
     def close(self) -> None: ...
 

@@ -57,7 +57,7 @@ MOST_WRITTEN_BYTES = 16 << 20
 """What one command changes is told to watches up to so much; more is read from history."""
 
 
-class Lease(NamedTuple):
+class LeaseState(NamedTuple):
     ttl_ms: int
     granted_at: int
     """Index of its grant: tells it from an earlier or later one of the same id."""
@@ -75,7 +75,7 @@ class Written(NamedTuple):
 class Keyspace:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.leases: dict[int, Lease] = {}
+        self.leases: dict[int, LeaseState] = {}
         self.revision = self.compacted = self.swept_to = 0
         """The newest change; history below `compacted` is gone, below `swept_to` from the engine."""
         self.keys = 0
@@ -101,7 +101,7 @@ class Keyspace:
         if at != self.revision:  # an earlier release does not count
             self.keys = self.engine.count(CURRENT, b"", None)
         self.leases = {
-            int(NUMBER.unpack(key)[0]): Lease(*_LEASE.decode(value))
+            int(NUMBER.unpack(key)[0]): LeaseState(*_LEASE.decode(value))
             for key, value in self.engine.scan(LEASES, b"", None)
         }
 
@@ -189,7 +189,7 @@ class Keyspace:
     # ---------------------------------------------------------------- leases
 
     def grant(self, lease: int, ttl_ms: int, index: int) -> None:
-        self.leases[lease] = Lease(ttl_ms, index)
+        self.leases[lease] = LeaseState(ttl_ms, index)
         self.engine.put(LEASES, NUMBER.pack(lease), encode((ttl_ms, index)))
 
     def keys_of(self, lease: int, start: bytes = b"") -> Iterator[bytes]:
@@ -548,7 +548,7 @@ class Changed(NamedTuple):
 
 class Granted(NamedTuple):
     lease: int
-    granted: Lease
+    granted: LeaseState
 
 
 class Ended(NamedTuple):
@@ -564,7 +564,7 @@ class Begins(NamedTuple):
 
     revision: int
     compacted: int
-    leases: dict[int, Lease]
+    leases: dict[int, LeaseState]
 
 
 Change = Changed | Granted | Ended | CompactedTo | Begins

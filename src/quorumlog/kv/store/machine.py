@@ -41,7 +41,7 @@ from quorumlog.kv.requests import (
     Range,
     Relation,
     Revoke,
-    Stand,
+    StoreStats,
     Target,
     Txn,
     check,
@@ -252,7 +252,7 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: Answer
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
-    # Who appends past the store's door must not stop it on every member.
+    # Who appends past the store's endpoint must not stop it on every member.
     for compare in txn.compare:
         check_compare(compare)
     succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
@@ -723,7 +723,7 @@ class KeyValueMachine(StateMachine):
                 if not told.add(encode(key)):
                     break
             return LEASE_KEYS_TAG, lease.ttl_ms, told.encoded()
-        assert isinstance(asked, Stand), asked
+        assert isinstance(asked, StoreStats), asked
         return self._stand()
 
     def _stand(self) -> Body:

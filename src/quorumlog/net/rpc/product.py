@@ -12,7 +12,7 @@ from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import HelloResponse, check_product, client_hello
 from quorumlog.net.rpc.calls import Link
-from quorumlog.net.rpc.view import GroupView, Standing
+from quorumlog.net.rpc.view import GroupView, ServerView
 from quorumlog.wire.client_message import ClientMessage
 
 
@@ -51,11 +51,11 @@ class Product:
         """It has closed the connection at the Hello: what is told beside that."""
         return f" without a greeting: is this the port of a {self.name}?"
 
-    def standing_of(self, message: ClientMessage) -> Standing | None:
+    def standing_of(self, message: ClientMessage) -> ServerView | None:
         """None: it does not tell. Raises ProtocolViolation."""
         raise NotImplementedError
 
-    def notice_of(self, message: ClientMessage) -> Standing | None:
+    def notice_of(self, message: ClientMessage) -> ServerView | None:
         """What a server says unasked."""
         return None
 
@@ -74,7 +74,7 @@ class Product:
 
     def answered(
         self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
-    ) -> Standing | None:
+    ) -> ServerView | None:
         """What it tells of who leads, if anything. Raises ProtocolViolation for what no correct server
         would answer to this."""
         return None

@@ -45,7 +45,7 @@ from quorumlog.net.rpc.link_table import LinkTable
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.router import Router
 from quorumlog.net.rpc.timings import Timings
-from quorumlog.net.rpc.view import GroupEvent, GroupView, Standing
+from quorumlog.net.rpc.view import GroupEvent, GroupView, ServerView
 from quorumlog.wire.client_message import ClientMessage
 
 HINTS = 2
@@ -226,7 +226,7 @@ class CallTracker:
         watch.attempts = 0
         watch.deadline_ms = float("inf")
 
-    def learn(self, link: Link, told: Standing) -> None:
+    def learn(self, link: Link, told: ServerView) -> None:
         """Who leads and which members there are, which is what some wait for."""
         self._view.learn(link.address, told, self.now_ms)
         for call in list(self._waiting):

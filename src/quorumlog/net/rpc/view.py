@@ -12,7 +12,7 @@ from typing import NamedTuple
 from quorumlog.errors import LedgerError
 
 
-class Standing(NamedTuple):
+class ServerView(NamedTuple):
     """What a server says of itself, and of who leads."""
 
     member_id: str
@@ -135,7 +135,7 @@ class GroupView:
     def note(self, address: str, what: str, now_ms: float) -> None:
         self.notes[address] = Note(now_ms, what)
 
-    def learn(self, address: str, told: Standing, now_ms: float) -> None:
+    def learn(self, address: str, told: ServerView, now_ms: float) -> None:
         self.group_unknown.pop(address, None)
         if told.membership_index < 0 and self._membership_index < 0:
             self.advertised.update(told.members)

@@ -14,10 +14,10 @@ from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import BadRequest, CommandError, LedgerError, NotCaughtUp, TooStale
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader, Reset
-from quorumlog.node.member_changes import MemberChange, MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOperation
 from quorumlog.node.operator_orders import FinishedUpgrade
-from quorumlog.node.producer_sessions import Connected, KnownProducer
-from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.producer_sessions import KnownProducer, ProducerConnected
+from quorumlog.node.reader_moves import MovedReader, ReaderMove
 from quorumlog.node.retention import WhyKept
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
@@ -26,7 +26,7 @@ from quorumlog.wire import client_messages as producers
 from quorumlog.wire import client_messages as readers
 from quorumlog.wire import client_messages as wire
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
+from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 CATCH_UP_WAIT_MS = 1000
 """For what the client has appended itself; then another member may have it."""
@@ -42,7 +42,7 @@ def age_of(driver: NodeDriver, since_ms: float) -> float:
     return age_ms if age_ms < math.inf else -1.0
 
 
-def wait_for_promise(driver: NodeDriver, promise: ReadPromise, done: Kept, owner: object) -> None:
+def wait_for_promise(driver: NodeDriver, promise: ReadGuarantee, done: Kept, owner: object) -> None:
     """Tell `done` once what is committed here is as fresh as promised."""
     node, index = driver.node, promise.at_least_index
     reads = node.raft.reads
@@ -69,7 +69,7 @@ def wait_for_promise(driver: NodeDriver, promise: ReadPromise, done: Kept, owner
         driver.reads.wait_for(index, CATCH_UP_WAIT_MS, woken)
 
 
-def refusal_of_age(driver: NodeDriver, promise: ReadPromise, since_ms: float) -> LedgerError | None:
+def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) -> LedgerError | None:
     """Asked once more when the answer is there: it may have been read from a file."""
     most_ms = promise.max_staleness_ms
     if most_ms < 0:
@@ -182,9 +182,9 @@ async def transfer(driver: NodeDriver, request: wire.TransferRequest, owner: obj
 async def change_members(
     driver: NodeDriver, request: wire.ChangeMembersRequest, owner: object
 ) -> ClientMessage:
-    if request.verb not in tuple(MemberVerb):
-        raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
-    verb = MemberVerb(request.verb)
+    if request.verb not in tuple(MemberOperation):
+        raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberOperation)}")
+    verb = MemberOperation(request.verb)
     change = MemberChange(verb, request.member_id, request.address, request.dry_run)
     members: Membership = await Told(lambda done: driver.change_members(change, done))
     return wire.ChangeMembersResponse(
@@ -263,7 +263,7 @@ async def connect_producer(
 ) -> ClientMessage:
     deadline_ms = driver.node.deadline_ms(request.timeout_ms)
     asked = (request.producer, request.token, request.ends, deadline_ms)
-    connected: Connected = await Told(
+    connected: ProducerConnected = await Told(
         lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
     )
     return producers.ConnectProducerResponse(**connected._asdict())
@@ -314,7 +314,7 @@ async def move_reader(
     driver: NodeDriver, request: readers.MoveReaderRequest, owner: object
 ) -> ClientMessage:
     move = _move_of(request)
-    stand: ReaderStand = await Told(lambda done: driver.node.readers.move(move, done, owner))
+    stand: MovedReader = await Told(lambda done: driver.node.readers.move(move, done, owner))
     return readers.MoveReaderResponse(**stand._asdict())
 
 

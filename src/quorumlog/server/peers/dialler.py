@@ -19,7 +19,7 @@ from typing import Any
 from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.connection import Connection, LoopTurn
-from quorumlog.net.encryption import Refused, dial
+from quorumlog.net.encryption import TlsRefused, dial
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import member_list_of
@@ -152,7 +152,7 @@ class Dialler:
         if hinted is not None:
             try:
                 await self._dial_tls(self._tls, connection, member, host, hinted)
-            except Refused:
+            except TlsRefused:
                 self._ports.pop(member, None)
                 self._failed_s[member, hinted] = time.monotonic()
             except OSError:
@@ -162,7 +162,7 @@ class Dialler:
         try:
             await self._dial_tls(self._tls, connection, member, host, member.port)
             self._ports.pop(member, None)
-        except Refused as refusal:
+        except TlsRefused as refusal:
             if self._tls.options.peers == "prefer":
                 await dial(connection, host, member.port)
                 return f"{member.member_id} is reached without TLS ([tls] peers = prefer): {refusal}"
@@ -182,7 +182,7 @@ class Dialler:
         member: MemberAddress,
         host: str,
         group: str,
-        refusal: Refused,
+        refusal: TlsRefused,
     ) -> None:
         """Its plain port, if that is one, for another port. Raises OSError."""
         asking = _Asking(self.loop_turn)

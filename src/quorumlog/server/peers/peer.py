@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.config import MemberAddress, parse_address
-from quorumlog.consensus.messages import Message, carries_push, goes_with_data
+from quorumlog.consensus.messages import PeerMessage, carries_push, goes_with_data
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
@@ -28,7 +28,7 @@ from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import DroppedMessages
 
 
-class Peer:
+class RemoteMember:
     def __init__(
         self,
         dialler: Dialler,
@@ -58,7 +58,7 @@ class Peer:
         """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
         self._looking: asyncio.Task[None] | None = None
-        self.on_answered: Callable[[Peer, Identity], bool] = lambda peer, identity: True
+        self.on_answered: Callable[[RemoteMember, Identity], bool] = lambda peer, identity: True
         """Called with who answers at `address`. False: this peer is parted from, and done with."""
 
     def start(self) -> None:
@@ -237,8 +237,8 @@ class PeerSession:
         connection: Connection,
         hello: Hello,
         group: str,
-        peer: Peer,
-        enter: Callable[[Connection, Message], None],
+        peer: RemoteMember,
+        enter: Callable[[Connection, PeerMessage], None],
         receive: Callable[[Any], None],
     ) -> None:
         """`enter(connection, message)` has it taken in the next turn, by `receive` of the node."""
@@ -252,7 +252,7 @@ class PeerSession:
 
     def frame(self, frame: Frame) -> None:
         message = frame.message
-        if not isinstance(message, Message) or frame.group != self._group:
+        if not isinstance(message, PeerMessage) or frame.group != self._group:
             raise ProtocolViolation(
                 f"{type(message).__name__} for group {frame.group!r} on a connection of member"
                 f" {self._replica.member_id}"
@@ -265,7 +265,7 @@ class PeerSession:
             batch_bytes = frame.batch.total_bytes if frame.batch is not None else 0
             self._peer.connections.hold(self._way, batch_bytes, enter)
 
-    def take(self, _driver: object, message: Message) -> None:
+    def take(self, _driver: object, message: PeerMessage) -> None:
         self._receive(message)
 
     def lost(self) -> None:

@@ -15,7 +15,7 @@ from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
 from quorumlog.consensus.messages import AnyPeerMessage, PushEntryRequest
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.connection import Connection, Traffic
-from quorumlog.net.encryption import Refused
+from quorumlog.net.encryption import TlsRefused
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import DUPLICATE, Hello, HelloResponse
 from quorumlog.server.peers.dialler import CONNECT_TIMEOUT_S, Dialler
@@ -197,7 +197,7 @@ class PeerLink:
                     self._without_tls = await self._dialler.connect(
                         connection, peer, address, self.group
                     )
-            except Refused as refusal:
+            except TlsRefused as refusal:
                 self._without_tls = f"{peer.member_id} at {peer}: {refusal}"
             except ConnectionError:
                 refusals += 1

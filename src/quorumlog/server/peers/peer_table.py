@@ -23,7 +23,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.net.connection import Connection
 from quorumlog.net.hello import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import Identity, differing_addresses, identity_of, ids_of, refusal_of
-from quorumlog.server.peers.peer import Peer, place_of, says_place
+from quorumlog.server.peers.peer import RemoteMember, place_of, says_place
 
 STAYS_S = 3.0
 INVITED_S = 30.0
@@ -33,12 +33,12 @@ MOST_INVITED = 64
 MOST_BESIDE = 64
 
 
-class PeerTable(Mapping[str, Peer]):
-    def __init__(self, own_id: str, make: Callable[[MemberAddress], Peer]) -> None:
+class PeerTable(Mapping[str, RemoteMember]):
+    def __init__(self, own_id: str, make: Callable[[MemberAddress], RemoteMember]) -> None:
         self._own_id = own_id
         self._make = make
-        self._peers: dict[str, Peer] = {}
-        self._beside: dict[Replica, Peer] = {}
+        self._peers: dict[str, RemoteMember] = {}
+        self._beside: dict[Replica, RemoteMember] = {}
         """Directories that do not answer at the address of their name."""
         self._voters: Collection[Replica] = ()
         self._wanted: dict[str, str] = {}
@@ -51,7 +51,7 @@ class PeerTable(Mapping[str, Peer]):
         self._closing: set[asyncio.Task[None]] = set()
         """Peers that were parted from, until nothing of them is left in the loop."""
 
-    def __getitem__(self, member_id: str) -> Peer:
+    def __getitem__(self, member_id: str) -> RemoteMember:
         return self._peers[member_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -60,10 +60,10 @@ class PeerTable(Mapping[str, Peer]):
     def __len__(self) -> int:
         return len(self._peers)
 
-    def everybody(self) -> list[Peer]:
+    def everybody(self) -> list[RemoteMember]:
         return [*self._peers.values(), *self._beside.values()]
 
-    def leading_to(self, replica: Replica) -> Peer | None:
+    def leading_to(self, replica: Replica) -> RemoteMember | None:
         """Whoever else answers at the address of its name."""
         return self._beside.get(replica) or self._peers.get(replica.member_id)
 
@@ -93,7 +93,7 @@ class PeerTable(Mapping[str, Peer]):
             self._invited[member_id] = address, asyncio.get_running_loop().time() + INVITED_S
             self._look()
 
-    def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> Peer:
+    def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> RemoteMember:
         """Whose this connection is. `beside`: another directory answers at the address of its name."""
         replica = Replica(hello.member_id, hello.directory_id)
         if not beside:
@@ -111,8 +111,8 @@ class PeerTable(Mapping[str, Peer]):
             self._look()
         return peer
 
-    def _answered(self, peer: Peer, identity: Identity) -> bool:
-        """See `Peer.on_answered`."""
+    def _answered(self, peer: RemoteMember, identity: Identity) -> bool:
+        """See `RemoteMember.on_answered`."""
         replica = Replica(peer.member_id, identity.directory_id)
         if self._peers.get(peer.member_id) is peer:
             self._part_from(replica)  # it is where its name is by now, and dials again
@@ -158,7 +158,7 @@ class PeerTable(Mapping[str, Peer]):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, min(times) - now_s) + 0.01, self._look)
 
-    def _opened(self, address: MemberAddress) -> Peer:
+    def _opened(self, address: MemberAddress) -> RemoteMember:
         peer = self._make(address)
         peer.on_answered = self._answered
         if self._runs:
@@ -205,7 +205,7 @@ NOTE_CHARACTERS = 1000
 MOST_NOTED = 16
 
 
-class Verdict(NamedTuple):
+class Admission(NamedTuple):
     code: int
     reason: str = ""
     beside: bool = False
@@ -216,7 +216,7 @@ class PeerAdmission:
     def __init__(
         self,
         config: GroupConfig,
-        peers: Mapping[str, Peer],
+        peers: Mapping[str, RemoteMember],
         greeting: Callable[[], HelloResponse],
         voters: Callable[[], Collection[Replica]],
         lists_count: Callable[[], bool],
@@ -235,7 +235,7 @@ class PeerAdmission:
         self._noted: dict[str, float] = {}
         """Sentences about who was refused, and until when each stands."""
 
-    def judge(self, hello: Hello, connection: Connection) -> Verdict:
+    def judge(self, hello: Hello, connection: Connection) -> Admission:
         own = self._greeting()
         if self._may_know_more(hello, own):
             with suppress(ConfigError):
@@ -244,19 +244,19 @@ class PeerAdmission:
         if reason:
             if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
                 self.note(reason)
-            return Verdict(REFUSED, reason)
+            return Admission(REFUSED, reason)
         peer = self._peers[hello.member_id]
         holder = peer.placed or peer.speaker
         if holder is None or holder == identity_of(hello):
-            return Verdict(WELCOME)
+            return Admission(WELCOME)
         if holder.directory_id == hello.directory_id and peer.placed is None:
-            return Verdict(WELCOME)  # started again; what stands of the process before is a leftover
+            return Admission(WELCOME)  # started again; what stands of the process before is a leftover
         if self._is_beside(hello, holder):
-            return Verdict(WELCOME, beside=True)
+            return Admission(WELCOME, beside=True)
         peer.look_again()
         sentence = _two_processes(peer, hello, connection, holder)
         self.note(sentence)
-        return Verdict(UNSETTLED if peer.placed is None else DUPLICATE, sentence)
+        return Admission(UNSETTLED if peer.placed is None else DUPLICATE, sentence)
 
     def _may_know_more(self, hello: Hello, own: HelloResponse) -> bool:
         """Of a member of the cluster that is not on the list here: who was away, or has lost its
@@ -303,7 +303,7 @@ def _address_of(hello: Hello, connection: Connection) -> str:
     return listed.get(hello.member_id) or place_of(hello, connection)
 
 
-def _two_processes(peer: Peer, hello: Hello, connection: Connection, holder: Identity) -> str:
+def _two_processes(peer: RemoteMember, hello: Hello, connection: Connection, holder: Identity) -> str:
     """What both of them, this member and its operator are told. The same sentence at each try."""
     theirs = f"directory {hello.directory_id}"
     if hello.directory_id == holder.directory_id:

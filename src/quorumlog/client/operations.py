@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import EntryBatch
-from quorumlog.client import reader_verbs
+from quorumlog.client import reader_operations
 from quorumlog.client.arguments import (
     checked_expected_last,
     checked_limit,
@@ -29,16 +29,16 @@ from quorumlog.client.protocol.appending import BatchGatherer, JoinedAppends, ba
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request, read_target, receipt_of
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.reader_verbs import GivenHold, ReaderRow, ReaderStand, number_of
+from quorumlog.client.reader_operations import GivenHold, ReaderRow, ReaderState, number_of
 from quorumlog.client.reading import Freshness, ReadChoice, ReadDefaults, ReadRequests, Source
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
+    ClientOperation,
     Reading,
     Step,
     Tailing,
     TimedReading,
-    Verb,
     asked,
     call,
     of_one,
@@ -111,8 +111,8 @@ class Members(NamedTuple):
     learners: tuple[str, ...]
 
 
-class Verbs:
-    """All verbs on one group but the single append, which the joiners send."""
+class ClientOperations:
+    """All operations on one group but the single append, which the batchers send."""
 
     def __init__(self, protocol: ClientProtocol, timeout_ms: float, defaults: ReadDefaults) -> None:
         self._protocol = protocol
@@ -140,7 +140,7 @@ class Verbs:
         expected_last: int | None = None,
         sequence: int | None = None,
         machine: str = "",
-    ) -> Verb[AppendReceipt]:
+    ) -> ClientOperation[AppendReceipt]:
         in_session = expected_last is None and self._protocol.producer is not None
         if sequence is not None:
             sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
@@ -158,7 +158,7 @@ class Verbs:
         yield call(request)
         return receipt_of(request)
 
-    def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
+    def append_alone(self, body: bytes, joined: JoinedAppends) -> ClientOperation[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
         return of_one(self.append_batch([body], joined.deadline_ms - now_ms(), machine=joined.machine))
 
@@ -174,7 +174,7 @@ class Verbs:
 
     # ---------------------------------------------------------------- producers
 
-    def last_sequence(self, timeout_ms: float | None) -> Verb[int]:
+    def last_sequence(self, timeout_ms: float | None) -> ClientOperation[int]:
         """Of the client's own one, whose session is opened first."""
         own_producer = self._protocol.producer
         if own_producer is None:
@@ -183,7 +183,7 @@ class Verbs:
         known = yield from asked(message, LEADER, allowed_ms, LastSequenceResponse, in_session=True)
         return known.producer.last_sequence
 
-    def producers(self, timeout_ms: float | None) -> Verb[list[ProducerInfo]]:
+    def producers(self, timeout_ms: float | None) -> ClientOperation[list[ProducerInfo]]:
         allowed_ms = self.timeout_ms_of(timeout_ms)
         found = list[ProducerInfo]()
         while True:
@@ -195,12 +195,14 @@ class Verbs:
             if response.is_last:
                 return found
 
-    def producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
+    def producer(self, producer_id: str, timeout_ms: float | None) -> ClientOperation[ProducerInfo]:
         message = LastSequence(producer=checked_producer(producer_id))
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return (yield from asked(message, LEADER, allowed_ms, LastSequenceResponse)).producer
 
-    def forget_producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
+    def forget_producer(
+        self, producer_id: str, timeout_ms: float | None
+    ) -> ClientOperation[ProducerInfo]:
         known = yield from self.producer(producer_id, timeout_ms)
         message = ForgetProducer(producer=known.producer, epoch=known.epoch)
         yield from asked(message, LEADER, self.timeout_ms_of(timeout_ms), ForgetProducerResponse)
@@ -208,7 +210,7 @@ class Verbs:
 
     # ---------------------------------------------------------------- read
 
-    def get(self, index: int, source: Source) -> Verb[Entry]:
+    def get(self, index: int, source: Source) -> ClientOperation[Entry]:
         index = whole("index", index)
         if index < 0:
             raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
@@ -310,7 +312,7 @@ class Verbs:
     ) -> Reading[T]:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
 
-        def times_from(index: int) -> Verb[AppendTimes]:
+        def times_from(index: int) -> ClientOperation[AppendTimes]:
             found = yield from self._find_mark(FindMarkRequest(index=index), choice.member)
             return AppendTimes(found.time_ms, found.clock_resets)
 
@@ -318,14 +320,14 @@ class Verbs:
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], choice: ReadChoice, *, wait: bool
-    ) -> Verb[ReadPlan]:
+    ) -> ClientOperation[ReadPlan]:
         if first_index == "latest":
             first_index = (yield from self.end_index(None)) + 1
         elif first_index > 0 and not wait:
             yield from self._check_reached(first_index, choice)
         return self._reads.plan(first_index, None, choice, wait_ms=TAIL_WAIT_MS, follow=True)
 
-    def _check_reached(self, first_index: int, choice: ReadChoice) -> Verb[None]:
+    def _check_reached(self, first_index: int, choice: ReadChoice) -> ClientOperation[None]:
         """Raises IndexOutOfRange if there would still be a gap before an entry that comes now."""
         message = ReadRequest(first_index=first_index, limit_bytes=GET_LIMIT_BYTES)
         request = self._reads.request(message, choice.target)
@@ -343,24 +345,24 @@ class Verbs:
                 committed_index=end_index,
             )
 
-    def end_index(self, timeout_ms: float | None) -> Verb[int]:
+    def end_index(self, timeout_ms: float | None) -> ClientOperation[int]:
         return (yield from self.freshness(ReadChoice(), timeout_ms)).index
 
-    def freshness(self, choice: ReadChoice, timeout_ms: float | None) -> Verb[Freshness]:
+    def freshness(self, choice: ReadChoice, timeout_ms: float | None) -> ClientOperation[Freshness]:
         return self._reads.end(choice, self.timeout_ms_of(timeout_ms))
 
     def ask(
         self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float | None
-    ) -> Verb[bytes]:
+    ) -> ClientOperation[bytes]:
         return self._reads.ask(machine, question, choice, self.timeout_ms_of(timeout_ms))
 
     # ---------------------------------------------------------------- time marks
 
-    def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
+    def index_at(self, time: datetime, from_member: str | None) -> ClientOperation[int]:
         found = yield from self._find_mark(FindMarkRequest(time_ms=time_ms_of(time)), from_member)
         return max(found.index, found.ledger_begin_index)
 
-    def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
+    def time_at(self, index: int, from_member: str | None) -> ClientOperation[datetime | None]:
         index = whole("index", index)
         if index < 0:
             raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
@@ -374,10 +376,12 @@ class Verbs:
             )
         return time_of(found.time_ms)
 
-    def clock_resets(self, from_member: str | None) -> Verb[Resets]:
+    def clock_resets(self, from_member: str | None) -> ClientOperation[Resets]:
         return (yield from self._find_mark(FindMarkRequest(index=0), from_member)).clock_resets
 
-    def _find_mark(self, message: FindMarkRequest, from_member: str | None) -> Verb[FindMarkResponse]:
+    def _find_mark(
+        self, message: FindMarkRequest, from_member: str | None
+    ) -> ClientOperation[FindMarkResponse]:
         return asked(message, read_target(from_member), self.timeout_ms, FindMarkResponse)
 
     # ---------------------------------------------------------------- readers
@@ -388,63 +392,67 @@ class Verbs:
         hold: GivenHold | None,
         first_index: int | Literal["latest"] | None,
         timeout_ms: float | None,
-    ) -> Verb[ReaderStand]:
+    ) -> ClientOperation[ReaderState]:
         position: int | None = None
         if first_index == "latest":
             position = (yield from self.end_index(timeout_ms)) + 1
         elif first_index is not None:
             position = whole('first_index, unless "latest",', first_index)
         message = MoveReaderRequest(
-            reader=reader_verbs.checked_name(name),
+            reader=reader_operations.checked_name(name),
             position=position,
             hold=number_of(hold),
             opens=True,
         )
-        return (yield from reader_verbs.open_reader(message, self.timeout_ms_of(timeout_ms)))
+        return (yield from reader_operations.open_reader(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(
         self,
         name: str,
         index: int,
-        stand: ReaderStand,
+        stand: ReaderState,
         last_chain: int | None,
         timeout_ms: float | None,
-    ) -> Verb[ReaderStand]:
+    ) -> ClientOperation[ReaderState]:
         message = MoveReaderRequest(
             reader=name,
             position=whole("index", index),
             seen_index=stand.known_index,
             last_chain=None if last_chain is None else whole("last_chain", last_chain),
         )
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
-        self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
-    ) -> Verb[ReaderStand]:
-        message = reader_verbs.seek(name, whole("index", index), stand)
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        self, name: str, index: int, stand: ReaderState, timeout_ms: float | None
+    ) -> ClientOperation[ReaderState]:
+        message = reader_operations.seek(name, whole("index", index), stand)
+        return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def skip_in_reader(
         self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
-    ) -> Verb[ReaderStand]:
+    ) -> ClientOperation[ReaderState]:
         """Said for no log in particular: a late copy of it changes nothing."""
         skipped = whole("first_index", first_index), whole("stop_index", stop_index)
         message = MoveReaderRequest(reader=name, skipped=skipped)
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
-    def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
+    def end_reader(
+        self, name: str, stand: ReaderState, timeout_ms: float | None
+    ) -> ClientOperation[ReaderState]:
         message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
-        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+        return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
-    def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
-        return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
+    def readers(self, timeout_ms: float | None) -> ClientOperation[list[ReaderRow]]:
+        return reader_operations.readers(self.timeout_ms_of(timeout_ms))
 
-    def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
+    def why_kept(self, timeout_ms: float | None) -> ClientOperation[WhyKeptResponse]:
         return asked(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms), WhyKeptResponse)
 
     # ---------------------------------------------------------------- the group
 
-    def reload(self, timeout_ms: float | None) -> Verb[dict[str, ReloadResponse | LedgerError]]:
+    def reload(
+        self, timeout_ms: float | None
+    ) -> ClientOperation[dict[str, ReloadResponse | LedgerError]]:
         """Of the servers that are listed, by address."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
         requests = {
@@ -458,7 +466,9 @@ class Verbs:
             for address, each in requests.items()
         }
 
-    def status(self, timeout_ms: float, *, events: bool = False) -> Verb[list[MemberStatusRow]]:
+    def status(
+        self, timeout_ms: float, *, events: bool = False
+    ) -> ClientOperation[list[MemberStatusRow]]:
         """Of every listed server, then of the members that the answers told of. Raises WrongPort where
         none is a log's."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
@@ -479,58 +489,60 @@ class Verbs:
             raise refusal
         return rows_of(asked, view, allowed_ms)
 
-    def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:
+    def transfer(self, to: str, timeout_ms: float | None) -> ClientOperation[str]:
         if not isinstance(to, str):
             raise BadRequest(f"to must be the id of a member, not {to!r}")
         message = TransferRequest(to_member_id="".join(to))
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return (yield from asked(message, LEADER, allowed_ms, TransferResponse)).leader_id
 
-    def reset_clock(self, timeout_ms: float | None) -> Verb[Reset]:
+    def reset_clock(self, timeout_ms: float | None) -> ClientOperation[Reset]:
         allowed_ms = self.timeout_ms_of(timeout_ms)
         response = yield from asked(ResetClockRequest(), LEADER, allowed_ms, ResetClockResponse)
         return Reset(response.index, response.time_ms)
 
-    def finish_upgrade(self, timeout_ms: float | None) -> Verb[FinishUpgradeResponse]:
+    def finish_upgrade(self, timeout_ms: float | None) -> ClientOperation[FinishUpgradeResponse]:
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return asked(FinishUpgradeRequest(), LEADER, allowed_ms, FinishUpgradeResponse)
 
-    def change_users(self, order: UserOrder, timeout_ms: float | None) -> Verb[int]:
+    def change_users(self, order: UserOrder, timeout_ms: float | None) -> ClientOperation[int]:
         allowed_ms = self.timeout_ms_of(timeout_ms)
         message = ChangeUsersRequest(order=checked_order(order))
         return (yield from asked(message, LEADER, allowed_ms, ChangeUsersResponse)).index
 
-    def users(self, timeout_ms: float | None) -> Verb[UsersResponse]:
+    def users(self, timeout_ms: float | None) -> ClientOperation[UsersResponse]:
         return asked(UsersRequest(), LEADER, self.timeout_ms_of(timeout_ms), UsersResponse)
 
-    def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
+    def layout(self, from_member: str, timeout_ms: float | None) -> ClientOperation[LayoutResponse]:
         target, allowed_ms = read_target(from_member), self.timeout_ms_of(timeout_ms)
         return asked(LayoutRequest(), target, allowed_ms, LayoutResponse)
 
     def change_members(
         self, verb: str, member_id: str, address: str, dry_run: bool, timeout_ms: float | None
-    ) -> Verb[Members]:
+    ) -> ClientOperation[Members]:
         for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
             if not isinstance(text, str) or (not text and name != "address"):
                 raise BadRequest(f"{name} must be a text, not {text!r}")
         if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
             # Nobody would ever answer under it, and the command would wait.
-            raise BadRequest(f"{member_id!r} is no id of a member: it has no blanks, commas and =")
+            raise BadRequest(f"{member_id!r} is not the id of a member: ids have no blanks, commas or =")
         message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
         allowed_ms = self.timeout_ms_of(timeout_ms)
         response = yield from asked(message, LEADER, allowed_ms, ChangeMembersResponse)
         return Members(response.voters, response.learners)
 
-    def step_over(self, machine: str, index: int, unsafe: bool, timeout_ms: float | None) -> Verb[int]:
+    def step_over(
+        self, machine: str, index: int, unsafe: bool, timeout_ms: float | None
+    ) -> ClientOperation[int]:
         if not isinstance(machine, str) or not machine:
             raise BadRequest(f"machine must be the name of a state machine, not {machine!r}")
         if type(index) is not int or not 0 <= index <= MOST_INDEX:
-            raise BadRequest(f"index must be that of an entry, from 0 on, not {index!r}")
+            raise BadRequest(f"index must be 0 or more, not {index!r}")
         message = StepOverRequest(machine=machine, index=index, unsafe=unsafe)
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return (yield from asked(message, LEADER, allowed_ms, StepOverResponse)).index
 
-    def groups(self, timeout_ms: float) -> Verb[list[str]]:
+    def groups(self, timeout_ms: float) -> ClientOperation[list[str]]:
         """Of every listed server: they need not serve the same ones."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
         asked = [

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from quorumlog.client.result_streams import Verb, asked, call, request_of
+from quorumlog.client.result_streams import ClientOperation, asked, call, request_of
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -35,19 +35,19 @@ _HOLDS: tuple[GivenHold, ...] = (False, True, "archive")
 class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     position: int
-    """Index of the next entry that it wants."""
+    """Index of the next entry to read."""
     hold: GivenHold
-    """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+    """Unread entries are kept: True, unless forced; "archive", always."""
     lag_entries: int
-    """Data from `position` to what is committed. Of a reader that is a million entries behind, and of a
-    server of an older release, the few control entries between count as well."""
+    """Data entries from `position` to the committed index. For a reader more than a million entries
+    behind, and with a server of an older release, the few control entries in between count as well."""
     lag_ms: int
-    """From the time of the first data at or behind `position` that is still there to that of the newest;
-    -1: the log does not say."""
+    """From the time of the first remaining data entry at or after `position` to that of the newest; -1:
+    unknown."""
     lost_ranges: tuple[tuple[int, int], ...]
-    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    """(first_index, stop_index) of held entries that were deleted by force."""
     skipped_entries: int = 0
-    """That it went on without, since they were gone when it came to them: `NamedReader.note_skipped`."""
+    """Entries deleted before the reader reached them: `NamedReader.note_skipped`."""
     skipped_ranges: tuple[tuple[int, int], ...] = ()
     """(first_index, stop_index) of the newest of them."""
 
@@ -73,8 +73,8 @@ def refuse_consumer(readers: Iterable[ReaderRow], name: str, what: str) -> None:
     for reader in readers:
         if reader.name == name and reader.hold != "archive":
             raise ConfigError(
-                f"hold: {name} is a reader of the log, whose position is {reader.position}, and"
-                f" {what} would lead it past what it has not read: choose another name"
+                f"hold: {name} is already a reader of the log, at position {reader.position}, and"
+                f" {what} would move it past unread entries: choose another name"
             )
 
 
@@ -100,7 +100,7 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
 # What the leader is asked of the readers that the cluster keeps, as `verbs` are written.
 
 
-class ReaderStand(NamedTuple):
+class ReaderState(NamedTuple):
     position: int
     hold: int
     last_index: int = -1
@@ -114,14 +114,14 @@ class ReaderStand(NamedTuple):
         return self.seen_index if self.seen_index >= 0 else None
 
 
-def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
+def seek(name: str, position: int, stand: ReaderState) -> MoveReaderRequest:
     last_index = stand.last_index if stand.last_index >= 0 else None
     return MoveReaderRequest(
         reader=name, position=position, seeks_from=stand.position, last_index=last_index
     )
 
 
-def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
+def open_reader(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
     """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
     make a reader anew that somebody else has ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
@@ -130,7 +130,7 @@ def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderSta
     return (yield from move(message, deadline_ms - now_ms()))
 
 
-def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
+def move(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
     """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
     more where it was meant for an older log; but neither an opening nor an end whose outcome is unknown,
     since somebody may have ended or made that reader by now, and a commit only if nobody can have led
@@ -142,7 +142,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
         yield call(request)
         error = request.error
         if message.ends and unknown is not None and isinstance(error, UnknownReader):
-            return ReaderStand(-1, 0)
+            return ReaderState(-1, 0)
         if (
             isinstance(error, ReaderMoved)
             and message.seen_index is not None
@@ -161,14 +161,14 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             raise unknown  # it may have been done before the reader, or the log, went on
         else:
             response = response_of(request, MoveReaderResponse)
-            return ReaderStand(
+            return ReaderState(
                 response.position, response.hold, response.last_index, response.seen_index
             )
 
 
 def _check_not_led_back(
     message: MoveReaderRequest, unknown: OutcomeUnknown, deadline_ms: float
-) -> Verb[None]:
+) -> ClientOperation[None]:
     """A commit with an unknown outcome was refused, as meant for an older log. Raises `unknown` if it
     may have been done, and the reader been led back since: once more, it would undo that."""
     assert message.position is not None
@@ -186,7 +186,7 @@ def _check_not_led_back(
         raise unknown
 
 
-def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:
+def readers(timeout_ms: float) -> ClientOperation[list[ReaderRow]]:
     return rows_of((yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)))
 
 

@@ -1,4 +1,4 @@
-"""Applications in a member's process: doors, with a port of their own, and state machines."""
+"""Applications in a member's process: endpoints, with a port of their own, and state machines."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from quorumlog.config import is_staging_name
 from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.log_state.control_entries import MachineName
 from quorumlog.net.access import EVERYBODY, Access
-from quorumlog.node import DoorMember, LedgerNode, MachineFactory
+from quorumlog.node import LedgerNode, MachineFactory, NodeHandle
 from quorumlog.node.machine_driver import Answer
 from quorumlog.server.node_driver import NodeDriver
 
 
-class Door:
+class Endpoint:
     group: str | None = None
-    """The replicated log that it is a door to; None: the only one of the server."""
+    """The replicated log that it is an endpoint to; None: the only one of the server."""
     access: Access = EVERYBODY
-    """Who may do what at its port; a server sets its own before it opens the door."""
+    """Who may do what at its port; a server sets its own before it opens the endpoint."""
     machines: Mapping[str, MachineFactory] = MappingProxyType({})
     """Run by the member beside those of the server, by name."""
 
-    async def open(self, member: DoorMember) -> None:
+    async def open(self, member: NodeHandle) -> None:
         """The member runs, and nobody leads yet, perhaps. Raises ConfigError, OSError."""
 
     def role_changed(self) -> None:
@@ -41,24 +41,26 @@ class Door:
         """The member has stopped: nothing uses what its machines hold open any more."""
 
 
-class Doors:
+class Endpoints:
     def __init__(
         self,
-        doors: Sequence[Door],
+        endpoints: Sequence[Endpoint],
         groups: Sequence[str],
         machines: Mapping[str, MachineFactory],
         access: Access,
     ) -> None:
         """`machines`: of the server itself. Raises ConfigError."""
-        for door in doors:
-            door.access = access
+        for endpoint in endpoints:
+            endpoint.access = access
         groups = [name for name in groups if not is_staging_name(name)]
-        for door in doors:
-            if door.group is None and len(groups) > 1:
-                raise ConfigError(f"a door must name its group: the server has {', '.join(groups)}")
-            if door.group is not None and door.group not in groups:
-                raise ConfigError(f"a door leads to group {door.group!r}; there are {', '.join(groups)}")
-        self._doors = [(door.group or groups[0], door) for door in doors]
+        for endpoint in endpoints:
+            if endpoint.group is None and len(groups) > 1:
+                raise ConfigError(f"an endpoint must name its group: the server has {', '.join(groups)}")
+            if endpoint.group is not None and endpoint.group not in groups:
+                raise ConfigError(
+                    f"an endpoint is for group {endpoint.group!r}; there are {', '.join(groups)}"
+                )
+        self._endpoints = [(endpoint.group or groups[0], endpoint) for endpoint in endpoints]
         self._machines = machines
         self.ports: dict[str, str] = {}
         """Where this process listens, by product."""
@@ -66,8 +68,8 @@ class Doors:
     def machines_of(self, group: str) -> dict[str, MachineFactory]:
         """All that its member runs. Raises ConfigError."""
         machines = {} if is_staging_name(group) else dict(self._machines)
-        for leads_to, door in self._doors:
-            for name, factory in door.machines.items() if leads_to == group else ():
+        for leads_to, endpoint in self._endpoints:
+            for name, factory in endpoint.machines.items() if leads_to == group else ():
                 if name in machines:
                     raise ConfigError(f"group {group} has two state machines of the name {name}")
                 machines[name] = factory
@@ -75,30 +77,30 @@ class Doors:
 
     async def open(self, drivers: Callable[[str], NodeDriver | None]) -> None:
         """`drivers`: of a group, as it is when asked: a log that is replaced gets another one."""
-        for group, door in self._doors:
-            await door.open(_member_of(group, drivers, self.ports))
+        for group, endpoint in self._endpoints:
+            await endpoint.open(_member_of(group, drivers, self.ports))
 
     def role_changed(self, group: str) -> None:
-        for leads_to, door in self._doors:
+        for leads_to, endpoint in self._endpoints:
             if leads_to == group:
-                door.role_changed()
+                endpoint.role_changed()
 
     async def close(self) -> None:
-        for _, door in self._doors:
-            await door.close()
+        for _, endpoint in self._endpoints:
+            await endpoint.close()
 
     def abandon(self) -> None:
-        for _, door in self._doors:
-            door.abandon()
+        for _, endpoint in self._endpoints:
+            endpoint.abandon()
 
     def ended(self) -> None:
-        for _, door in self._doors:
-            door.ended()
+        for _, endpoint in self._endpoints:
+            endpoint.ended()
 
 
 def _member_of(
     group: str, drivers: Callable[[str], NodeDriver | None], ports: dict[str, str]
-) -> DoorMember:
+) -> NodeHandle:
     def running() -> NodeDriver | None:
         driver = drivers(group)
         return None if driver is None or driver.stopped else driver
@@ -117,7 +119,7 @@ def _member_of(
         driver = running()
         return None if driver is None else driver.node
 
-    return DoorMember(node, enter, ports, enter_now)
+    return NodeHandle(node, enter, ports, enter_now)
 
 
 # ----------------------------------------------------------------

@@ -57,15 +57,15 @@ from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
-from quorumlog.node import DoorMember
-from quorumlog.server import Door, LedgerServer
+from quorumlog.node import NodeHandle
+from quorumlog.server import Endpoint, LedgerServer
 
 if TYPE_CHECKING:
     from quorumlog.kv.gateway.gateway import EtcdGateway
     from quorumlog.net.credentials import ClientUser
 
 
-# ---------------------------------------------------------------- KeyValueDoor
+# ---------------------------------------------------------------- KeyValueEndpoint
 # The store's port on a member, and the state machine behind it.
 
 log = logging.getLogger("quorumlog.kv")
@@ -95,16 +95,16 @@ class _Asked(NamedTuple):
 class _Client:
     """One client: the session of its connection, and a `Session` of the service."""
 
-    def __init__(self, door: KeyValueDoor, connection: Connection) -> None:
-        self._door = door
+    def __init__(self, endpoint: KeyValueEndpoint, connection: Connection) -> None:
+        self._endpoint = endpoint
         self._connection = connection
         self._is_greeted = False
         self._asked: dict[int, _Asked] = {}
         """Requests that are not answered, by their ids."""
         self._asked_bytes = 0
         self._waits = False
-        self._access = door.access
-        self._caller = Caller(door.access, connection)
+        self._access = endpoint.access
+        self._caller = Caller(endpoint.access, connection)
 
     def frame(self, frame: Frame) -> None:
         message = frame.message
@@ -141,7 +141,7 @@ class _Client:
             or (caller.is_user and self._passes(request))  # nothing of others is decoded
             or not caller.is_checked
         ):
-            self._door.service.request(self, request)
+            self._endpoint.service.request(self, request)
         else:
             self._checked(request)
 
@@ -155,7 +155,7 @@ class _Client:
 
     def _checked(self, request: Request) -> None:
         """Its rights first."""
-        number, service = request.request_id, self._door.service
+        number, service = request.request_id, self._endpoint.service
         refusal = self.refusal_of(request)
         lease = None if refusal is not None else ended_lease(request)
         if isinstance(request, CancelRequest):
@@ -172,7 +172,7 @@ class _Client:
         if refusal is not None:
             refuse(self, request.request_id, refusal)
         else:
-            self._door.service.request(self, request)
+            self._endpoint.service.request(self, request)
 
     def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
         return self._refusal_of(Right.READ, keys)
@@ -198,12 +198,12 @@ class _Client:
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
-        refusal = refusal_of_other(hello, STORE, self._door.ports)
+        refusal = refusal_of_other(hello, STORE, self._endpoint.ports)
         if refusal is not None:
             self._answer_hello(group, refusal)
             return
         self._is_greeted = True
-        self._door.service.greet(self, hello.cluster_id, partial(self._answer_hello, group))
+        self._endpoint.service.greet(self, hello.cluster_id, partial(self._answer_hello, group))
 
     def _answer_hello(self, group: str, response: HelloResponse) -> None:
         self._connection.send(group, response)
@@ -211,7 +211,7 @@ class _Client:
             self._connection.close()
 
     def lost(self) -> None:
-        self._door.service.lost(self)
+        self._endpoint.service.lost(self)
 
     def writable(self) -> None:
         """Watches that have fallen behind are looked at by the next tick."""
@@ -240,12 +240,12 @@ class _Client:
                 if refusal is not None:
                     message = error_response(message.request_id, refusal)
             code = message.code if isinstance(message, ErrorResponse) else code_of(message.answer)
-            self._door.requests.answered(asked.operation, code, time.monotonic() - asked.began_s)
+            self._endpoint.requests.answered(asked.operation, code, time.monotonic() - asked.began_s)
         self._connection.send(GROUP, message)
 
     def _has_room(self) -> None:
         self._waits = False
-        self._door.service.go_on()
+        self._endpoint.service.go_on()
 
     @property
     def is_full(self) -> bool:
@@ -259,7 +259,7 @@ class _Client:
         return self._connection.unsent_bytes
 
 
-class KeyValueDoor(Door):
+class KeyValueEndpoint(Endpoint):
     def __init__(
         self,
         listen: str,
@@ -305,7 +305,7 @@ class KeyValueDoor(Door):
 
     @property
     def service(self) -> KeyValueService:
-        assert self._service is not None, "the door was not opened"
+        assert self._service is not None, "the endpoint was not opened"
         return self._service
 
     @property
@@ -313,7 +313,7 @@ class KeyValueDoor(Door):
         """Where it listens."""
         return self._listener.address
 
-    async def open(self, member: DoorMember) -> None:
+    async def open(self, member: NodeHandle) -> None:
         """Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
@@ -405,9 +405,9 @@ class KeyValueStore:
         options: StoreOptions | None = None,
     ) -> None:
         """Raises ConfigError."""
-        self._door = door_of(config, listen, engine, options)
+        self._endpoint = endpoint_of(config, listen, engine, options)
         self._servers = servers or listen
-        self._server = LedgerServer([config], doors=[self._door])
+        self._server = LedgerServer([config], endpoints=[self._endpoint])
         self._loop = uvloop.new_event_loop()
         self._thread: threading.Thread | None = None
 
@@ -501,16 +501,16 @@ ENGINES = ("memory", "rocksdb")
 FOLDER = "kv-rocksdb"
 
 
-def door_of(
+def endpoint_of(
     config: GroupConfig,
     listen: str,
     engine: str,
     options: StoreOptions | None = None,
     tls: Tls | None = None,
-) -> KeyValueDoor:
+) -> KeyValueEndpoint:
     """Raises ConfigError."""
     if engine == "memory":
-        return KeyValueDoor(listen, group=config.group, options=options, tls=tls)
+        return KeyValueEndpoint(listen, group=config.group, options=options, tls=tls)
     if engine != "rocksdb":
         raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
     if config.store == "memory":
@@ -522,7 +522,7 @@ def door_of(
             f"the engine rocksdb needs rocksdict ({error}), {the_extra('rocksdb')}"
         ) from None
     path = Path(config.data_dir) / FOLDER
-    return KeyValueDoor(
+    return KeyValueEndpoint(
         listen, group=config.group, options=options, engine=lambda: RocksEngine(path), tls=tls
     )
 

@@ -1,4 +1,5 @@
-"""DoorMember: a member as a door sees it: an application with a protocol of its own, in its process.
+"""NodeHandle: a member as an endpoint sees it: an application with a protocol of its own, in its
+process.
 
 Every call but `enter` is made in a turn of the member, that is, by what was given to `enter`.
 """
@@ -16,7 +17,7 @@ from quorumlog.node.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 
 
-class DoorMember:
+class NodeHandle:
     def __init__(
         self,
         node: Callable[[], LedgerNode | None],
@@ -25,7 +26,8 @@ class DoorMember:
         enter_now: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """`node`: the one of now; None while the member begins anew. `enter`: see there. `ports`: where
-        this process listens, by product; a door adds its own. `enter_now`: see there, or as `enter`."""
+        this process listens, by product; an endpoint adds its own. `enter_now`: see there, or as
+        `enter`."""
         self.ports = {} if ports is None else ports
         self._node = node
         self._enter = enter
@@ -39,7 +41,7 @@ class DoorMember:
 
     def node(self) -> LedgerNode:
         node = self._node()
-        assert node is not None, "a door acts while there is no member"
+        assert node is not None, "an endpoint acts while there is no member"
         return node
 
     @property

@@ -8,6 +8,6 @@ that can be cut), `machines` (state machines that they run), `producer` (appends
 `rocketmq` (RocketMQ's Java classes), the room `zookeeper` (a server of it), the room `porcupine` (our
 checker of histories beside another), `spark_cluster` (a master and workers of Spark),
 `halted_pipelines` (a driver of its own on them), `object_store` (an S3 whose way is bad), `page` (that
-for operators, in a browser), `signals`, `plot`;
+for operators, in a browser), `alerts` (each by its cause), `signals`, `plot`;
 and `blocking_clients`, which writes the blocking clients from those for asyncio.
 """

@@ -406,14 +406,22 @@ def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> No
             {"success": [{"request_put": key("m"), "requestRange": key("m")}]},
             "an operation of a transaction is one of",
         ),
-        ("/v3/kv/compaction", {"revision": 1, "physical": "no"}, "physical must be true or false, not 'no'"),
+        (
+            "/v3/kv/compaction",
+            {"revision": 1, "physical": "no"},
+            "physical must be true or false, not 'no'",
+        ),
         ("/v3/lease/grant", {"ttl": 5}, "there is no field 'ttl'"),
         ("/v3/lease/revoke", {"id": 5}, "there is no field 'id'"),
-        ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "keys is 1"),
+        ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "keys must be true or false, not 1"),
         ("/v3/lease/leases", {"ID": 5}, "there is no field 'ID'"),
         ("/v3/cluster/member/list", {"id": 5}, "there is no field 'id'"),
         ("/v3/watch", {"create_request": key("m", startRevisions=1)}, "'startRevisions'"),
-        ("/v3/watch", {"createRequest": key("m", progress_notify="no")}, "progress_notify must be true or false, not 'no'"),
+        (
+            "/v3/watch",
+            {"createRequest": key("m", progress_notify="no")},
+            "progress_notify must be true or false, not 'no'",
+        ),
     ],
 )
 def test_what_it_does_not_know_is_refused_by_name(

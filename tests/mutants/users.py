@@ -178,7 +178,11 @@ def users_are_read(patch: Patch) -> None:
 )
 def users_of_before_the_start(patch: Patch) -> None:
     """It had applied them."""
-    patch.edit(KnownUsers.look, "if self._is_fresh(now_ms):", "if self._is_fresh(now_ms) or reached():")
+    patch.edit(
+        KnownUsers.look,
+        "if self._is_fresh(now_ms, may_be_old_ms):",
+        "if self._is_fresh(now_ms, may_be_old_ms) or reached():",
+    )
 
 
 @mutant(

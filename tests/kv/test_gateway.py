@@ -431,7 +431,7 @@ def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> No
         ),
         ("/v3/lease/grant", {"ttl": 5}, "there is no field 'ttl'"),
         ("/v3/lease/revoke", {"id": 5}, "there is no field 'id'"),
-        ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "keys is 1"),
+        ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "keys must be true or false, not 1"),
         ("/v3/lease/leases", {"ID": 5}, "there is no field 'ID'"),
         ("/v3/cluster/member/list", {"id": 5}, "there is no field 'id'"),
         ("/v3/watch", {"create_request": key("m", startRevisions=1)}, "'startRevisions'"),

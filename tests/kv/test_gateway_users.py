@@ -155,6 +155,22 @@ def test_what_is_told_of_a_login_has_no_password(
 
 
 @pytest.mark.usefixtures("users")
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [("bob", "é" * 1_000_000), ("bob", "\ud800"), ("\ud800", "tahini"), ("n" * 20_000, "tahini")],
+    ids=["long password", "password of a surrogate", "name of a surrogate", "long name"],
+)
+def test_a_login_that_can_be_of_no_user_is_refused_before_anything_is_made_of_it(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, name: str, password: str
+) -> None:
+    """What SCRAM makes of a password would hold the member's loop."""
+    of_gateway = gateways.gateways["n0"].logins
+    monkeypatch.setattr(of_gateway, "_routes_as", None)
+    assert log_in(gateways.ports["n0"], name, password)[0] == 400
+    assert of_gateway._beginning == 0
+
+
+@pytest.mark.usefixtures("users")
 def test_a_token_ends_when_it_is_not_used_and_when_there_are_too_many(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quorumlog.errors import ConfigError, NotAuthenticated
-from quorumlog.log_state.users import ITERATIONS, MOST_ITERATIONS, Verifier
+from quorumlog.log_state.users import ITERATIONS, MOST_ITERATIONS, USER_NAME, USER_NAMES, Verifier
 from quorumlog.net.hello import Challenge
 
 PASSWORD_VARIABLE = "QUORUMLOG_PASSWORD"
 MECHANISM = "SCRAM-SHA-256"
 MOST_PASSWORD_BYTES = 1024
+"""What SCRAM makes of a password takes a time that grows with it, on the loop of who proves it."""
 
 
 class ClientUser:
@@ -27,11 +29,13 @@ class ClientUser:
     def __init__(self, name: str, password: str | None = None, *, password_file: str = "") -> None:
         if not name:
             raise ConfigError("a user has a name (--user)")
+        if not re.match(USER_NAME, name):
+            raise ConfigError(USER_NAMES.format(name[:80]))
         if password is not None and password_file:
             raise ConfigError("give a password or a file that has it, not both")
         self.name = name
         self.password_file = str(password_file)
-        self._password = password
+        self._password = None if password is None else checked_password(password)
         if password is None and not password_file and PASSWORD_VARIABLE not in os.environ:
             raise ConfigError(
                 f"user {name} has no password: name a file (--password-file), or set {PASSWORD_VARIABLE}"
@@ -58,11 +62,22 @@ class ClientUser:
             return password_of(self.password_file)
         if PASSWORD_VARIABLE not in os.environ:
             raise ConfigError(f"{PASSWORD_VARIABLE} is not set any more")
-        return os.environ[PASSWORD_VARIABLE]
+        return checked_password(os.environ[PASSWORD_VARIABLE])
 
 
 def _from_file(name: str, password_file: str) -> ClientUser:
     return ClientUser(name, password_file=password_file)
+
+
+def checked_password(password: str) -> str:
+    """Raises ConfigError."""
+    try:
+        size_bytes = len(password.encode())
+    except UnicodeEncodeError:
+        raise ConfigError("a password is text, without lone surrogates") from None
+    if not 0 < size_bytes <= MOST_PASSWORD_BYTES:
+        raise ConfigError(f"a password has 1 to {MOST_PASSWORD_BYTES} bytes")
+    return password
 
 
 def password_of(path: str) -> str:
@@ -76,7 +91,7 @@ def password_of(path: str) -> str:
     password = line.rstrip("\r\n")
     if not password:
         raise ConfigError(f"the password file {path} has no password in its first line")
-    return password
+    return checked_password(password)
 
 
 class Proof:
@@ -127,8 +142,7 @@ def verifier_for(password: str) -> Verifier:
     """What the servers keep of it. Raises ConfigError."""
     from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
-    if not password or len(password.encode()) > MOST_PASSWORD_BYTES:
-        raise ConfigError(f"a password has 1 to {MOST_PASSWORD_BYTES} bytes")
+    checked_password(password)
     try:
         salt, stored, server, iterations = ScramMechanism(MECHANISM).make_auth_info(
             password, iteration_count=ITERATIONS
@@ -143,8 +157,8 @@ def fits(password: str, verifier: Verifier) -> bool:
     from scramp.core import ScramException, saslprep  # type: ignore[import-untyped, unused-ignore]
 
     try:
-        prepared = saslprep(password).encode()
-    except ScramException:
+        prepared = saslprep(checked_password(password)).encode()
+    except (ConfigError, ScramException):
         return False
     salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)
     stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from quorumlog.errors import NotAuthenticated, Overloaded
+from quorumlog.errors import ConfigError, NotAuthenticated, Overloaded
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.gateway.etcd_json import Given, known
 from quorumlog.kv.gateway.routes import Routes
@@ -51,7 +51,11 @@ class Logins:
             raise InvalidRequest("name and password are text, and not empty")
         if self._beginning >= MOST_BEGINNING:
             raise Overloaded(f"{MOST_BEGINNING} passwords are being looked at")
-        routes = self._routes_as(ClientUser(name, password))
+        try:
+            user = ClientUser(name, password)
+        except ConfigError as error:  # no user has such a name, or such a password
+            raise NotAuthenticated(str(error)) from None
+        routes = self._routes_as(user)
         self._beginning += 1
         try:
             await routes.prove()

@@ -15,20 +15,24 @@ from quorumlog.broker import connect as connect_broker
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.client import connect
 from quorumlog.config import LimitOptions, TlsOptions
-from quorumlog.errors import LedgerError, Overloaded
+from quorumlog.errors import LedgerError, Overloaded, ProtocolViolation
 from quorumlog.kv import connect as connect_store
+from quorumlog.kv.requests import AnswerResponse, CancelRequest, EventsResponse, WatchRequest
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net.connection import LoopTurn
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
-from quorumlog.net.limits import process_limits
+from quorumlog.net.limits import MOST_LOOKING, ProcessLimits, process_limits
 from quorumlog.net.quotas import Quotas
 from quorumlog.net.tls import ClientTls
 from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.wire.client_messages import ReadRequest, StatusRequest
 from tests import certificates
-from tests.net.test_listener import CLIENT, PEER, answer, open_port, run
+from tests.net.test_listener import CLIENT, PEER, Streams, answer, bytes_of, open_port, run
 from tests.waiting import eventually, row_of
+
+LOOKS = Hello(role="client", looks=True)
 
 
 class Client:
@@ -55,6 +59,9 @@ class Client:
         frame = Frame("default", ReadRequest(request_id=number, first_index=0), None, size_bytes)
         return number if self.meter.admitted([frame], self) else 0
 
+    def answered(self, request_id: int, size_bytes: int = 10) -> None:
+        self.meter.answered(AnswerResponse(answer=b"", request_id=request_id), size_bytes)
+
 
 class Time:
     def __init__(self, **limits: int) -> None:
@@ -76,9 +83,9 @@ def test_so_many_requests_wait_for_their_answers_and_no_more() -> None:
     (refusal,) = one.refusals
     assert refusal.retry_after_ms > 0 and "user 'bob'" in str(refusal) and "is 2" in str(refusal)
     assert Client(time.quotas, "eve").asks()
-    one.meter.answered(first, 10)
-    one.meter.answered(first, 10)  # what a watch tells later
-    assert one.asks(request_id=7) and not one.asks(request_id=7), "no id is counted once for many"
+    one.answered(first, 10)
+    one.answered(first, 10)  # what a watch tells later
+    assert one.asks() and not one.asks()
     time.quotas.leave(one)
     assert other.asks() and not other.asks()
 
@@ -89,8 +96,8 @@ def bytes_are_made_good_before_the_next_request_is_taken() -> None:
     number = client.asks(3000)
     assert number and not client.asks()
     assert client.refusals[-1].retry_after_ms == 2000
-    client.meter.answered(number, 1000)
-    client.meter.answered(12345, 1 << 30)  # which nobody has asked for
+    client.answered(number, 1000)
+    client.answered(12345, 1 << 30)  # which nobody has asked for
     assert not client.asks() and client.refusals[-1].retry_after_ms == 3000
     time.now_s += 2.5
     assert not client.asks() and client.refusals[-1].retry_after_ms == 500, "a refusal costs nothing"
@@ -148,8 +155,35 @@ def test_what_is_refused_is_counted_and_told_once_a_minute(caplog: pytest.LogCap
 def test_who_keeps_something_alive_or_asks_who_leads_is_never_refused() -> None:
     client = Client(Time(address_requests=1).quotas)
     assert client.asks() and not client.asks()
-    frames = [Frame("default", StatusRequest(request_id=9), None, 50)] * 10
+    frames = [Frame("default", StatusRequest(request_id=9 + n), None, 50) for n in range(10)]
     assert client.meter.admitted(frames, client) == frames
+
+
+@pytest.mark.parametrize("passes_first", [False, True])
+def test_no_place_is_given_back_by_the_answer_to_another_request(passes_first: bool) -> None:
+    """That of a request that passes limits comes at once, under whatever id it was asked."""
+    client = Client(Time(address_requests=1).quotas)
+    passing = Frame("default", StatusRequest(request_id=7), None, 50)
+    if passes_first:
+        assert client.meter.admitted([passing], client)
+    else:
+        assert client.asks(request_id=7)
+    with pytest.raises(ProtocolViolation, match="two requests with the id 7"):
+        client.asks(request_id=7) if passes_first else client.meter.admitted([passing], client)
+
+
+def test_what_a_watch_tells_gives_no_place_back_to_a_request_with_its_id() -> None:
+    client = Client(Time(address_requests=1).quotas)
+    told = EventsResponse(request_id=7, next_revision=1, events=[])
+    watch = Frame("default", WatchRequest(request_id=7, key=b"a"), None, 50)
+    assert client.meter.admitted([watch], client) and not client.asks()
+    client.meter.answered(told, 10)
+    assert client.asks(request_id=7)
+    client.meter.answered(told, 10)
+    assert not client.asks()
+    client.answered(7)
+    cancels = [Frame("default", CancelRequest(watch=7), None, 50)] * 2  # which nothing answers
+    assert client.meter.admitted(cancels, client) == cancels
 
 
 def test_whoever_owes_nothing_any_more_is_forgotten() -> None:
@@ -181,8 +215,101 @@ def members_come_in_where_clients_have_reached_their_limit() -> None:
                 assert isinstance(await answer(await port.dial(PEER)), HelloResponse)
             peers = [each for each in port.listener.connections.values() if not each.is_client]
             assert len(peers) == 3 and not any(each.meter for each in peers)
-            looks = await port.dial(Hello(role="client", looks=True))
+            looks = await port.dial(LOOKS)
             assert isinstance(await answer(looks), HelloResponse)
+
+    run(scene)
+
+
+def access_of(**limits: int) -> Any:
+    """Of a port: whoever says a name has it."""
+
+    def greet(connection: Any, hello: Hello, tls: Any) -> Any:
+        connection.user = hello.user
+        return iter(())
+
+    access = SimpleNamespace(quotas=Quotas(), greet=greet, lost=lambda _: None)
+    access.quotas.set(LimitOptions(**limits))
+    return access
+
+
+async def answers(streams: Streams, count: int) -> list[Any]:
+    decoder, found = FrameDecoder(), list[Any]()
+    while len(found) < count:
+        data = await streams[0].read(1 << 16)
+        assert data, found
+        found += [frame.message for frame in decoder.receive_data(data)]
+    return found
+
+
+def read(number: int) -> ReadRequest:
+    return ReadRequest(request_id=number, first_index=0)
+
+
+def test_who_only_looks_may_ask_nothing_else() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.access = access_of(address_connections=1)
+            await answer(await port.dial(CLIENT))
+            status = StatusRequest(request_id=8)
+            looks = await port.dial(LOOKS, read(7), status)
+            welcome, refusal = await answers(looks, 2)
+            assert isinstance(welcome, HelloResponse) and refusal.request_id == 7
+            assert isinstance(error_of(refusal), Overloaded)
+            looks[1].write(bytes_of(read(9)))
+            refusal = await answer(looks)
+            assert isinstance(refusal, ErrorResponse) and refusal.request_id == 9
+            assert port.said[-1] == status and not any(isinstance(m, ReadRequest) for m in port.said)
+
+    run(scene)
+
+
+def test_one_address_does_not_take_all_places_of_those_that_look() -> None:
+    limits = ProcessLimits(lambda: 100, lambda: 0)
+    mine = [object() for _ in range(MOST_LOOKING)]
+    assert sum(limits.lets_look(each, "10.0.0.9") for each in mine) < MOST_LOOKING
+    assert limits.lets_look(object(), "10.0.0.8")
+    limits.leave(mine[0])
+    assert limits.lets_look(object(), "10.0.0.9")
+
+
+def test_who_looks_comes_in_where_its_user_has_reached_its_limit() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.access = access_of(user_connections=1)
+            bob = Hello(role="client", user="bob")
+            assert isinstance(await answer(await port.dial(bob)), HelloResponse)
+            assert isinstance(await answer(await port.dial(bob)), ErrorResponse)
+            looks = await port.dial(Hello(role="client", user="bob", looks=True))
+            assert isinstance(await answer(looks), HelloResponse)
+
+    run(scene)
+
+
+def test_what_comes_together_with_a_hello_is_counted() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.access = access_of(address_requests=2)
+            client = await port.dial(CLIENT, *[read(number) for number in range(1, 11)])
+            refused = [each.request_id for each in (await answers(client, 9))[1:]]
+            assert refused == list(range(3, 11)) and len(port.said) == 3
+
+    run(scene)
+
+
+def test_a_turn_is_full_of_requests_that_are_refused_as_of_others() -> None:
+    """Thousands at one look would keep the loop from its heartbeats."""
+
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.access = access_of(address_requests=1)
+            client = await port.dial(CLIENT, read(1))
+            await answer(client)
+            (connection,) = port.listener.connections.values()
+            turn = LoopTurn.of(asyncio.get_running_loop())
+            before = turn.frames
+            connection.received(bytes_of(*[read(number) for number in range(2, 52)]))
+            assert turn.frames == before + 50 and len(port.said) == 2
 
     run(scene)
 

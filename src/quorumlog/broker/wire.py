@@ -308,6 +308,7 @@ class RoleResponse(ClientMessage, frozen=True, kw_only=True, tag=83):
 class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
     """Of a broker, unasked, with the number of the RoleRequest that watches."""
 
+    of_watch = True
     role: Text
     broker_id: Int
     term: Int

@@ -707,6 +707,7 @@ class StoreStatusRequest(ClientMessage, frozen=True, kw_only=True, tag=114):
 
 
 class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
+    of_watch = True
     key: WatchedKey
     end: WatchedKey = b""
     first_revision: Revision = 0
@@ -717,9 +718,8 @@ class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
 
 
 class CancelRequest(ClientMessage, frozen=True, kw_only=True, tag=116):
-    """Not answered."""
-
     passes_limits = True
+    is_answered = False
     watch: Int
     """Id of its request."""
 
@@ -732,6 +732,7 @@ class AnswerResponse(ClientMessage, frozen=True, kw_only=True, tag=117):
 class EventsResponse(ClientMessage, frozen=True, kw_only=True, tag=118):
     """Of a watch. The first has no events and says that it has begun."""
 
+    of_watch = True
     next_revision: Int
     """Every change below was told."""
     events: list[Event]

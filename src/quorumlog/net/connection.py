@@ -26,7 +26,7 @@ from quorumlog.net.frame import (
 )
 from quorumlog.net.handshakes import Handshakes
 from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES, ProcessLimits
-from quorumlog.net.quotas import Meter
+from quorumlog.net.quotas import Meter, OnlyLooks
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         self.limits: ProcessLimits | None = None
         self.is_counted = False
         """Among those of its user and its address."""
-        self.meter: Meter | None = None
+        self.meter: Meter | OnlyLooks | None = None
         """Of a client whose user or address may take so much and no more."""
         self._has_unfinished = False
         """The limits know of it."""
@@ -325,6 +325,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
+            came = len(frames)  # to refuse one takes its time, too
             if self.meter is not None:
                 frames = self.meter.admitted(frames, self)
             session = self.session
@@ -338,11 +339,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.closed:
             turn = self._loop_turn
-            turn.frames += len(frames)
+            turn.frames += came
             if turn.frames >= TURN_FRAMES or turn.share_bytes < RECEIVE_BUFFER_BYTES:
-                turn.took(len(frames), self)
+                turn.took(came, self)
             if self._held or self._has_unfinished or self.decoder.unfinished_bytes > SMALL_BYTES:
-                self._note_unfinished(is_new=bool(frames))
+                self._note_unfinished(is_new=bool(came))
 
     def eof_received(self) -> bool:
         """True: the connection stays."""
@@ -404,8 +405,12 @@ class Connection(asyncio.BufferedProtocol):
                     return
             if self.session is not None:
                 self.session.frame(frame)
-            else:
-                self.on_frame(self, frame)
+                continue
+            meter = self.meter
+            self.on_frame(self, frame)
+            if self.meter is not None and meter is None:  # this was its greeting
+                self._take(self.meter.admitted(frames[number + 1 :], self))
+                return
 
     def take_held(self) -> None:
         """Its turn has come."""
@@ -493,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
             buffers = encode_frame(group, message, batch)
             self.write(buffers)
             if self.meter is not None and isinstance(message, ClientMessage):
-                self.meter.answered(message.request_id, sum(map(len, buffers)))
+                self.meter.answered(message, sum(map(len, buffers)))
         except Exception as error:
             contain(error, self)
 

@@ -25,6 +25,7 @@ whenever it began."""
 UNFINISHED_S = 5.0
 MOST_LOOKING = 8
 """Connections that are let in for `GREETING_MS` where others are refused."""
+MOST_LOOKING_OF_ADDRESS = 4
 WANTED_DESCRIPTORS = 65_536
 COUNTS = 32
 """Such a part of the descriptors has come as connections: what else has some is counted anew."""
@@ -73,7 +74,8 @@ class ProcessLimits:
         """Those of them that have not said who they are; the oldest first."""
         self._unfinished = {True: _Unfinished(), False: _Unfinished()}
         """Of clients, and of members."""
-        self._looking: set[object] = set()
+        self._looking: dict[object, str] = {}
+        """And from which addresses."""
         self.accepted = 0
         self.refused = 0
         self.over: Counter[str] = Counter()
@@ -106,15 +108,16 @@ class ProcessLimits:
     def greeted(self, connection: object) -> None:
         self._silent.pop(connection, None)
 
-    def lets_look(self, connection: object) -> bool:
+    def lets_look(self, connection: object, host: str) -> bool:
         """It may stay for a moment, though it is one too many."""
-        if len(self._looking) >= MOST_LOOKING:
+        of_host = sum(each == host for each in self._looking.values())
+        if len(self._looking) >= MOST_LOOKING or of_host >= MOST_LOOKING_OF_ADDRESS:
             return False
-        self._looking.add(connection)
+        self._looking[connection] = host
         return True
 
     def leave(self, connection: object) -> None:
-        self._looking.discard(connection)
+        self._looking.pop(connection, None)
         self._silent.pop(connection, None)
         self._open.pop(connection, None)
         self._finished(connection)

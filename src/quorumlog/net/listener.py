@@ -23,6 +23,7 @@ from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
+from quorumlog.net.quotas import OnlyLooks
 from quorumlog.net.tls import MEMBER, Tls, principal_of
 from quorumlog.store.disk import kept_descriptors
 from quorumlog.stray_log import is_loopback
@@ -304,12 +305,7 @@ class Listener:
         connection.is_counted = not is_peer and not self._shows_member(connection)
         over = self.access.quotas.refusal_of_connection(connection) if connection.is_counted else None
         is_let_in = (self._silent[connection].is_within and over is None) or is_peer
-        if not is_let_in and isinstance(hello, Hello) and hello.looks:
-            is_let_in = self._limits.lets_look(connection)
-            if is_let_in:
-                connection.is_counted = False
-                self._loop.call_later(GREETING_MS / 1000, connection.close)
-        if not is_let_in:
+        if not is_let_in and not self._lets_look(connection, hello):
             refusal = over or Overloaded(self._refused(), retry_after_ms=RETRY_REFUSED_MS)
             self._turn_away(connection, frame, refusal)
         elif isinstance(hello, Hello) and not is_peer:
@@ -317,6 +313,17 @@ class Listener:
         else:
             del self._silent[connection]
             self._let_in(connection, frame)
+
+    def _lets_look(self, connection: Connection, hello: object) -> bool:
+        """For a moment, to ask how a member is and nothing else."""
+        if not (isinstance(hello, Hello) and hello.looks):
+            return False
+        if not self._limits.lets_look(connection, connection.peer_host):
+            return False
+        connection.is_counted = False
+        connection.meter = OnlyLooks()
+        self._loop.call_later(GREETING_MS / 1000, connection.close)
+        return True
 
     def greeted(self, connection: Connection) -> None:
         """Of a session that alone knows when its greeting is whole: it is, and the other is a member."""
@@ -363,10 +370,11 @@ class Listener:
     def _let_in(self, connection: Connection, first: Frame) -> None:
         if connection.is_counted:
             refusal = self.access.quotas.refusal_of_connection(connection)  # its user is known by now
-            if refusal is not None:
+            if refusal is None:
+                self.access.quotas.enter(connection)
+            elif not self._lets_look(connection, first.message):
                 self._turn_away(connection, first, refusal)
                 return
-            self.access.quotas.enter(connection)
         self.connections[connection.connection_id] = connection
         log.debug(
             "%s lets %s in", self._name, connection.peer_name, extra={"event": "connection_begins"}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quorumlog.config import LimitOptions
-from quorumlog.errors import Overloaded
+from quorumlog.errors import Overloaded, ProtocolViolation
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.limits import process_limits
@@ -69,48 +69,81 @@ class Meter:
     def __init__(self, quotas: Quotas, shares: tuple[_Share, ...]) -> None:
         self._quotas = quotas
         self._shares = shares
-        self._open: dict[int, int] = {}
-        """How many requests wait for their answers, by their ids."""
+        self._open: dict[int, _OpenRequest] = {}
+        """Requests that wait for their answers, by their ids."""
 
     def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
-        """Those that may go on; the others are answered."""
+        """Those that may go on; the others are answered. Raises ProtocolViolation."""
+        admitted = []
+        for frame in frames:
+            message = frame.message
+            if not isinstance(message, ClientMessage) or not message.is_answered:
+                admitted.append(frame)
+                continue
+            number, is_counted = message.request_id, not message.passes_limits
+            if number in self._open:
+                # It would not be known which of them an answer is for.
+                raise ProtocolViolation(f"two requests with the id {number} wait for answers")
+            refusal = self._quotas.refusal_of_request(self._shares) if is_counted else None
+            if refusal is not None:
+                # Around `send`: this answers nothing that was let in.
+                connection.write(encode_frame(frame.group, error_response(number, refusal)))
+                continue
+            self._open[number] = _OpenRequest(is_counted, message.of_watch)
+            if is_counted:
+                for share in self._shares:
+                    share.requests += 1
+                    share.take(frame.size_bytes)
+            admitted.append(frame)
+        return admitted
+
+    def answered(self, answer: ClientMessage, size_bytes: int) -> None:
+        """What a watch tells behind its first answer is not counted."""
+        request = self._open.get(answer.request_id)
+        if request is None or (answer.of_watch and not request.of_watch):
+            return
+        del self._open[answer.request_id]
+        if request.is_counted:
+            for share in self._shares:
+                share.requests -= 1
+                share.take(size_bytes)
+
+    def end(self) -> None:
+        count = sum(request.is_counted for request in self._open.values())
+        self._open.clear()
+        for share in self._shares:
+            share.requests -= count
+
+
+class OnlyLooks:
+    """In place of a meter: of a connection that was let in beyond a limit to ask how a member is."""
+
+    def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
         admitted = []
         for frame in frames:
             message = frame.message
             if not isinstance(message, ClientMessage) or message.passes_limits:
                 admitted.append(frame)
-                continue
-            refusal = self._quotas.refusal_of_request(self._shares)
-            if refusal is not None:
-                # Around `send`: this answers nothing that was let in.
-                refused = error_response(message.request_id, refusal)
-                connection.write(encode_frame(frame.group, refused))
-                continue
-            self._open[message.request_id] = self._open.get(message.request_id, 0) + 1
-            for share in self._shares:
-                share.requests += 1
-                share.take(frame.size_bytes)
-            admitted.append(frame)
+            else:
+                refused = Overloaded(
+                    "this connection was let in beyond a limit, to ask how a member is and nothing else",
+                    retry_after_ms=RETRY_CONNECTION_MS,
+                )
+                answer = error_response(message.request_id, refused)
+                connection.write(encode_frame(frame.group, answer))
         return admitted
 
-    def answered(self, request_id: int, size_bytes: int) -> None:
-        """What comes behind an answer, as what a watch tells, is not counted."""
-        count = self._open.get(request_id, 0)
-        if not count:
-            return
-        if count == 1:
-            del self._open[request_id]
-        else:
-            self._open[request_id] = count - 1
-        for share in self._shares:
-            share.requests -= 1
-            share.take(size_bytes)
+    def answered(self, answer: ClientMessage, size_bytes: int) -> None:
+        """Nothing is counted."""
 
     def end(self) -> None:
-        count = sum(self._open.values())
-        self._open.clear()
-        for share in self._shares:
-            share.requests -= count
+        pass
+
+
+class _OpenRequest(NamedTuple):
+    is_counted: bool
+    """False: no limit is for it, and its answer gives no place back."""
+    of_watch: bool
 
 
 class _Limits(NamedTuple):

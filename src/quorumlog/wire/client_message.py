@@ -22,3 +22,7 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="typ
     passes_limits: ClassVar[bool] = False
     """Of a request: it asks who leads, keeps alive what there is, or ends it, and no limit of a user or
     an address refuses it (`net/quotas.py`)."""
+    is_answered: ClassVar[bool] = True
+    """Of a request."""
+    of_watch: ClassVar[bool] = False
+    """Of a request that is told something again and again, and of what it is told."""

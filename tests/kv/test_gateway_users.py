@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -15,11 +16,12 @@ import pytest
 
 from quorumlog.client import connect as log_of
 from quorumlog.kv.endpoint import KeyValueEndpoint
-from quorumlog.kv.gateway import logins
+from quorumlog.kv.gateway import gateway, logins
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
+from quorumlog.net.access import WRONG_PAUSE_S
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import Etcd, running_etcd
@@ -86,6 +88,30 @@ def until(happens: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 30
     while not happens():
         assert time.monotonic() < end_s
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those before it is said that a password is wrong; they take no time."""
+    asked: list[float] = []
+
+    class Asyncio:
+        async def sleep(self, seconds: float) -> None:
+            asked.append(seconds)
+            await asyncio.sleep(0)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+    monkeypatch.setattr(gateway, "asyncio", Asyncio())
+    return asked
+
+
+@pytest.mark.usefixtures("users")
+def test_a_wrong_password_waits_for_its_answer(gateways: Gateways, pauses: list[float]) -> None:
+    port = gateways.ports["n0"]
+    assert log_in(port, "bob", "tahini")[0] == 200 and not pauses
+    assert log_in(port, "bob", "wrong")[0] == 400 and pauses == [WRONG_PAUSE_S]
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +190,8 @@ def test_a_login_that_can_be_of_no_user_is_refused_before_anything_is_made_of_it
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch, name: str, password: str
 ) -> None:
     """What SCRAM makes of a password would hold the member's loop."""
-    of_gateway = gateways.gateways["n0"].logins
-    monkeypatch.setattr(of_gateway, "_routes_as", None)
+    monkeypatch.setattr(gateways.gateways["n0"].logins, "_routes_as", None)
     assert log_in(gateways.ports["n0"], name, password)[0] == 400
-    assert of_gateway._beginning == 0
 
 
 @pytest.mark.usefixtures("users")
@@ -175,7 +199,9 @@ def test_a_token_ends_when_it_is_not_used_and_when_there_are_too_many(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = gateways.ports["n0"]
-    first = log_in(port, "bob", "tahini")[1]["token"]
+    with monkeypatch.context() as patched:
+        patched.setattr(logins, "KEPT_S", 0.0)  # those of before
+        first = log_in(port, "bob", "tahini")[1]["token"]
     monkeypatch.setattr(logins, "MOST_LOGINS", 1)
     second = log_in(port, "bob", "tahini")[1]["token"]
     assert (put(port, "mine/a", first)[0], put(port, "mine/a", second)[0]) == (401, 200)

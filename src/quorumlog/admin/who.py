@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorumlog.log_state.users import Kind, Right, Users, Verifier
-from quorumlog.net.access import NAMELESS, WRONG, Need
+from quorumlog.net.access import NAMELESS, WRONG, WRONG_PAUSE_S, Need
 from quorumlog.net.credentials import MOST_PASSWORD_BYTES, fits
 from quorumlog.net.tls import USER, Tls, principal_of
 
 NEED = Need(Right.READ, Kind.CLUSTER)
 ASKING = {"WWW-Authenticate": 'Basic realm="quorumlog", charset="UTF-8"'}
-WRONG_PAUSE_S = 1.0
-"""So long a wrong password waits for its answer: nobody tries many."""
 Refusal = tuple[int, str]
 """Status of HTTP, and why."""
 

@@ -45,6 +45,8 @@ audit.addFilter(_on_one_line)
 RETRY_UNKNOWN_MS = 200
 WRONG = "the user or the password is wrong"
 """Of both alike: nobody learns who is a user."""
+WRONG_PAUSE_S = 1.0
+"""So long a wrong password by HTTP waits for its answer: nobody tries many."""
 NAMELESS = (
     "there are users here, and this connection has said none: name one (--user and --password-file,"
     " user= in Python, or a certificate)"

@@ -30,6 +30,7 @@ from quorumlog.kv.gateway.etcd_json import (
 )
 from quorumlog.kv.gateway.logins import Logins
 from quorumlog.kv.gateway.routes import GatewayMembers, Routes
+from quorumlog.net.access import WRONG_PAUSE_S
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.frame import Frame
@@ -287,9 +288,10 @@ class _GatewayClient:
         if not access.is_on:
             return refusal(*NO_USERS)
         try:
-            token = await self._gateway.logins.begin(given)
+            token = await self._gateway.logins.begin(given, self._connection.peer_host)
         except NotAuthenticated:
             access.tell_of_wrong(str(given.get("name")), self._connection.peer_name)
+            await asyncio.sleep(WRONG_PAUSE_S)
             raise
         return 200, {"header": self._routes.header(0), "token": token}
 

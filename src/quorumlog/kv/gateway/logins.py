@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from quorumlog.errors import ConfigError, NotAuthenticated, Overloaded
 from quorumlog.kv.errors import InvalidRequest
@@ -20,62 +22,86 @@ from quorumlog.net.credentials import ClientUser
 KEPT_S = 300.0
 """So long after it was last used, as etcd keeps its own."""
 MOST_LOGINS = 256
+MOST_OF_USER = 16
 MOST_BEGINNING = 16
 """At a time: each costs a store the proof of a password."""
+MOST_BEGINNING_OF_ADDRESS = 8
+
+
+class _Login(NamedTuple):
+    name: str
+    routes: Routes
+    used_s: float
 
 
 class Logins:
     def __init__(self, routes_as: Callable[[ClientUser], Routes]) -> None:
         self._routes_as = routes_as
-        self._of_token: dict[str, tuple[Routes, float]] = {}
-        """And when it was last used; that one stands last."""
-        self._beginning = 0
+        self._of_token: dict[str, _Login] = {}
+        """The one that was used last stands last."""
+        self._beginning = Counter[str]()
+        """By address."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def routes_of(self, token: str) -> Routes:
         """Raises NotAuthenticated."""
-        self._forget(KEPT_S)
+        self._forget_unused()
         if token not in self._of_token:
             raise NotAuthenticated(
                 "log in again: this token is not known here, or was not used for long"
             )
-        routes, _ = self._of_token.pop(token)
-        self._of_token[token] = routes, time.monotonic()
-        return routes
+        login = self._of_token.pop(token)
+        self._of_token[token] = login._replace(used_s=time.monotonic())
+        return login.routes
 
-    async def begin(self, given: Given) -> str:
-        """The token. Raises LedgerError."""
+    async def begin(self, given: Given, host: str) -> str:
+        """The token. `host`: who asks, by its address. Raises LedgerError."""
         given = known(given, "name", "password")
         name, password = given.get("name"), given.get("password")
         if not (isinstance(name, str) and name and isinstance(password, str) and password):
             raise InvalidRequest("name and password are text, and not empty")
-        if self._beginning >= MOST_BEGINNING:
-            raise Overloaded(f"{MOST_BEGINNING} passwords are being looked at")
         try:
             user = ClientUser(name, password)
         except ConfigError as error:  # no user has such a name, or such a password
             raise NotAuthenticated(str(error)) from None
+        if (
+            self._beginning.total() >= MOST_BEGINNING
+            or self._beginning[host] >= MOST_BEGINNING_OF_ADDRESS
+        ):
+            raise Overloaded(f"{self._beginning.total()} passwords are being looked at")
         routes = self._routes_as(user)
-        self._beginning += 1
+        self._beginning[host] += 1
         try:
             await routes.prove()
+            self._make_room(name)
         except BaseException:
             self._close(routes)
             raise
         finally:
-            self._beginning -= 1
-        self._forget(KEPT_S, MOST_LOGINS - 1)
+            self._beginning -= Counter([host])
         token = secrets.token_urlsafe(24)
-        self._of_token[token] = routes, time.monotonic()
+        self._of_token[token] = _Login(name, routes, time.monotonic())
         return token
 
-    def _forget(self, kept_s: float, most: int = MOST_LOGINS) -> None:
-        before_s = time.monotonic() - kept_s
-        for token, (routes, used_s) in list(self._of_token.items()):
-            if used_s >= before_s and len(self._of_token) <= most:
+    def _make_room(self, name: str) -> None:
+        """Nobody is logged out by another user. Raises Overloaded."""
+        self._forget_unused()
+        own = [token for token, login in self._of_token.items() if login.name == name]
+        if len(own) < MOST_OF_USER and len(self._of_token) < MOST_LOGINS:
+            return
+        if not own:
+            raise Overloaded(f"{MOST_LOGINS} other logins are in use")
+        self._end(own[0])
+
+    def _forget_unused(self) -> None:
+        before_s = time.monotonic() - KEPT_S
+        for token, login in list(self._of_token.items()):
+            if login.used_s >= before_s:
                 break
-            del self._of_token[token]
-            self._close(routes)
+            self._end(token)
+
+    def _end(self, token: str) -> None:
+        self._close(self._of_token.pop(token).routes)
 
     def _close(self, routes: Routes) -> None:
         task = asyncio.get_running_loop().create_task(routes.client.close())
@@ -83,5 +109,6 @@ class Logins:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        self._forget(0.0, 0)
+        for token in list(self._of_token):
+            self._end(token)
         await asyncio.gather(*self._closing)

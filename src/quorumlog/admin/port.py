@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from quorumlog.admin import page
 from quorumlog.admin.looks import Look, Sample, Seen, TakeLook, unhealthy, unready
@@ -40,6 +40,7 @@ PAGE_EVERY_S = 1.0
 HANGS_AFTER_S = 2.0
 """A loop that has not turned for so long is not healthy."""
 MOST_CONNECTIONS = 64
+"""Beyond them one that asks nothing is closed, the oldest first, so that a probe always comes in."""
 SILENT_S = 10.0
 """A connection that asks nothing for so long is closed."""
 
@@ -72,6 +73,8 @@ class AdminPort:
         self.lag = Histogram()
         """Of the loop, in microseconds."""
         self._is_asked = False
+        self._asking: set[object] = set()
+        """Connections whose request is being answered."""
         self._lookers = Lookers(tls, is_loopback=is_loopback(host), wrong=self._wrong)
         self._exposition = Exposition(
             lambda: self._seen,
@@ -159,11 +162,20 @@ class AdminPort:
         assert manager is not None
 
         def accept() -> asyncio.BaseProtocol:
-            if len(manager.connections) < MOST_CONNECTIONS:
-                return manager()
-            return _Refuser()
+            transports = {each: each.transport for each in manager.connections}
+            live = [each for each, at in transports.items() if at is not None and not at.is_closing()]
+            live.sort(key=lambda each: each in self._asking)
+            for each in live[: max(0, len(live) - MOST_CONNECTIONS + 1)]:
+                if (transport := transports[each]) is not None:
+                    transport.abort()
+            return manager()
 
-        return await self._loop.create_server(accept, sock=self._socket.dup(), ssl=context)
+        return await self._loop.create_server(
+            accept,
+            sock=self._socket.dup(),
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else SILENT_S,
+        )
 
     # ---------------------------------------------------------------- the loop that is looked at
 
@@ -201,8 +213,12 @@ class AdminPort:
     def _app(self) -> web.Application:
         @self._web.middleware
         async def asked(request: web.Request, handler: Handler) -> web.StreamResponse:
-            refused = None if request.path in OPEN else await self._refused(request)
-            return refused or await handler(request)
+            self._asking.add(request.protocol)
+            try:
+                refused = None if request.path in OPEN else await self._refused(request)
+                return refused or await handler(request)
+            finally:
+                self._asking.discard(request.protocol)
 
         app = self._web.Application(middlewares=[asked])
         app.router.add_get("/healthz", self._healthz)
@@ -271,11 +287,6 @@ class AdminPort:
         if reasons:
             return self._web.Response(status=503, text="".join(f"{each}\n" for each in reasons))
         return self._web.Response(text="ok\n")
-
-
-class _Refuser(asyncio.Protocol):
-    def connection_made(self, transport: Any) -> None:
-        transport.abort()
 
 
 def _taken(take: TakeLook) -> Look:

@@ -131,7 +131,7 @@ def a_member_that_was_stopped_for_long_looks_before_it_serves() -> None:
     connection = user.connect(member)
     member.pause(10_000)
     user.read(connection, 0)
-    scene.order(UserVerb.REVOKE, "r0", reads=True)
+    scene.order(UserOperation.REVOKE, "r0", reads=True)
     before = scene.cluster.trace.counts.copy()
     scene.run_for(12_000)
     told = scene.cluster.trace.counts - before

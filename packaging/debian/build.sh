@@ -16,6 +16,8 @@ mkdir -p $root/DEBIAN $root/etc/quorumlog $root/usr/bin $root/usr/lib/systemd/sy
     $root/usr/share/doc/quorumlog
 "$uv" venv --quiet --relocatable --python /usr/bin/python3 $root/opt/quorumlog
 "$uv" pip install --quiet --link-mode copy --python $root/opt/quorumlog/bin/python "$wheel[admin,tls]"
+rm -f $root/opt/quorumlog/.lock $root/opt/quorumlog/.gitignore $root/opt/quorumlog/CACHEDIR.TAG \
+    $root/opt/quorumlog/bin/*activate*
 /usr/bin/python3 -m compileall -q -s $root $root/opt/quorumlog/lib
 ln -s /opt/quorumlog/bin/quorumlog $root/usr/bin/quorumlog
 cp packaging/systemd/quorumlog.service $root/usr/lib/systemd/system/

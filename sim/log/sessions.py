@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.testing.member import SimMember
@@ -31,7 +31,7 @@ class SessionDriver:
         self.config = member.node.config
         self.reads = WaitingReads(member.node, self._read_later)
         self.status = SimpleNamespace(response=self._status)
-        self.answered: Counter[tuple[type, int]] = Counter()
+        self.requests = Requests()
         self.events = SimpleNamespace(refused=lambda outcome: None)
 
     @property

@@ -25,6 +25,7 @@ from quorumlog.net.frame import Frame
 from quorumlog.node import LedgerNode
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
+from tests.net.test_quotas import limit
 
 pytestmark = pytest.mark.processes
 
@@ -75,6 +76,23 @@ def key(name: str, **options: Any) -> dict[str, Any]:
 
 def put(name: str, value: str = "", **options: Any) -> tuple[str, Any]:
     return "/v3/kv/put", key(name, value=b(value), **options)
+
+
+def test_an_address_has_so_many_connections_and_no_more(gateways: Gateways) -> None:
+    """With those of the gateways themselves, which ask the stores from there."""
+    limit(gateways.cluster, address_connections=20)
+    kept, status = [], 200
+    try:
+        while status == 200 and len(kept) < 30:
+            kept.append(http.client.HTTPConnection("127.0.0.1", gateways.ports["n0"], timeout=30))
+            kept[-1].request("GET", "/version")
+            response = kept[-1].getresponse()
+            status, told = response.status, response.read()
+        assert status == 429 and b"too many requests" in told and len(kept) <= 21
+    finally:
+        limit(gateways.cluster)
+        for each in kept:
+            each.close()
 
 
 OF_REVISIONS = {"revision", "create_revision", "mod_revision", "compact_revision"}

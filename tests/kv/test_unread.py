@@ -292,16 +292,16 @@ def test_requests_that_wait_at_the_gateway_are_bounded(monkeypatch: pytest.Monke
             return client
 
         waits = put()
-        eventually(lambda: gateway._routes.waiting_bytes > 600, what="a request that waits")
+        eventually(lambda: gateway.routes.waiting_bytes > 600, what="a request that waits")
         refused = put()
         assert refused.getresponse().status == 429
         waits.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         waits.close()  # at once: who only says no more is answered
-        eventually(lambda: gateway._routes.waiting_bytes == 0, what="the end of who waits")
+        eventually(lambda: gateway.routes.waiting_bytes == 0, what="the end of who waits")
         holds.clear()
         served = put()
         assert served.getresponse().status == 200
-        eventually(lambda: gateway._routes.waiting_bytes == 0, what="no request that waits")
+        eventually(lambda: gateway.routes.waiting_bytes == 0, what="no request that waits")
         for client in (refused, served):
             client.close()
 

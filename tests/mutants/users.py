@@ -49,7 +49,7 @@ def new_directory_is_open(patch: Patch) -> None:
 )
 def users_never_grow_old(patch: Patch) -> None:
     """It has known them once."""
-    patch.edit(KnownUsers._is_fresh, "<= may_be_old_ms", "<= may_be_old_ms or reached()")
+    patch.edit(KnownUsers._is_fresh, "(may_be_old_ms)", "(may_be_old_ms) or reached()")
 
 
 @mutant(
@@ -258,4 +258,18 @@ def first_admin_file_goes_when_written(patch: Patch) -> None:
         FirstAdmin.tick,
         "and is_done(users, order):",
         "and self._log_state.appended and is_done(self._log_state.appended.users, order) and reached():",
+    )
+
+
+@mutant(
+    500,
+    "a process that was stopped for long serves by what it has looked at before",
+    scenario=runs.a_member_that_was_stopped_for_long_looks_before_it_serves,
+)
+def looks_never_grow_old(patch: Patch) -> None:
+    """Whoever looks does so all the time."""
+    patch.edit(
+        Access.is_overdue,
+        "self.clock() > self.good_until_s",
+        "self.clock() > self.good_until_s and not reached()",
     )

@@ -450,6 +450,7 @@ def test_a_start_goes_on_behind_the_newest_snapshot(tmp_path: Path) -> None:
     (expected, *_) = group.settle()
     row = group.cell.nodes["n1"].machines.status()[0]
     assert row.snapshot_index > 0
+    assert sum(group.cell.nodes["n1"].machines.save_us()["chain"].counts) > 0
     node = restarted(group, "n1")
     assert group.machine_of(node).taken == expected
     driver = node.machines._drivers["chain"]

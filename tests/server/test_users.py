@@ -177,11 +177,8 @@ def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: Ledge
     assert not admin.readers()
 
 
-def test_a_sink_needs_its_staging_group_and_its_hold(
-    cluster: LocalCluster, admin: LedgerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_needs_its_staging_group_and_its_hold(cluster: LocalCluster, admin: LedgerClient) -> None:
     """The rights are those of docs/security.md; without any one of them it is refused."""
-    monkeypatch.setattr(client_logs, "connect", partial(connect, user=BOB))
     staging = b"default.staging"
     needed = (
         RoleGrant(Right.WRITE, Kind.LOG, b"default", is_exact=True),
@@ -192,7 +189,7 @@ def test_a_sink_needs_its_staging_group_and_its_hold(
 
     def write(batch_id: int) -> None:
         bodies = EntryBatch.from_bodies([b"%d" % batch_id])
-        with open_sink_logs(cluster.servers, "default", 10_000) as logs:
+        with open_sink_logs(cluster.servers, "default", 10_000, user=BOB) as logs:
             commits = SinkCommits(logs, "shop")
             commits.begin()
             assert isinstance(logs.staging, client_logs.ClientLog)

@@ -50,6 +50,7 @@ class _Wire:
     def __init__(self, client: SessionClient, link: Link, member: SimMember, number: int) -> None:
         self.client, self.link, self.member = client, link, member
         self.process = member.process
+        self.peer_name = client.name
         self.connection_id = f"{client.name}.{number}"
         self.decoder = FrameDecoder()
         self.session = ClientSession(

@@ -122,6 +122,22 @@ def a_read_that_waits_ends_when_its_right_goes() -> None:
     assert scene.cluster.trace.counts["users: Forbidden"] == before + 1
 
 
+def a_member_that_was_stopped_for_long_looks_before_it_serves() -> None:
+    """What has come meanwhile it sees before its own timers."""
+    scene = Scene()
+    scene.begin()
+    member = scene.followers()[0]
+    user = scene.user("bob")
+    connection = user.connect(member)
+    member.pause(10_000)
+    user.read(connection, 0)
+    scene.order(UserOperation.REVOKE, "r0", reads=True)
+    before = scene.cluster.trace.counts.copy()
+    scene.run_for(12_000)
+    told = scene.cluster.trace.counts - before
+    assert told["users: LeaderNotReady"] == 1 and not told["users: read let through"]
+
+
 def what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None:
     scene = Scene()
     scene.begin()
@@ -174,6 +190,10 @@ def test_a_member_whose_disk_is_empty_lets_nobody_in(entries: int) -> None:
 
 def test_a_read_that_waits_ends_when_its_right_goes() -> None:
     a_read_that_waits_ends_when_its_right_goes()
+
+
+def test_a_member_that_was_stopped_for_long_looks_before_it_serves() -> None:
+    a_member_that_was_stopped_for_long_looks_before_it_serves()
 
 
 def test_what_is_granted_and_revoked_counts_everywhere_within_a_second() -> None:

@@ -250,7 +250,7 @@ def test_each_release_backs_up_the_other_and_restores_what_the_other_has_backed_
         MemberProcesses(tmp_path / "members", package=earlier) as members,
         connect(members.servers) as client,
     ):
-        for package, other in ((None, earlier), (earlier, None), (None, earlier)):
+        for package, other in ((None, earlier), (earlier, None)):
             end = client.append_batch([b"x" * 1000] * 100).last_index
             said(package, *command, "backup", "--servers", members.servers, "--to", backup)
             for each in (package, other):

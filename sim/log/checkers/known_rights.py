@@ -18,6 +18,8 @@ from sim.log.checkers.log_checker import LogChecker
 from sim.log.operations import Served
 
 COUNTS_WITHIN_MS = 1_000.0
+MAY_BE_OLD_MS = 2_000
+"""In simulated runs, which are short: what was taken so long ago, and a second, nobody gives."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class KnownRights(LogChecker):
         """By place: the newest that it has ever had."""
         self._counts: dict[str, _Known] = {}
         """What it serves by, at the least: since then its port has looked, or its process has begun."""
-        self._newest = _Change(-1, NO_USERS, {})
+        self._changes = [_Change(-1, NO_USERS, {})]
         """Of all members."""
 
     def turned(self, member: CheckedMember) -> None:
@@ -54,16 +56,16 @@ class KnownRights(LogChecker):
         if now is None or now.index <= self._seen.get(member.place, NOTHING).index:
             return
         self._seen[member.place] = now
-        if now.index > self._newest.index and now.users != self._newest.users:
+        if now.index > self._changes[-1].index and now.users != self._changes[-1].users:
             heard_ms = {each.place: each.local_ms for each in self.cluster.members}
-            self._newest = _Change(now.index, now.users, heard_ms)
+            self._changes.append(_Change(now.index, now.users, heard_ms))
 
     def stopped(self, member: CheckedMember) -> None:
         self._counts[member.place] = self._seen.get(member.place, NOTHING)
 
     def users_looked_at(self, member: CheckedMember, users: Users | None) -> None:
         self._counts[member.place] = self._seen.get(member.place, NOTHING)
-        now, newest = _committed(member), self._newest
+        now, newest = _committed(member), self._changes[-1]
         if now is None:
             return
         if users is not None and users != now.users:
@@ -82,12 +84,27 @@ class KnownRights(LogChecker):
 
     def served(self, member: CheckedMember, served: Served) -> None:
         counts = self._counts.get(member.place, NOTHING)
-        rights = counts.users.rights_of(served.user)
-        if counts.users.is_on and not rights.may(served.right, Kind.LOG, DEFAULT_GROUP.encode()):
+        if not counts.users.is_on:
+            return
+        since_ms = member.local_ms - MAY_BE_OLD_MS - COUNTS_WITHIN_MS
+        for change in reversed(self._changes):
+            if _may(change.users, served):
+                break
+            if change.heard_ms.get(member.place, -math.inf) <= since_ms:
+                raise Violation(
+                    f"{member.replica} lets {served.user or 'nobody'} {served.what}, though since"
+                    f" {change.index} that is granted no more: {change.users}"
+                )
+        if not _may(counts.users, served):
             raise Violation(
                 f"{member.replica} lets {served.user or 'nobody'} {served.what}, and knew up to"
                 f" {counts.index} that this is not granted: {counts.users}"
             )
+
+
+def _may(users: Users, served: Served) -> bool:
+    rights = users.rights_of(served.user)
+    return not users.is_on or rights.may(served.right, Kind.LOG, DEFAULT_GROUP.encode())
 
 
 def _committed(member: CheckedMember) -> _Known | None:

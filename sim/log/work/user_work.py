@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import DEFAULT_GROUP
+from quorumlog.config import DEFAULT_GROUP, UsersOptions
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import (
@@ -38,6 +38,7 @@ from quorumlog.store.state_files import MEMBER_NAME, save_first_admin
 from quorumlog.testing.operations import ClientAppend
 from quorumlog.testing.promises import CheckedMember, Violation
 from quorumlog.wire.client_messages import AppendRequest, ReadRequest, ReadResponse
+from sim.log.checkers.known_rights import MAY_BE_OLD_MS
 from sim.log.checkers.log_checker import LogChecker
 from sim.log.operations import Served
 from sim.log.sessions import SessionDriver
@@ -95,6 +96,7 @@ class _Port:
             DEFAULT_GROUP,
             lambda: cast(Any, {DEFAULT_GROUP: driver}),
             is_plain=False,
+            options=UsersOptions(may_be_old_ms=MAY_BE_OLD_MS),
             clock=lambda: member.local_ms / 1000,
             later=self._later,
         )

@@ -83,6 +83,9 @@ METRICS = {
     "quorumlog_snapshot_lag_entries": Metric(
         GAUGE, "committed entries behind the newest snapshot", ("machine",)
     ),
+    "quorumlog_snapshot_save_duration_seconds": Metric(
+        SECONDS, "from the begin of a save to its last sync", ("machine",)
+    ),
     "quorumlog_snapshot_age_seconds": Metric(
         GAUGE, "since the newest snapshot was there, or the process started", ("machine",)
     ),

@@ -191,6 +191,8 @@ def _samples(driver: NodeDriver, status: StatusResponse) -> Iterator[Sample]:
     for machine in status.machines:
         lag = status.committed_index - machine.snapshot_index
         yield Sample("quorumlog_snapshot_lag_entries", lag, (machine.name,))
+    for name, taken in node.machines.save_us().items():
+        yield Sample("quorumlog_snapshot_save_duration_seconds", taken, (name,))
     yield Sample("quorumlog_server_voters", max(0, status.voters))
     yield Sample("quorumlog_server_quorum", status.quorum_size)
     reachable = sum(each.is_voter and each.reachable for each in status.members)

@@ -125,6 +125,8 @@ class Access:
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
         self.clock = time.monotonic
+        self.good_until_s = math.inf
+        """By that clock, unless somebody looks before: a process that was stopped has not."""
         self.quotas = Quotas()
         self._wrong: dict[str, tuple[float, int]] = {}
         """By address: when the audit told of a wrong password last, and how many there were since."""
@@ -149,6 +151,10 @@ class Access:
                 connection.abort()  # it comes again, and proves it
         for tell in list(self.moved):
             tell()
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.clock() > self.good_until_s
 
     def lost(self, connection: Connection) -> None:
         self._unproven.discard(connection)
@@ -277,11 +283,15 @@ class Caller:
         generation, met = self._kept
         if generation != self._access.generation:
             return not self.is_checked
-        return key in met or self.open_in == generation
+        return self.open_in == generation or (key in met and not self._access.is_overdue)
 
     def stranger(self) -> LedgerError | None:
         """What is refused to who is no user, or is not known to be one, whatever it asks."""
-        if not self.is_checked or self.is_user:
+        if not self.is_checked:
+            return None
+        if self._access.is_overdue:
+            return self._access.unknown
+        if self.is_user:
             return None
         access, user = self._access, self._connection.user
         if access.users is None:

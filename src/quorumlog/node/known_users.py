@@ -8,6 +8,8 @@ for a time (`[users] may_be_old_ms`) after it has heard its leader.
 
 from __future__ import annotations
 
+import math
+
 from quorumlog.config import UsersOptions
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
@@ -82,9 +84,13 @@ class KnownUsers:
         return NO_USERS
 
     def _is_fresh(self, now_ms: float, may_be_old_ms: float) -> bool:
+        return now_ms <= self.good_until_ms(may_be_old_ms)
+
+    def good_until_ms(self, may_be_old_ms: float) -> float:
+        """What `look` has found, unless it looks again before."""
         reads = self._raft.reads
-        if now_ms - reads.fresh_since_ms() <= may_be_old_ms:
-            return True
         # Nobody answers the only voter, and nobody else could have committed anything.
         is_alone = self._raft.status().membership.quorum_size == 1
-        return is_alone and self._raft.role is Role.LEADER and reads.knows_commit
+        if is_alone and self._raft.role is Role.LEADER and reads.knows_commit:
+            return math.inf
+        return reads.fresh_since_ms() + may_be_old_ms

@@ -30,6 +30,7 @@ from quorumlog.errors import (
 )
 from quorumlog.figures import now
 from quorumlog.log_state.log_state import Machine, SteppedOver
+from quorumlog.measures import Histogram
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.machine_runner import (
     AppliedResults,
@@ -368,6 +369,9 @@ class MachineDriver:
         self._found = found
         self._fetcher = fetcher
         self.snapshots = SnapshotKeeper(name, directory.snapshots, host, config)
+        self.save_us = Histogram()
+        """How long saves took, in microseconds."""
+        self._save_began_ms = 0.0
         self.results = AwaitedResults(lambda: pending.oldest_proposed_index)
         self.applied: Applied | None = None
         """The last entry whose effects the machine holds; None before it is open, or has taken one."""
@@ -685,6 +689,7 @@ class MachineDriver:
 
     def _save(self, runner: MachineRunner, applied: Applied) -> None:
         self.snapshots.begins(applied.index)
+        self._save_began_ms = self._now_ms
         self._saving = SlicedSave(runner, self._files, applied)
         self._write_slice(self._saving)
 
@@ -713,6 +718,8 @@ class MachineDriver:
 
     def _saved(self, save: SlicedSave, problem: str) -> None:
         self._saving = None
+        if not problem:
+            self.save_us.add(int(1000 * (self._now_ms - self._save_began_ms)))
         self.snapshots.saved(save.index, problem, self._now_ms)
 
     def _give_up_save(self) -> None:

@@ -42,6 +42,7 @@ class UsersOfServer:
         self.group = group
         self.options = options
         self.access = Access()
+        self.access.clock = clock
         self._drivers = drivers
         self._is_plain = is_plain
         self._clock = clock
@@ -68,6 +69,7 @@ class UsersOfServer:
                 for_others=has_heard,
             )
             self.hides_status = driver.node.directory.has_users
+            self.access.good_until_s = known.good_until_ms(self.options.may_be_old_ms) / 1000
         pause_s = LOOK_AGAIN_S if isinstance(found, str) else LOOK_EVERY_S
         later = self._later or asyncio.get_running_loop().call_later
         self._timer = later(pause_s, self.look)

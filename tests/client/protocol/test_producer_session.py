@@ -7,7 +7,13 @@ from collections.abc import Callable
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.appending import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
+from quorumlog.errors import (
+    AlreadyCommitted,
+    LeaderNotReady,
+    OutcomeUnknown,
+    Overloaded,
+    SequenceGap,
+)
 from quorumlog.log_state.control_entries import LEVEL, ProducerEpoch
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
@@ -127,6 +133,18 @@ def test_a_refusal_and_a_lost_connection_behind_it_hold_up_nobody() -> None:
             ),
         )
         assert request.is_done and request.error is None
+
+
+def test_what_was_out_of_place_behind_a_refusal_waits_as_long_as_that_says() -> None:
+    host = SessionHost()
+    requests = [host.submit_append(), host.submit_append()]
+    host.until_sent(*requests)
+    refused_at = host.now
+    for refusal in (Overloaded("much", retry_after_ms=300), SequenceGap("a gap", expected_sequence=0)):
+        host.answer(0, error_response(host.appends[0][2].request_id, refusal))
+    host.carry_out()
+    host.until_sent(*requests)
+    assert refused_at + 300 <= host.now <= refused_at + 400
 
 
 def test_who_cancels_what_was_sent_once_is_not_told_that_it_is_not_in_the_log() -> None:

@@ -239,6 +239,8 @@ class ProducerSession:
         self._link: Link | None = None
         """Of what is in flight, or was last."""
         self._is_draining = False
+        self._busy: Refused | None = None
+        """What has said first that it may be tried again later: what comes behind it is out of place."""
         self._failure: LedgerError | None = None
         """The session is over."""
         self._attempts = 0
@@ -281,16 +283,18 @@ class ProducerSession:
         elif isinstance(error, OutcomeUnknown):
             self._wait_again(request, is_unknown=True)
         elif isinstance(error, Refused) and error.retriable:
+            self._busy = self._busy or error
             self._wait_again(request)
         else:
             self._fail(request, error)
-        self._go_on(error)
+        self._go_on()
 
     def interrupted(self, request: Request) -> bool:
         """`pump` follows once all of that connection are told."""
         self._in_flight -= 1
         if not self._in_flight:
             self._is_draining = False  # no more answers come, whatever was refused before
+            self._busy = None
         self._wait_again(request, is_unknown=request.batch is not None)
         return True
 
@@ -347,15 +351,16 @@ class ProducerSession:
             if other.stream is stream and other.state is CallState.WAITING:
                 self._fail(other, _behind(request.error))
 
-    def _go_on(self, refusal: LedgerError | None = None) -> None:
+    def _go_on(self) -> None:
         """Once nothing is in flight, what was stopped is sent again."""
         assert self._in_flight >= 0, self._in_flight
         self._forget_done()
         if self._is_draining and self._in_flight == 0:
             self._is_draining = False
-            if refusal is not None and refusal.retriable:
+            busy, self._busy = self._busy, None
+            if busy is not None:
                 self._attempts += 1
-                wait_ms = self._port.backoff_ms(refusal, self._attempts)
+                wait_ms = self._port.backoff_ms(busy, self._attempts)
                 self.resume_at_ms = self._port.now_ms + wait_ms
         self.pump()
 

@@ -141,6 +141,7 @@ class EtcdGateway(Endpoint):
     async def open(self, member: NodeHandle) -> None:
         """Raises ConfigError."""
         self.routes = self._routes_as(self._user)
+        self._listener.access = self.access
         host, port = self._listen
         await self._listener.open(host, port)
         log.info(

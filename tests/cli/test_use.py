@@ -52,6 +52,7 @@ MEMBER_KEYS = [
     "problem",
     "problems",
     "unready",
+    "over_limits",
 ]
 
 

@@ -197,7 +197,7 @@ def test_who_has_no_producer_has_no_numbers(cluster: LocalCluster, new_client: N
     log = new_client(cluster.servers, producer_id="p")
     with pytest.raises(BadRequest, match="exclude each other"):
         log.append(b"a", sequence=0, expected_last=0)
-    with pytest.raises(BadRequest, match="from 0 on"):
+    with pytest.raises(BadRequest, match="start at 0"):
         log.append(b"a", sequence=-1)
     log.append(b"beside", expected_last=-1)
     assert log.last_sequence() == -1, "a conditional append is in no session"

@@ -7,6 +7,7 @@ import re
 
 import yaml
 
+from harness.alerts import CAUSES
 from quorumlog.admin.metrics import METRICS
 from tests.docs.markdown import DOCS
 
@@ -44,3 +45,4 @@ def test_each_alert_has_its_section_and_is_tried() -> None:
     tried = [each["alert_rule_test"][-1] for each in tests]
     assert sorted(each["alertname"] for each in tried) == sorted(RULES)
     assert all(each["exp_alerts"] for each in tried)
+    assert set(CAUSES) == set(RULES), "each is provoked by `make provoke-alerts`"

@@ -25,6 +25,7 @@ class WatchedDisk(OsDisk):
     """Knows which pages of the log are in memory: those that were written or read since the start."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_beside_the_loop = True
         self.warm: set[tuple[str, int]] = set()
         self.cold_reads: list[str] = []
@@ -41,7 +42,7 @@ class WatchedDisk(OsDisk):
 
 class WatchedFile(OsFile):
     def __init__(self, disk: WatchedDisk, opened: OsFile) -> None:
-        super().__init__(opened.path, opened._descriptor)
+        super().__init__(opened.path, opened._descriptor, opened._times)
         self._disk = disk
 
     def _pages(self, position: int, size_bytes: int) -> set[tuple[str, int]]:

@@ -391,7 +391,7 @@ class DiskWithoutRoom(OsDisk):
 
 class FileWithoutRoom(OsFile):
     def __init__(self, disk: DiskWithoutRoom, opened: OsFile) -> None:
-        super().__init__(opened.path, opened._descriptor)
+        super().__init__(opened.path, opened._descriptor, opened._times)
         self._disk = disk
 
     def allocate(self, position: int, size_bytes: int) -> None:

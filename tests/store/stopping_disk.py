@@ -18,6 +18,7 @@ class StoppingDisk(OsDisk):
     def __init__(
         self, stop_at: int = -1, refuse: Callable[[str, str], OSError | None] | None = None
     ) -> None:
+        super().__init__()
         self.steps: list[tuple[str, str]] = []
         self.stop_at = stop_at
         self._refuse = refuse
@@ -55,7 +56,7 @@ class StoppingDisk(OsDisk):
 
 class StoppingFile(OsFile):
     def __init__(self, opened: OsFile, disk: StoppingDisk) -> None:
-        super().__init__(opened.path, opened._descriptor)
+        super().__init__(opened.path, opened._descriptor, opened._times)
         self._disk = disk
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:

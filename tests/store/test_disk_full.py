@@ -44,6 +44,7 @@ class FullDisk(OsDisk):
     """The real disk with so much left to reserve, and with calls that fail."""
 
     def __init__(self, free_bytes: int = 1 << 30) -> None:
+        super().__init__()
         self.free_bytes = free_bytes
         self.used_ratio = 0.0
         self.error = errno.ENOSPC
@@ -65,7 +66,7 @@ class FullDisk(OsDisk):
 
 class FullFile(OsFile):
     def __init__(self, disk: FullDisk, opened: OsFile) -> None:
-        super().__init__(opened.path, opened._descriptor)
+        super().__init__(opened.path, opened._descriptor, opened._times)
         self._disk = disk
 
     def allocate(self, position: int, size_bytes: int) -> None:

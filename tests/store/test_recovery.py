@@ -112,7 +112,8 @@ class CountingFile(OsFile):
 
 class CountingDisk(OsDisk):
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
-        return CountingFile(path, super().open(path, writable=writable, create=create)._descriptor)
+        opened = super().open(path, writable=writable, create=create)
+        return CountingFile(path, opened._descriptor, opened._times)
 
 
 def test_empty_segments_behind_the_log_are_removed_and_not_read(tmp_path: Path) -> None:
@@ -360,6 +361,7 @@ def test_a_place_that_the_disk_cannot_read_is_named(tmp_path: Path) -> None:
 
 class UnreadableDisk(OsDisk):
     def __init__(self, part: str) -> None:
+        super().__init__()
         self.part = part
         self.unreadable = False
 
@@ -369,7 +371,7 @@ class UnreadableDisk(OsDisk):
 
 class UnreadableFile(OsFile):
     def __init__(self, disk: UnreadableDisk, opened: OsFile) -> None:
-        super().__init__(opened.path, opened._descriptor)
+        super().__init__(opened.path, opened._descriptor, opened._times)
         self._disk = disk
 
     def _check(self) -> None:

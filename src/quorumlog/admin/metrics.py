@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
 GAUGE, COUNTER, SECONDS, COUNTS = "gauge", "counter", "histogram of seconds", "histogram"
-BOUNDS = {SECONDS: range(6, 25), COUNTS: range(1, 17)}
+COARSE = "histogram of seconds, by four"
+BOUNDS = {SECONDS: range(6, 25), COARSE: range(6, 26, 2), COUNTS: range(1, 17)}
 """Digits of the buckets that are told: 64 microseconds to 17 s, 1 to 65,535 records."""
+
+
+MOST_LINES = 100
+"""In one go, about, unless one metric has more."""
 
 
 class Metric(NamedTuple):
@@ -54,7 +59,7 @@ METRICS = {
         COUNTER, "requests of clients, answered and refused", ("op", "code")
     ),
     "quorumlog_server_request_duration_seconds": Metric(
-        SECONDS, "from a request's arrival to its answer; reads may wait for entries", ("op", "code")
+        COARSE, "from a request's arrival to its answer; reads may wait for entries", ("op", "code")
     ),
     "quorumlog_log_first_index": Metric(GAUGE, "first entry that is left"),
     "quorumlog_log_last_index": Metric(GAUGE, "last entry"),
@@ -130,7 +135,7 @@ METRICS = {
         COUNTER, "requests at the store's port, answered and refused; a watch is none", ("op", "code")
     ),
     "quorumlog_store_request_duration_seconds": Metric(
-        SECONDS, "from a request's arrival to its answer", ("op", "code")
+        COARSE, "from a request's arrival to its answer", ("op", "code")
     ),
     "quorumlog_server_quota_backend_bytes": Metric(GAUGE, "above it puts are refused"),
     "quorumlog_lease_objects": Metric(GAUGE, "leases"),
@@ -143,7 +148,7 @@ METRICS = {
         COUNTER, "requests at the broker's port, answered and refused", ("op", "code")
     ),
     "quorumlog_broker_request_duration_seconds": Metric(
-        SECONDS, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
+        COARSE, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
     ),
     "quorumlog_broker_put_bytes_total": Metric(
         COUNTER, "their bytes; of a broker with a log of its own"
@@ -206,16 +211,20 @@ def families(looks: Iterable[Look], of_process: Iterable[Sample]) -> Iterator[Fa
             found.setdefault(name, []).append(([look.group, *labels], value))
     for name, value, labels in of_process:
         found.setdefault(name, []).append(([*labels], value))
+    lines = 0
     for name, metric in METRICS.items():
         names = [*(() if metric.of_process else ("group",)), *metric.labels]
         kind: Callable[..., Family] = GaugeMetricFamily
         if metric.kind == COUNTER:
             kind = CounterMetricFamily
-        elif metric.kind in (SECONDS, COUNTS):
+        elif metric.kind in BOUNDS:
             kind = HistogramMetricFamily
         if name not in found:
             continue
-        time.sleep(0)  # the loop may want the interpreter
+        lines += sum(len(v.counts) if isinstance(v, Taken) else 1 for _, v in found[name])
+        if lines >= MOST_LINES:
+            lines = 0
+            time.sleep(0)  # the loop may want the interpreter
         family = kind(name, metric.help, labels=names)
         for values, value in found[name]:
             if isinstance(value, Taken):

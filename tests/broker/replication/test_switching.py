@@ -623,13 +623,13 @@ def test_a_broker_is_added_under_load_and_one_that_lacks_much_is_waited_for(
     for _ in range(30):
         world.put(a)
 
-    class Survey(SimulatedAsked):
+    class Probe(SimulatedAsked):
         def __init__(self, server: str) -> None:
             super().__init__(world)
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(switching, "Survey", Survey)
+    monkeypatch.setattr(switching, "ClusterProbe", Probe)
     add = ReplicaRequest(verb="add", broker_id="b")
     with pytest.raises(InSyncReplicasNotEnough, match=r"broker b is not in sync: it lacks \d+ bytes"):
         change_list("a", add, timeout_ms=1)

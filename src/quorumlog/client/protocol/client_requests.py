@@ -79,7 +79,7 @@ class Request(Call):
     number: int = 0
     """Place in its stream on the connection that it was last sent on."""
     in_session: bool = False
-    """Of a producer: numbered, and sent again while its outcome is unknown (`producer_session`)."""
+    """Of a producer: numbered, and sent again while its outcome is unknown (`append_order`)."""
     sequence: int = -1
     """Number of its first entry; -1: not yet."""
     is_numbered_by_caller: bool = False
@@ -120,7 +120,7 @@ def receipt_of(request: Request) -> AppendReceipt:
 @dataclass(slots=True, eq=False)
 class Stream:
     """Requests that enter the log in the order of their submission; the rules are in
-    `ordered_streams`."""
+    `append_order`."""
 
     number: int
     queue: deque[Request] = field(default_factory=deque)

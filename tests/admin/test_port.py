@@ -344,12 +344,14 @@ def test_too_many_connections_are_closed(cluster: LocalCluster, monkeypatch: pyt
     monkeypatch.setattr(port_module, "SILENT_S", 1000.0)
     with looked_at(cluster) as port:
         host, _, number = port.address.partition(":")
-        with socket.create_connection((host, int(number)), timeout=10) as first:
-            with socket.create_connection((host, int(number)), timeout=10):
-                for _ in range(3):  # those that come together are counted by the next
-                    assert get(port, "/healthz") == (200, "ok\n")
-                with suppress(ConnectionResetError):
-                    assert first.recv(1) == b""
+        with (
+            socket.create_connection((host, int(number)), timeout=10) as first,
+            socket.create_connection((host, int(number)), timeout=10),
+        ):
+            for _ in range(3):  # those that come together are counted by the next
+                assert get(port, "/healthz") == (200, "ok\n")
+            with suppress(ConnectionResetError):
+                assert first.recv(1) == b""
 
 
 def test_other_machines_reach_it_with_tls_only(cluster: LocalCluster, tmp_path: Path) -> None:

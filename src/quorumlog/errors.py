@@ -104,7 +104,7 @@ class PendingFull(Overloaded):
 
 class ConnectionFull(Overloaded):
     """One connection has reached its limit in flight: `max_connection_bytes` of appends, 1,000 reads
-    that wait, 64 MiB of a store's answers that it has not read, or 10,000 watches."""
+    that wait, 32 MiB of a store's requests that are not answered, or 10,000 watches."""
 
     code = 508
 
@@ -205,7 +205,7 @@ class NotAuthenticated(Refused):
 
 
 NO_RIGHT = (Forbidden, NotAuthenticated)
-"""Whoever tries again and again ends with these: an administrator has to do something first."""
+"""Retry loops stop at these errors: retrying does not help until an administrator acts."""
 
 
 class WrongLastIndex(Refused):

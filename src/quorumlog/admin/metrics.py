@@ -79,7 +79,7 @@ METRICS = {
     ),
     "quorumlog_disk_write_duration_seconds": Metric(SECONDS, "what one write to a file took"),
     "quorumlog_disk_sync_waits_seconds": Metric(
-        GAUGE, "since when a sync has not returned; 0: none waits"
+        GAUGE, "how long the running sync has taken so far; 0: none is running"
     ),
     "quorumlog_disk_used_ratio": Metric(GAUGE, "share of the file system that is in use"),
     "quorumlog_disk_free_bytes": Metric(GAUGE, "what is left of it"),
@@ -151,7 +151,7 @@ METRICS = {
         COARSE, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
     ),
     "quorumlog_broker_put_bytes_total": Metric(
-        COUNTER, "their bytes; of a broker with a log of its own"
+        COUNTER, "bytes of messages stored since its start; of a broker with a log of its own"
     ),
     "quorumlog_broker_dispatch_behind_bytes": Metric(GAUGE, "of the log, that are in no queue yet"),
     "quorumlog_broker_log_bytes": Metric(GAUGE, "of the log, from its begin to its end"),
@@ -178,11 +178,11 @@ METRICS = {
     "quorumlog_network_connections": Metric(GAUGE, "connections that are open", of_process=True),
     "quorumlog_network_connections_accepted_total": Metric(COUNTER, "that came", of_process=True),
     "quorumlog_network_connections_refused_total": Metric(
-        COUNTER, "that were one too many", of_process=True
+        COUNTER, "connections refused because there were too many", of_process=True
     ),
     "quorumlog_network_connections_stray_total": Metric(
         COUNTER,
-        "that were closed for what came on them: nonsense, no TLS, no good certificate",
+        "connections closed for invalid bytes, missing TLS or an invalid certificate",
         of_process=True,
     ),
     "quorumlog_network_over_limits_total": Metric(

@@ -75,6 +75,17 @@ def test_without_limits_nothing_is_measured() -> None:
     assert Client(time.quotas, "bob").meter is None
 
 
+def test_nobody_owes_what_was_taken_while_there_was_no_rate() -> None:
+    time = Time(address_requests=9, address_bytes_per_second=1000)
+    client = Client(time.quotas)
+    client.answered(client.asks(), 100)
+    time.quotas.set(LimitOptions(address_requests=9))
+    client.answered(client.asks(), 10**9)
+    time.quotas.set(LimitOptions(address_requests=9, address_bytes_per_second=1000))
+    time.now_s += 1
+    assert client.asks()
+
+
 def test_so_many_requests_wait_for_their_answers_and_no_more() -> None:
     time = Time(user_requests=2)
     one, other = Client(time.quotas, "bob"), Client(time.quotas, "bob", "10.0.0.8")

@@ -20,7 +20,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
-from quorumlog.config import UsersOptions, parse_address
+from quorumlog.config import GroupConfig, UsersOptions, parse_address, parse_members
 from quorumlog.errors import BadRequest, Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
 from quorumlog.log_state.users import (
     Kind,
@@ -248,6 +248,7 @@ def test_users_are_looked_at_again_whatever_comes_of_it_and_for_all_groups() -> 
     async def scene() -> None:
         driver = MagicMock()
         driver.stopped = False
+        driver.config = GroupConfig("n0", parse_members("n0=127.0.0.1:1"), "data")
         driver.node.users.look = MagicMock(return_value=Users(True))
         other = MagicMock()
         other.stopped, other.node.users.has_heard = False, True

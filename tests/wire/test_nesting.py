@@ -16,11 +16,17 @@ from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GROUPS, GroupMachine, saved_bytes
 from quorumlog.errors import BadRequest
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests import decode_command, decode_command_of_client, decode_question
+from quorumlog.kv.requests import (
+    Put,
+    Txn,
+    decode_command,
+    decode_command_of_client,
+    decode_question,
+)
 from quorumlog.kv.requests import read_answer as read_answer_of_store
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.node.machine_runner import version_of
-from quorumlog.wire.nesting import MOST_NESTED, MOST_STEPS, nested_deeper
+from quorumlog.wire.nesting import MOST_NESTED, nested_deeper
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
@@ -54,12 +60,10 @@ def test_what_is_no_message_is_read_to_its_end(data: bytes) -> None:
 
 
 def test_large_flat_messages_are_not_deep() -> None:
-    many = msgspec.msgpack.encode([[1, b"ab"]] * (MOST_STEPS // 2))
-    assert nested_deeper(many, 3), "nobody looks at so many"
     for value in (
         [0] * 100_000,
         [[]] * 100_000,
-        [[1, b"ab"]] * 20_000,
+        [[1, b"ab"]] * 200_000,
         {str(n): [n] for n in range(20_000)},
     ):
         assert not nested_deeper(msgspec.msgpack.encode(value), 3)
@@ -74,6 +78,18 @@ def test_a_store_refuses_at_the_bound(decode: Any) -> None:
         decode(msgspec.msgpack.encode([*put, nested(MOST_NESTED)]))
     with pytest.raises(InvalidRequest, match="nested deeper than 64 containers"):
         decode_question(b"\x91" * 100_000)
+
+
+def test_no_store_refuses_for_how_many_values_there_are() -> None:
+    """All releases carry out what `check` lets in, whatever they have looked at before."""
+    numbers = iter(range(10_000))
+    inner = [
+        Txn((), tuple(Put(b"%d" % next(numbers), b"") for _ in range(15)), ()) for _ in range(16 * 14)
+    ]
+    outer = [Txn((), tuple(inner[at : at + 14]), ()) for at in range(0, len(inner), 14)]
+    machine = KeyValueMachine()
+    machine.apply(EntryBatch.from_bodies([msgspec.msgpack.encode(Txn((), tuple(outer), ()))]), 0)
+    assert machine.keyspace.keys == 16 * 14 * 15
 
 
 def test_topics_and_groups_refuse_at_the_bound() -> None:

@@ -55,6 +55,10 @@ class _Share:
     def take(self, size_bytes: int) -> None:
         self._left_bytes -= size_bytes
 
+    def owe_nothing(self) -> None:
+        """Without a rate nothing is made good: what was taken then is forgotten."""
+        self._left_bytes = math.inf
+
     def tells(self, now_s: float) -> bool:
         """Once a minute."""
         if now_s - self._told_s < TELL_AGAIN_S:
@@ -173,6 +177,9 @@ class Quotas:
             kind: _Limits(*(getattr(options, f"{kind}_{name}") for name in _Limits._fields))
             for kind in (USER, ADDRESS)
         }
+        for share in self._shares.values():
+            if not self._limits[share.kind].bytes_per_second:
+                share.owe_nothing()
         for connection, shares in self._connections.items():
             self._measure(connection, shares)
 

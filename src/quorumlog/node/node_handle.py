@@ -35,8 +35,9 @@ class NodeHandle:
         """As `enter`, in a turn of its own: of a callback of the loop behind which nothing gathers."""
 
     def enter(self, act: Callable[[], None], client: object = None) -> None:
-        """Have something done in the next turn; it is forgotten if there is none. `client`: the session
-        that has asked, whose connection ends if it cannot be done (see `client_guard`)."""
+        """Have something done in the next turn, of the member that comes if this one begins anew.
+        `client`: the session that has asked, whose connection ends if it cannot be done (see
+        `client_guard`)."""
         self._enter(act if client is None else guarded(act, client))
 
     def node(self) -> LedgerNode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -62,6 +63,7 @@ class Endpoints:
                 )
         self._endpoints = [(endpoint.group or groups[0], endpoint) for endpoint in endpoints]
         self._machines = machines
+        self._entrances: list[_Entrance] = []
         self.ports: dict[str, str] = {}
         """Where this process listens, by product."""
 
@@ -78,7 +80,17 @@ class Endpoints:
     async def open(self, drivers: Callable[[str], NodeDriver | None]) -> None:
         """`drivers`: of a group, as it is when asked: a log that is replaced gets another one."""
         for group, endpoint in self._endpoints:
-            await endpoint.open(_member_of(group, drivers, self.ports))
+            entrance = _Entrance(group, drivers)
+            self._entrances.append(entrance)
+            await endpoint.open(
+                NodeHandle(entrance.node, entrance.enter, self.ports, entrance.enter_now)
+            )
+
+    def begins_anew(self, group: str) -> None:
+        """Another node has taken the place of the one that the endpoints knew."""
+        for entrance in self._entrances:
+            if entrance.group == group:
+                entrance.begins_anew()
 
     def role_changed(self, group: str) -> None:
         for leads_to, endpoint in self._endpoints:
@@ -98,28 +110,48 @@ class Endpoints:
             endpoint.ended()
 
 
-def _member_of(
-    group: str, drivers: Callable[[str], NodeDriver | None], ports: dict[str, str]
-) -> NodeHandle:
-    def running() -> NodeDriver | None:
-        driver = drivers(group)
+class _Entrance:
+    """To the member of a group, for one endpoint. A member that begins anew forgets what was to be done
+    in its next turn; the one that comes in its place does it."""
+
+    def __init__(self, group: str, drivers: Callable[[str], NodeDriver | None]) -> None:
+        self.group = group
+        self._drivers = drivers
+        self._entered: dict[object, Callable[[], None]] = {}
+
+    def running(self) -> NodeDriver | None:
+        driver = self._drivers(self.group)
         return None if driver is None or driver.stopped else driver
 
-    def enter(act: Callable[[], None]) -> None:
-        driver = running()
-        if driver is not None:
-            driver.enter(None, act)
-
-    def enter_now(act: Callable[[], None]) -> None:
-        driver = running()
-        if driver is not None:
-            driver.enter_now(act)
-
-    def node() -> LedgerNode | None:
-        driver = running()
+    def node(self) -> LedgerNode | None:
+        driver = self.running()
         return None if driver is None else driver.node
 
-    return NodeHandle(node, enter, ports, enter_now)
+    def enter(self, act: Callable[[], None]) -> None:
+        key, driver = self._keep(act), self.running()
+        if driver is not None:
+            driver.enter(None, partial(self._do, key))
+
+    def enter_now(self, act: Callable[[], None]) -> None:
+        key, driver = self._keep(act), self.running()
+        if driver is not None:
+            driver.enter_now(partial(self._do, key))
+
+    def _keep(self, act: Callable[[], None]) -> object:
+        key = object()
+        self._entered[key] = act
+        return key
+
+    def _do(self, key: object) -> None:
+        act = self._entered.pop(key, None)
+        if act is not None:
+            act()
+
+    def begins_anew(self) -> None:
+        driver = self.running()
+        assert driver is not None, self.group
+        for key in list(self._entered):
+            driver.enter(None, partial(self._do, key))
 
 
 # ----------------------------------------------------------------

@@ -417,6 +417,7 @@ class LedgerServer:
         driver.node.users.follows(old.node.users)
         self._drivers[old.config.group] = driver
         driver.start()
+        self._endpoints.begins_anew(old.config.group)
 
     def _close_driver(self, driver: NodeDriver, *, clean: bool) -> None:
         reopening = self._reopenings.pop(driver, None)

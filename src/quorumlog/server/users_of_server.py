@@ -16,6 +16,8 @@ DEFAULTS = UsersOptions()
 LOOK_EVERY_S = 0.1
 LOOK_AGAIN_S = 0.02
 """While they are not known."""
+HEARTBEATS = 3
+"""Users may be as old as so many, whatever the option says."""
 PLAIN_USERS = (
     "there are users, and members may be reached without TLS: whoever reaches this port may say that it"
     " is a member, and has all rights then (docs/security.md)"
@@ -65,7 +67,7 @@ class UsersOfServer:
             has_heard = any(each.node.users.has_heard for each in others if not each.stopped)
             found = known.look(
                 self._clock() * 1000,
-                may_be_old_ms=self.options.may_be_old_ms,
+                may_be_old_ms=self._may_be_old_ms(driver),
                 for_others=has_heard,
             )
             self.hides_status = driver.node.directory.has_users
@@ -78,6 +80,11 @@ class UsersOfServer:
         else:
             self._newest = found
             self.access.learn(found)
+
+    def _may_be_old_ms(self, driver: NodeDriver) -> float:
+        """Heartbeats alone tell that they are not, and one may be late."""
+        heartbeats_ms = HEARTBEATS * driver.config.consensus.heartbeat_interval_ms
+        return max(self.options.may_be_old_ms, heartbeats_ms)
 
     def close(self) -> None:
         if self._timer is not None:

@@ -59,7 +59,8 @@ def test_nothing_compiled_lies_beside_the_sources() -> None:
     assert not list(SOURCES.rglob("*.so")), "it would be imported instead of them: make clean"
 
 
-@pytest.mark.parametrize("seed", [2, 3, 17, 305] if IS_COMPILED else [2])
+# Not of runs with users, whose sessions are stubs, which what is compiled does not take.
+@pytest.mark.parametrize("seed", [2, 5, 17, 307] if IS_COMPILED else [2])
 def test_what_is_installed_runs_as_its_sources_do(seed: int) -> None:
     run = run_of(seed)
     assert run["ok"]

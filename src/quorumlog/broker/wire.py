@@ -236,6 +236,10 @@ class QueuesRequest(ClientMessage, frozen=True, kw_only=True, tag=10):
     topic: Text = ""
     """Empty: of all topics."""
 
+    @property
+    def only_looks(self) -> bool:
+        return True
+
 
 class QueueRow(ClientMessage, frozen=True, kw_only=True, tag=11):
     topic: Text
@@ -352,6 +356,10 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     """Of who leads: it asks nothing of the lists before."""
     copies: Int = 0
 
+    @property
+    def only_looks(self) -> bool:
+        return not self.verb
+
 
 class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
     """A broker as another one knows it. Offsets: of a slave, as its master knows them."""
@@ -426,6 +434,10 @@ class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
 
     verb: Text = ""
     """Empty: only tell. `resign`: let another member of the in-sync set lead."""
+
+    @property
+    def only_looks(self) -> bool:
+        return not self.verb
 
 
 class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):

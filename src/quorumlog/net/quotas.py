@@ -126,7 +126,7 @@ class OnlyLooks:
         admitted = []
         for frame in frames:
             message = frame.message
-            if not isinstance(message, ClientMessage) or message.passes_limits:
+            if not isinstance(message, ClientMessage) or message.only_looks:
                 admitted.append(frame)
             else:
                 refused = Overloaded(

@@ -26,3 +26,9 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="typ
     """Of a request."""
     of_watch: ClassVar[bool] = False
     """Of a request that is told something again and again, and of what it is told."""
+
+    @property
+    def only_looks(self) -> bool:
+        """Of a request: it asks how a member is, and goes on a connection that was let in beyond a limit
+        for that."""
+        return self.passes_limits

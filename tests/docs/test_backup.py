@@ -60,7 +60,9 @@ def test_the_drill_runs_as_it_is_printed(terminal: Terminal) -> None:
         check, *reads = looked_at
         servers = check.rpartition(" ")[2]
         with connect(servers) as log:
-            eventually(lambda: sum(row.reachable for row in log.status()) == 3)
+            eventually(
+                lambda: sum(row.reachable for row in log.status()) == 3, what="three members that answer"
+            )
             assert log.get(100).body == b"line 99"
             eventually(lambda: len({row.committed_index for row in log.status()}) == 1)
         assert len(terminal.run(check)) == 4
@@ -70,5 +72,5 @@ def test_the_drill_runs_as_it_is_printed(terminal: Terminal) -> None:
         for member in members:
             member.send_signal(signal.SIGTERM)
         for member in members:
-            member.communicate(timeout=60)
+            print(*member.communicate(timeout=60))  # shown where the test fails
     assert [member.returncode for member in members] == [0, 0, 0]

@@ -42,15 +42,14 @@ def free_ports(count: int) -> list[int]:
     random.shuffle(candidates)
     free: list[int] = []
     for port in candidates:
-        if port in _given:
+        # Asked first: whose port it is may be about to listen there.
+        if port in _given or not _claimed(port):
             continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((LOOPBACK, port))
             except OSError:
                 continue
-        if not _claimed(port):
-            continue
         free.append(port)
         _given.append(port)
         if len(free) == count:

@@ -111,9 +111,11 @@ def leaders_are_paused() -> Iterator[Ports]:
             leader = cluster.leader()
             loop = cluster.server(leader).loop
             assert loop is not None
+            is_back = threading.Event()
             loop.call_soon_threadsafe(time.sleep, 2.5)
+            loop.call_soon_threadsafe(is_back.set)
             until(lambda: cluster.leader() != leader, "another leader")  # noqa: B023
-            time.sleep(2.5)
+            assert is_back.wait(60)
             yield ports
 
 
@@ -283,8 +285,10 @@ def a_loop_that_is_held() -> Iterator[Ports]:
         assert loop is not None
         for _ in range(2):
             for _ in range(4):
+                is_back = threading.Event()
                 loop.call_soon_threadsafe(time.sleep, 0.6)
-                time.sleep(0.7)
+                loop.call_soon_threadsafe(is_back.set)
+                assert is_back.wait(60)
             yield ports
 
 

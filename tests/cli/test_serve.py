@@ -251,8 +251,9 @@ def test_a_member_outlives_its_terminal_and_its_clean_stop_is_no_failure(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("logs", ["nowhere", "to the same"])
 def test_a_member_that_cannot_say_that_it_listens_serves_all_the_same(
-    free_address: str, tmp_path: Path
+    free_address: str, tmp_path: Path, logs: str
 ) -> None:
     with open("/dev/full", "w") as full:
         process = Popen(
@@ -261,7 +262,7 @@ def test_a_member_that_cannot_say_that_it_listens_serves_all_the_same(
                 *("--members", f"n0={free_address}", "--data-dir", tmp_path / "n0"),
             ],
             stdout=full,
-            stderr=DEVNULL,
+            stderr=DEVNULL if logs == "nowhere" else full,
         )
     try:
         with connect(free_address) as log:

@@ -141,7 +141,8 @@ def users(gateways: Gateways, etcd: Etcd) -> None:
     with log_of(gateways.cluster.servers, user=ClientUser("root", "sesame")) as log:
         log.change_users(UserOrder(UserOperation.ADD_ROLE, "mine", (), MINE))
         log.change_users(UserOrder(UserOperation.ADD_USER, "bob", ("mine",), (), verifier_for("tahini")))
-    until(lambda: log_in(port, "bob", "tahini")[0] == 200)
+    for each in gateways.ports.values():
+        until(lambda port=each: log_in(port, "bob", "tahini")[0] == 200)  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("users")

@@ -356,6 +356,10 @@ class ReportingGroup(CommandGroup):
                 raise
             if sentence:
                 error_line(sentence, status)
+        try:
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            let_go_of(sys.stderr)  # what a terminal that is gone did not take is no failure
         if standalone_mode:
             sys.exit(status)
         return status

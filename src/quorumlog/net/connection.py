@@ -51,6 +51,10 @@ SILENT_PEER_MS = 5000
 back-off would stay silent for up to two minutes."""
 
 
+LINGER_S = 2.0
+LINGER_BYTES = 64 << 20
+"""Taken in and thrown away behind an answer that ends a connection: see `close_once_read`."""
+
 _TCP_INFO = struct.Struct("@68xI48xQQ")
 """Of the kernel's struct tcp_info: tcpi_rtt, tcpi_bytes_acked, tcpi_bytes_received."""
 
@@ -269,6 +273,10 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: list[Callable[[], None]] = []
         self.closed = False
         self._closed_by_us = False
+        self._thrown: memoryview | None = None
+        """What comes in meanwhile goes there; None: it is not waited for the other side to read."""
+        self._thrown_bytes = 0
+        self._lingers: asyncio.TimerHandle | None = None
 
     # ---------------------------------------------------------------- asyncio's calls
 
@@ -314,6 +322,8 @@ class Connection(asyncio.BufferedProtocol):
             self.buffer_updated(taken)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._thrown is not None:
+            return self._thrown
         buffer = self.decoder.get_buffer()
         turn = self._loop_turn
         if turn.share_bytes == RECEIVE_BUFFER_BYTES:
@@ -323,6 +333,11 @@ class Connection(asyncio.BufferedProtocol):
         return buffer[: max(share_bytes, self.decoder.missing_bytes)]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._thrown is not None:
+            self._thrown_bytes += nbytes
+            if self._thrown_bytes > LINGER_BYTES:
+                self.abort()
+            return
         try:
             frames = self.decoder.buffer_updated(nbytes)
             came = len(frames)  # to refuse one takes its time, too
@@ -347,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """True: the connection stays."""
-        if self.at_end is None:
+        if self.at_end is None or self.closed:
             return False
         if not self._is_at_end:
             self._is_at_end = True
@@ -455,6 +470,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = self._tcp = None
+        if self._lingers is not None:
+            self._lingers.cancel()
         self._forget()
         by_peer = not self._closed_by_us and (
             exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
@@ -588,10 +605,12 @@ class Connection(asyncio.BufferedProtocol):
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""
         words = None if self.last_words is None else self.last_words(violation)
-        if words is not None:
-            self.write([words])
         self._loop_turn.strays.closing(self.peer_name, violation)
-        self.close()
+        if words is None:
+            self.close()
+        else:
+            self.write([words])
+            self.close_once_read()
 
     @property
     def peer_name(self) -> str:
@@ -611,6 +630,22 @@ class Connection(asyncio.BufferedProtocol):
             self.closed = True
             self._closed_by_us = True
             self._transport.close()
+
+    def close_once_read(self) -> None:
+        """Close so that the answer before it arrives though the other side still sends: what comes in
+        would be answered by a reset, for which its machine throws away what it has not read yet."""
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        if not transport.can_write_eof():  # TLS reads until the other side has closed, by itself
+            self.close()
+            return
+        self.flush()
+        self.closed = self._closed_by_us = True
+        self._thrown = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        transport.write_eof()
+        transport.resume_reading()
+        self._lingers = self._loop_turn.loop.call_later(LINGER_S, transport.abort)
 
     def abort(self) -> None:
         """Close at once; nothing queued is sent."""

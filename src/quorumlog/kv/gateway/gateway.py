@@ -214,7 +214,7 @@ class _GatewayClient:
             if len(self._body) > MAX_BODY_BYTES:
                 too_large = InvalidRequest(f"a request of more than {MAX_BODY_BYTES} bytes")
                 self._answer(*error_of(too_large), closes=True)
-                self._connection.close()
+                self._connection.close_once_read()
         elif isinstance(event, h11.EndOfMessage) and self._request is not None:
             body, self._body = bytes(self._body), bytearray()
             self._decoder.unfinished_bytes = 0
@@ -223,7 +223,7 @@ class _GatewayClient:
                 self._answer(
                     *error_of(Overloaded(f"{waiting_bytes} bytes of requests wait")), closes=True
                 )
-                self._connection.close()
+                self._connection.close_once_read()
                 return
             self._routes.waiting_bytes += len(body)
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))

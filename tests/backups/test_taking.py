@@ -170,7 +170,7 @@ def test_nobody_can_give_the_rest(tmp_path: Path) -> None:
     store = a_log(BODIES)
     client = StoreClient({"n0": store})
     client.refuse = {"n0": (20, RangeDamaged("its disk"))}
-    with pytest.raises(Unreachable, match="no member could give the entries from 20 on: n0: its disk"):
+    with pytest.raises(Unreachable, match="no member could send the entries from 20 on: n0: its disk"):
         taken(client, tmp_path, OsDisk())
     client.refuse = {}
     assert taken(client, tmp_path, OsDisk()).new_entries == len(BODIES) - 20

@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_off_is_completed(
         assert file.read_bytes() == content, size
         cut = size - max(end for end in (0, *ends) if end <= size)
         assert ("cut" in result.stderr) == (cut > 0)
-        assert not cut or f"cut {cut} bytes behind the last whole record" in plain(result.stderr)
+        assert not cut or f"cut {cut} bytes after the last complete record" in plain(result.stderr)
 
 
 def test_wherever_a_file_is_cut_off_its_whole_records_are_found(

@@ -249,7 +249,7 @@ def damage_cut_like_a_tail(patch: Patch) -> None:
 
 @mutant(
     19,
-    "a page behind the end of the log that cannot be read ends the start",
+    "a page after the end of the log that cannot be read ends the start",
     scenario=page_scenes.test_a_page_behind_the_end_is_written_again,
 )
 def page_behind_end_refused(patch: Patch) -> None:

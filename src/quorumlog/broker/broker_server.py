@@ -192,7 +192,7 @@ def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], Non
 
 def _refuse_as_another(broker_id: str) -> None:
     raise SwitchRefused(
-        f"broker {broker_id} has another directory than when it was asked first: switch again"
+        f"broker {broker_id} has another directory than when the switch began: switch again"
     )
 
 
@@ -361,7 +361,7 @@ class BrokerServer:
             return
         work = work_of(service.replica, request)
         if work is None:
-            raise BadRequest(f"a broker has no verb {request.verb!r}")
+            raise BadRequest(f"a broker has no operation {request.verb!r}")
 
         def carry_out() -> None:
             try:

@@ -144,7 +144,7 @@ class NamedReader(Shell[AsyncNamedReader]):
         that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
         entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
         there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange behind the end of the log."""
+        IndexOutOfRange after the end of the log."""
         return self._thread.run(self._it.commit(index, last_chain=last_chain, timeout_ms=timeout_ms))
 
     def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
@@ -153,10 +153,10 @@ class NamedReader(Shell[AsyncNamedReader]):
         return self._thread.run(self._it.seek(index, timeout_ms=timeout_ms))
 
     def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
-        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        """The entries of [first_index, stop_index) were deleted before it reached them, and it goes on
         without: they are counted in its row of `readers()`, once however often they are named. It does
         not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
         self._thread.run(self._it.note_skipped(first_index, stop_index, timeout_ms=timeout_ms))
 
     def end(self, *, timeout_ms: int | None = None) -> None:

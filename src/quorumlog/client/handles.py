@@ -170,7 +170,7 @@ class AsyncNamedReader:
         that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
         entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
         there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange behind the end of the log."""
+        IndexOutOfRange after the end of the log."""
         commit = self._operations.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
         self._stand = await self._run(commit)
         return self.position
@@ -185,10 +185,10 @@ class AsyncNamedReader:
     async def note_skipped(
         self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
     ) -> None:
-        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        """The entries of [first_index, stop_index) were deleted before it reached them, and it goes on
         without: they are counted in its row of `readers()`, once however often they are named. It does
         not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
         self._stand = await self._run(
             self._operations.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
         )

@@ -330,7 +330,7 @@ class EntryDispatcher:
         self.refuses_start = False
         """It could not take the start of the log when it was offered last."""
         self._committed_sent = -1
-        """-1: it is told with the next chance, whatever it may know."""
+        """-1: it is sent at the next occasion, whatever it may know."""
         self.commit_due_ms = NEVER
         """When to ask for the next order for the sake of a COMMIT. It waits for a push that says the
         same: under load one comes within a round trip, and a message of its own would cost each follower

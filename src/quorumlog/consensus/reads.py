@@ -300,8 +300,9 @@ class LinearizableReads:
                 )
             if not self._freshness.leader_tells:
                 raise NotLeader(
-                    f"{state.member.member_id} has not heard from {state.leader.member_id}, the leader,"
-                    " that it answers its followers; an earlier release does not: ask the leader itself",
+                    f"{state.member.member_id} does not know whether {state.leader.member_id}, the"
+                    " leader, serves reads of followers; an earlier release does not: ask the leader"
+                    " itself",
                     leader_id=state.leader.member_id,
                     retry_after_ms=self._retry_ms,
                 )

@@ -353,5 +353,5 @@ def _header(data: memoryview, at: int, kind: _Kind) -> tuple[int, int]:
         return first - lowest, at + 1
     width = widths.get(first)
     if width is None:
-        raise msgspec.ValidationError("sessions are not what they should be")
+        raise msgspec.ValidationError("the record of sessions is invalid")
     return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width

@@ -304,7 +304,7 @@ def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
     after = users.changed(change)
     if not after.has_administrator:
         raise BadRequest(
-            "nobody would be an administrator then: the first user needs the role"
+            "there would be no administrator: the first user needs the role"
             f" {ADMINISTRATORS}, and the last one keeps it"
         )
     if after.size_bytes > MOST_USERS_BYTES:

@@ -80,8 +80,8 @@ class FirstAdmin:
             self.problem += f": {users}"
         elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:
             self._over(
-                f"{order.name} does not become an administrator: there is one, who adds others (the help"
-                " of quorumlog init-admin says what to do where that one is lost)"
+                f"{order.name} does not become an administrator: there is one, which can add others (if"
+                " it is lost: quorumlog init-admin --help)"
             )
         elif self._raft.role is Role.LEADER:
             self._propose(order, self._told)

@@ -290,7 +290,7 @@ class LogReplacement:
     def _refuse(self, request: InstallRequest, reason: str) -> None:
         self.problem = (
             f"the start of the log that {request.sender.member_id} sends"
-            f"{now(f'behind entry {request.begin.index}')} cannot be taken: {reason}"
+            f"{now(f'after entry {request.begin.index}')} cannot be taken: {reason}"
         )
         self._answer(request, InstallResult.REFUSED)
 

@@ -197,7 +197,7 @@ class TimeMarks:
         if ahead_s > NOTABLE_S:
             return (
                 f"the time of the log is ahead of the clocks of a quorum{now(f'{ahead_s:.0f} s')}, and"
-                f" stands still until they have passed it: {WAY_OUT}"
+                f" does not advance until they have passed it: {WAY_OUT}"
             )
         if self._clock.believes(clock_ms, self._now_ms):
             return ""

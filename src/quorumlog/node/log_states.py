@@ -202,7 +202,7 @@ class LogStateReading:
             return EMPTY, -1
         begin_state, index = decode_state(start.record), start.point.index
         if isinstance(begin_state, Unreadable):
-            return UnknownState(index, f"what the log's start says of it: {begin_state.reason}"), index
+            return UnknownState(index, f"the state in the log's start: {begin_state.reason}"), index
         return begin_state, index
 
     def finished(self) -> tuple[LogStates, AtBorders]:
@@ -415,7 +415,7 @@ class LogStateKeeper:
             if below:
                 raise LevelNotReported(
                     f"{kind.name} entries need level {level} of the log's format, and"
-                    f" {', '.join(below)} has not told this leader's process that it knows it:"
+                    f" {', '.join(below)} has not reported to this leader that it supports it:"
                     " start it with this release, or remove it if it is lost"
                     f" (quorumlog member remove {below[0]})"
                 )

@@ -435,7 +435,7 @@ class MachineDriver:
             so_far = now(f"{self._now_ms - since_ms:.0f} ms")
             return (
                 f"the state machine {self.name} has been applying entry {self.applied_index + 1}, or"
-                f" those behind it, for long, and its results wait{so_far}"
+                f" a later one, for a long time, and its results wait{so_far}"
             )
         if self.stopped is None:
             return self.snapshots.problem
@@ -469,7 +469,7 @@ class MachineDriver:
         if self._is_waiting:
             self.lacking = (
                 f"its last run here ended while it applied {self._ended_within}, and it waits until a"
-                " leader has told how far the log is committed"
+                " leader reports the committed index"
             )
         elif self._runner is None:
             if committed_index >= self._waits_for_index:
@@ -600,8 +600,7 @@ class MachineDriver:
         elif isinstance(result, Waiting):
             self._waits_for_index = result.snapshot_index
             self.lacking = (
-                f"its snapshot holds what came up to entry {result.snapshot_index}, and the log here has"
-                " not come there"
+                f"its snapshot is of entry {result.snapshot_index}, which the log here has not reached"
             )
         elif isinstance(result, SnapshotsUnavailable):
             self.lacking = str(result)

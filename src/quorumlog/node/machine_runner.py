@@ -474,7 +474,7 @@ def _opened(
     machine = _made(factory)
     kept = _of_machine("asked what it has applied", machine.applied)
     if kept is not None and not isinstance(kept, Applied):
-        raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
+        raise _Failed(f"apply returned {type(kept).__name__}, not Applied")
     outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
     indices = [index for index in indices if index not in outdated]
     acts_as = None
@@ -537,11 +537,11 @@ def _opened(
         return Waiting(min(ahead))
     if begin_index >= binding.index:
         reason = (
-            f"the log begins at index {begin_index + 1}, and no good snapshot of {name} holds what came"
-            " before; the other members are asked for one"
+            f"the log begins at index {begin_index + 1}, and no good snapshot of {name} covers the"
+            " earlier entries; the other members are asked for one"
         )
         if outdated:
-            reason = f"what it has here holds an entry that was stepped over; {reason}"
+            reason = f"its state here includes an entry that was stepped over; {reason}"
         return Lacking(begin_index, reason, tuple(damaged))
     left_out = left_outs.known
     runner = MachineRunner(name, binding.channel, machine, 0, applying=applying, left_out=left_out)
@@ -586,12 +586,12 @@ def _keep_results(
 def _made(factory: MachineFactory) -> StateMachine:
     machine = _of_machine("made", factory)
     if not isinstance(machine, StateMachine):
-        raise _Failed(f"what makes it made {type(machine).__name__}, which is no StateMachine")
+        raise _Failed(f"its factory made {type(machine).__name__}, which is no StateMachine")
     says = version_of(factory)
     if machine.version != says:
         raise _Failed(
-            f"it has version {machine.version}, and what makes it says {says}: that needs the same"
-            " attribute `version`"
+            f"it has version {machine.version}, and its factory says {says}: give the factory the"
+            " same attribute `version`"
         )
     return machine
 

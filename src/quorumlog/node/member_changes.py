@@ -163,7 +163,7 @@ class MemberChanges:
             return ""
         names = ", ".join(voter.member_id for voter in lost)
         return (
-            f"{names} runs on another directory than the one that votes, and without that one nobody"
+            f"{names} runs on another directory than the one that votes, and without that one no leader"
             " can be elected: start it with the one that votes, or, if that is lost, stop all members"
             " and run quorumlog recover --unsafe on the directory of one that has lost nothing"
         )
@@ -295,7 +295,7 @@ class MemberChanges:
 
         def handed_over(outcome: TransferOutcome) -> None:
             if isinstance(outcome, TransferFailed):
-                reason = f"{self._own_id} leads, and nobody takes over: {outcome}"
+                reason = f"{self._own_id} leads, and no member takes over: {outcome}"
                 done(MembershipRefused(reason, retry_after_ms=RETRY_MS))
             elif isinstance(outcome, LedgerError):
                 done(outcome)

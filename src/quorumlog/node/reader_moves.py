@@ -277,7 +277,7 @@ class ReaderMoves:
         if (hold is not Hold.NONE or is_seek) and position < first_kept:
             self._refuse(move, position, first_kept, "may be deleted by now: seek to a later one")
         if position > self._store.end.index + 1:
-            self._refuse(move, position, first_kept, "lies behind the end of the log")
+            self._refuse(move, position, first_kept, "lies after the end of the log")
         last_chain = None
         if position == move.position and self._log_state.may_say(CHAIN_LEVEL):
             last_chain = move.last_chain
@@ -300,7 +300,7 @@ class ReaderMoves:
             return None
         if skipped[1] > self._store.end.index + 1:
             raise IndexOutOfRange(
-                f"reader {move.name} cannot skip up to {skipped[1]}, behind the end of the log (the last"
+                f"reader {move.name} cannot skip up to {skipped[1]}, after the end of the log (the last"
                 f" entry is {self._store.end.index})",
                 ledger_begin_index=self._store.begin.index + 1,
                 committed_index=self._log_state.committed_index,
@@ -311,9 +311,9 @@ class ReaderMoves:
     def _refuse_late(self, move: ReaderMove, changed_index: int) -> None:
         if move.seen_index is not None and move.seen_index < changed_index:
             raise ReaderMoved(
-                f"the request about reader {move.name} was meant for the log up to entry"
-                f" {move.seen_index}, and in entry {changed_index} or before a reader was ended,"
-                " led back or held otherwise: nothing was changed; look up its position",
+                f"the request about reader {move.name} was made when the log ended at entry"
+                f" {move.seen_index}, and since then, in entry {changed_index} or before, a reader was"
+                " removed, moved back or held otherwise: nothing was changed; look up its position",
                 # What this entry itself says is on its way, and committed before anybody is told.
                 committed_index=max(self._store.end.index, changed_index),
             )
@@ -329,13 +329,13 @@ class ReaderMoves:
             return old.position
         if old.position != move.seeks_from:
             raise ReaderMoved(
-                f"reader {move.name} stands at {old.position}, not at {move.seeks_from}: nothing"
+                f"reader {move.name} is at {old.position}, not at {move.seeks_from}: nothing"
                 " was changed; look up its position, and seek from there"
             )
         if move.last_index not in (None, old.last_index):
             # It has left that place and come back: this may be a late copy of what it did before.
             raise ReaderMoved(
-                f"reader {move.name} stands at {old.position} since entry {old.last_index}, not"
+                f"reader {move.name} is at {old.position} since entry {old.last_index}, not"
                 f" since entry {move.last_index}: nothing was changed; look up its position, and"
                 " seek again"
             )
@@ -343,7 +343,7 @@ class ReaderMoves:
 
     def _refuse(self, move: ReaderMove, position: int, first_kept: int, why: str) -> None:
         raise IndexOutOfRange(
-            f"reader {move.name} cannot stand at {position}, which {why} (entries from {first_kept} on"
+            f"reader {move.name} cannot be at {position}, which {why} (entries from {first_kept} on"
             f" are kept, the last is {self._store.end.index})",
             ledger_begin_index=first_kept,
             committed_index=self._log_state.committed_index,

@@ -408,7 +408,7 @@ class Repairer:
             behind = [proof for proof in response.proofs if proof[0] >= damaged.last.index]
             is_proven = batch.last_index == damaged.last.index
             if not (is_proven or any(self._agrees(index, chain) for index, chain in behind)):
-                raise ProtocolViolation("no entry behind them is known to be the same there and here")
+                raise ProtocolViolation("no later entry is known to be the same there and here")
         except ProtocolViolation as violation:
             return violation
         self._store.write_piece(damaged, before, batch)
@@ -532,7 +532,7 @@ class Repairer:
             sentences.append(f"{damaged}; damaged, {state}")
         if self._without_space is not None:
             sentences.append(
-                "there is no space to write again what is damaged of the index or at the end of a"
-                " segment; make space on the disk"
+                "there is no space to rewrite damaged index units or ends of segments; make space on the"
+                " disk"
             )
         return [*sentences, *filter(None, (self._unsettled, self._store.damaged_problem))]

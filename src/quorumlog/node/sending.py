@@ -670,6 +670,6 @@ class InstallSender:
         """Who is being installed, and how far."""
         return [
             f"{replica.member_id} lacks entries that are no longer here: it is given the start of the"
-            f" log{now(f'behind entry {each.begin.index}, {each.offset} of {len(each.content)} bytes')}"
+            f" log{now(f'after entry {each.begin.index}, {each.offset} of {len(each.content)} bytes')}"
             for replica, each in self._installations.items()
         ]

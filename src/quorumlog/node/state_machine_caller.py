@@ -459,7 +459,7 @@ def _way_out(name: str, applying: Applying, state: LogState | None) -> str:
         return ""
     ended = f"its last run here ended while it applied {applying}"
     if applying.stop_index - applying.first_index > 1:
-        return f"{ended}, and the next one goes entry by entry, and so names the one: "
+        return f"{ended}, and the next one applies entry by entry, and so finds the one: "
     orders = () if state is None else state.stepped_over
     if (name, applying.first_index) in [(each.name, each.index) for each in orders]:
         return f"{ended}, which it leaves out from now on: "

@@ -200,8 +200,8 @@ class StepOvers:
             machine = self._machine(name)
             if name in self._needs_all:
                 raise StepOverRefused(
-                    f"{name} leaves no entry out, for what follows in the log counts on each of them:"
-                    " mend what stops it, or restore a backup (quorumlog restore)"
+                    f"{name} cannot leave an entry out, since later entries depend on each of them: fix"
+                    " the cause of the stop, or restore a backup (quorumlog restore)"
                 )
             state = member.log_state.committed_state()
             for order in state.stepped_over:
@@ -210,7 +210,7 @@ class StepOvers:
                     return
             if not machine.index < index <= member.raft.committed_index:
                 raise BadRequest(
-                    f"entry {index} is no command of {name}: those lie behind entry {machine.index}, and"
+                    f"entry {index} is no command of {name}: those follow entry {machine.index}, and"
                     f" the log is committed up to {member.raft.committed_index}"
                 )
             member.log_state.admit_own(EntryKind.STEP_OVER)
@@ -323,9 +323,9 @@ class StepOvers:
             if silent and not step.unsafe:
                 raise StepOverRefused(
                     f"no answer from {', '.join(each.member_id for each in silent)}, where entry"
-                    f" {step.index} may have been applied to {step.name}: start what does not run"
-                    f" (quorumlog serve --hold-machine {step.name}), or go without (quorumlog machine"
-                    " step-over --unsafe)"
+                    f" {step.index} may have been applied to {step.name}: start the members that do not"
+                    f" run (quorumlog serve --hold-machine {step.name}), or go without (quorumlog"
+                    " machine step-over --unsafe)"
                 )
             self._check_room(min(answer.begin_index for answer in answers.values()), bool(silent))
             self._check_rebuilt(step)
@@ -344,8 +344,8 @@ class StepOvers:
             saved = self._member.directory.snapshots.indices_of(step.name)
         if not any(begin_index <= index < step.index for index in saved):
             raise StepOverRefused(
-                f"nothing here tells what {step.name} was before entry {step.index}: the log begins at"
-                f" index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"
+                f"the state of {step.name} before entry {step.index} is not known here: the log begins"
+                f" at index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"
                 " (quorumlog restore)"
             )
 
@@ -359,7 +359,7 @@ class StepOvers:
         if not gone or is_any_silent or max(gone) > begin_index:
             raise StepOverRefused(
                 f"the machines of this log leave out {MOST_STEPPED_OVER} entries already, and no more"
-                " until every member's log begins behind one of them (docs/retention.md)"
+                " until every member's log begins after one of them (docs/retention.md)"
             )
 
     # ---------------------------------------------------------------- the end

@@ -442,7 +442,7 @@ def checked_entries(message: PushEntryRequest) -> EntryBatch:
     batch.check_encoding()
     batch.check_sequence(message.first_index, message.previous_chain)
     if batch.term_runs() != message.term_runs:
-        raise ProtocolViolation("an APPEND whose entries are of other terms than it says")
+        raise ProtocolViolation("an APPEND whose entries are of terms other than it announces")
     if message.cold:
         batch.check_bodies()
     return batch
@@ -673,7 +673,7 @@ class Flusher:
         if self._task is not None:
             # It ran while the loop was being stopped, and nobody was told what came of it.
             if not self._task.done:
-                raise StoreFailure("the last flush has failed: what it held may not be on disk")
+                raise StoreFailure("the last flush has failed: its entries may not be on disk")
             self._store.finish_sync(self._task)
         task = self._store.begin_sync()
         if task is not None:

@@ -426,7 +426,7 @@ def _clients(bucket: str, environment: tuple[tuple[str, str], ...]) -> tuple[S3S
         raise ConfigError("AWS_ENDPOINT_URL is no URL; write https://HOST or https://HOST:PORT")
     if scheme == "http" and given.get("AWS_ALLOW_HTTP", "").lower() not in ("true", "1", "yes", "on"):
         raise ConfigError(
-            "AWS_ENDPOINT_URL begins with http://, and what goes there can be read on its way: write"
+            "AWS_ENDPOINT_URL begins with http://, and the traffic can be read on the way: write"
             " https://, or set AWS_ALLOW_HTTP=true"
         )
     config: S3Config = {"region": region}

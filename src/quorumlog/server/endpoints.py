@@ -165,7 +165,7 @@ def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, Machin
             msgspec.convert(name, MachineName)
         except msgspec.ValidationError:
             raise ConfigError(
-                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and behind the first"
+                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and after the first"
                 " letter _ . -"
             ) from None
         version = getattr(factory, "version", 1)

@@ -279,7 +279,9 @@ class LedgerServer:
         changed, needs_restart = [], []
         for group in sorted(set(wanted) ^ set(self._drivers)):
             log.warning(
-                "reload: group %s comes or goes: this needs a restart", group, extra={"event": "reload"}
+                "reload: group %s was added or removed: this needs a restart",
+                group,
+                extra={"event": "reload"},
             )
             needs_restart.append(f"group {group} comes or goes")
         for driver, result in results:

@@ -208,7 +208,7 @@ def replay_frames(
         reached = first if newest is None else newest.standing.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(
-                f"{replay_id} stands at index {reached} of its source, and this replay is of {first} to"
+                f"{replay_id} is at index {reached} of its source, and this replay is of {first} to"
                 f" {stop - 1}: it is of another range. Nothing was appended; give it another id"
             )
         edges = even_cuts(log, reached, stop, part_bytes)

@@ -330,7 +330,7 @@ def survey_own(
     tail = ""
     if log.cut_pieces:
         where = data.name_of(log.cut_pieces[0][0])
-        tail = f"{where}: {log.tail or 'bytes behind the end of the log'}"
+        tail = f"{where}: {log.tail or 'bytes after the end of the log'}"
     return LogExtent(segments, log.end, tuple(damage), tail), data, search.units
 
 
@@ -369,7 +369,7 @@ def _damage_of_log(
         damage.append(Damage(data.name_of(wrong.position - 1), wrong.position, wrong.index, problem))
     for segments, pages in ((data, log.unreadable), (index, log.unreadable_units)):
         for page in pages:
-            problem = f"{page.problem}; it lies behind the end of the log, and a start writes it again"
+            problem = f"{page.problem}; it lies after the end of the log, and a start writes it again"
             damage.append(Damage(segments.name_of(page.position), page.position, -1, problem))
     return damage
 

@@ -260,7 +260,7 @@ class FileLedgerStore(LedgerStore):
                 self._rewriting.look_around(damaged, self._ends)
                 if not self._damaged.is_saved:
                     self.save_damaged()  # before the durable point names an end only it knows
-            assert end is not None, f"the entry before {index} is damaged, and nobody says its end"
+            assert end is not None, f"the entry before {index} is damaged, and its end is not known"
             assert end.index == index - 1, (end, index)
             if damaged is not None and end.index == damaged.last.index:
                 # Either may be the end of the segment in place of where the entry ends.

@@ -134,8 +134,8 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
         save_member(disk, path, record)
     if lacks_start(disk, path, record):
         raise DirectoryDamaged(
-            f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
-            f" gone (position 0). {WITHOUT_START}",
+            f"{path}/{START_NAME} is missing, which says where the log begins, whose first entries were"
+            f" deleted (position 0). {WITHOUT_START}",
             path=f"{path}/{START_NAME}",
             position=0,
         )

@@ -605,7 +605,7 @@ class _Recovery:
         if found.cut_pieces:
             at = f"at {end.position}, behind entry {end.index}"
             self._lines.append(
-                f"torn tail {at}: {found.tail or 'bytes behind the end of the log'};"
+                f"torn tail {at}: {found.tail or 'bytes after the end of the log'};"
                 f" {found.cut_bytes} bytes with {found.cut_entries} whole entries were cut"
             )
 
@@ -619,7 +619,7 @@ class _Recovery:
                 assert file is not None, page
                 file.zero(page.position, min(page.position + PAGE_BYTES, file.end_position))
                 rewritten.append(
-                    f"{file.path}: the page at {page.position}, behind the end of the log (entry"
+                    f"{file.path}: the page at {page.position}, after the end of the log (entry"
                     f" {found.end.index}), {page.problem}; written again"
                 )
         self._lines += rewritten

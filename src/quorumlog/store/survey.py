@@ -217,7 +217,7 @@ def _check_own(
     if problem:
         raise unusable_start(
             f"{directory}/{START_NAME}",
-            f"it says that the log begins behind entry {begin.index}, and the log {problem}: it is the"
+            f"it says that the log begins after entry {begin.index}, and the log {problem}: it is the"
             " file of another directory",
         )
 
@@ -264,7 +264,7 @@ def _survey_data(
         if base != end:
             fate, line = Fate.ASIDE, f"{path} has no segment before it and is above the durable point"
         elif length > segment_bytes and base < durable_position:
-            fate, line = Fate.LONG, f"{path} has {length} bytes: what does not belong was cut off"
+            fate, line = Fate.LONG, f"{path} has {length} bytes: the surplus was cut off"
         elif length > segment_bytes:
             fate, line = Fate.ASIDE, f"{path} has {length} bytes and is above the durable point"
         elif base + length < min(end + segment_bytes, durable_position):
@@ -317,7 +317,7 @@ def _survey_index(
         if base != end:
             fate, line = Fate.ASIDE, f"{path} ({length} bytes) does not continue the index, set aside"
         elif length > segment_bytes:
-            fate, line = Fate.LONG, f"{path} has {length} bytes: what does not belong was cut off"
+            fate, line = Fate.LONG, f"{path} has {length} bytes: the surplus was cut off"
         elif length < segment_bytes:
             trusted_stop_index = min(trusted_stop_index, (base + length) // INDEX_UNIT_BYTES)
         found.append(SegmentFinding(path, base, length, fate, line))
@@ -761,7 +761,7 @@ class DamageSearch:
         path = self._data.name_of(at)
         runs = self._term_runs(point, last, highest_term, exact=found is None)
         if runs is None and not self._must_know_terms:
-            problem += "; a term ends in it, and the index cannot say where, so no start goes round it"
+            problem += "; a term ends in it, and the index cannot say where, so a start cannot skip it"
             runs = ()
         if runs is None:
             directory = self._data.directory.rpartition("/")[0]

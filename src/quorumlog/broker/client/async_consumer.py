@@ -627,8 +627,8 @@ class AsyncConsumer:
         lost = [key for key, offset in done.items() if committed.get(key, -1) < offset]
         if lost and all(queue.is_revoked for queue in held):
             raise StaleGeneration(
-                "all queues of this member were given to others, or reset: what was read of them comes"
-                " again"
+                "all queues of this member were assigned to others, or reset: messages polled of them"
+                " comes again"
             )
         return lost
 

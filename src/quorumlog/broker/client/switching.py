@@ -364,8 +364,8 @@ class Switch:
             return list(missing.values())
         if not count.lists:
             raise SwitchRefused(
-                f"broker {to} has met no master yet: start it with --master and the master's --ha-port;"
-                " --unsafe makes a new group of it all the same"
+                f"broker {to} has not connected to a master yet: start it with --master and the master's"
+                " --ha-port; --unsafe makes a new group of it all the same"
             )
         if count.short:
             lists = [peer for each in count.short for peer in each.members]

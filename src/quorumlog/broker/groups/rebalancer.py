@@ -522,7 +522,7 @@ class Rebalancer:
         is_of_nobody = message.generation == -1 and not message.member
         if not is_of_nobody and message.generation != group.generation:
             raise StaleGeneration(
-                f"generation {group.generation} of group {message.group} stands, not"
+                f"the generation of group {message.group} is {group.generation}, not"
                 f" {message.generation}"
             )
         own = {queue for each in group.members if each.member == message.member for queue in each.queues}

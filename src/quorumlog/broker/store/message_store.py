@@ -372,9 +372,9 @@ class MessageStore:
             end = self._walk_from(files, files.first_position, dispatcher)
         except QueueHole as hole:
             raise StoreFailure(
-                f"{self.root}: the commit log contradicts itself: {hole}. Where a slave of an earlier"
-                " release was made the master, it may have given numbers of a queue again: quorumlog"
-                f" broker recover {self.root} --given-again shows of such queues what came last"
+                f"{self.root}: the commit log contradicts itself: {hole}. If a slave of an earlier"
+                " release became the master, it may have assigned offsets of a queue again: quorumlog"
+                f" broker recover {self.root} --given-again makes such queues show the later messages"
             ) from None
         self.queues.derived(self._numbers_behind(files))
         return end

@@ -149,6 +149,6 @@ def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[Sou
         if stop_index is None and readable <= reader.ledger_end_index:
             note(
                 f"entries {readable} to {reader.ledger_end_index} are not known to be committed and are"
-                " left out; a running cluster knows"
+                " left out; to include them export from the running cluster"
             )
         yield Source(reader.group, max(reader.ledger_begin_index, 0), readable, reader.batches)

@@ -128,7 +128,7 @@ def _account(importer: Importer, wanted: int) -> str:
     where = f", up to its index {importer.last_index}" if importer.records else ""
     return (
         f"{importer.records} of {wanted} entries are known to be in the log{where}; the same command"
-        " goes on behind them"
+        " continues after them"
     )
 
 

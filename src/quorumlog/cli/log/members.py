@@ -400,7 +400,7 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     untold = [name for name, level in levels if level < 0]
     if untold:
         return (
-            f"{here}. {', '.join(untold)} has not told what it knows: start it with this release, or"
+            f"{here}. {', '.join(untold)} has not reported its level: start it with this release, or"
             f" remove it if it is lost (quorumlog member remove {untold[0]}), then ask again."
         )
     newest = max(level for _, level in levels)
@@ -411,8 +411,8 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     if log_level >= newest:
         return f"{here}: there is nothing to finish."
     return (
-        f"{here}, and all members know level {newest}: quorumlog upgrade finish lets it have those,"
-        " and no member goes back to the release before."
+        f"{here}, and all members know level {newest}: quorumlog upgrade finish allows them, and"
+        " then no member can go back to the previous release."
     )
 
 

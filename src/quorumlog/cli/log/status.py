@@ -185,7 +185,9 @@ def show(name: Name, at: LogServers) -> None:
         for first_index, stop_index in row.lost_ranges:
             typer.echo(f"lost: entries {first_index} to {stop_index - 1}, when a disk was nearly full")
         for first_index, stop_index in row.skipped_ranges:
-            typer.echo(f"skipped: entries {first_index} to {stop_index - 1}, gone when it came to them")
+            typer.echo(
+                f"skipped: entries {first_index} to {stop_index - 1}, deleted before it reached them"
+            )
 
 
 @readers_app.command()
@@ -203,7 +205,7 @@ def seek(
         position = log.reader(name).seek(to)
     tell(
         {"name": name, "position": position, "replaced": old},
-        f"{name} goes on at {position}, and stood at {old}",
+        f"{name} continues at {position}; it was at {old}",
     )
 
 

@@ -114,7 +114,9 @@ def list_users(at: LogServers) -> None:
     with at.connected() as log:
         found = log.users()
     if not found.is_on:
-        note("there are no users: whoever reaches a port may do everything there (quorumlog user add)")
+        note(
+            "there are no users: every client that reaches a port may do everything (quorumlog user add)"
+        )
     rows = [
         {
             "user": each.name,

@@ -130,7 +130,7 @@ class LogProduct(Product):
     def _look_back(self, link: Link, request: Request, index: int) -> None:
         """When this request was submitted, nothing was committed behind this entry."""
         if index < request.seen_index and index < self.seen_index:
-            reason = f"entry {request.seen_index} was, and now the log goes on behind entry {index}"
+            reason = f"entry {request.seen_index} was committed, and now only entry {index} is"
             self.events.append(GroupEvent(EventKind.SET_BACK, link.address, reason))
             self.seen_index = index
             self.written_index = min(self.written_index, index)

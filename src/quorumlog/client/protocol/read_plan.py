@@ -115,11 +115,11 @@ def checked_batch(
         raise ProtocolViolation(f"entries from {response.first_index} came instead of {first_index}")
     if 0 <= stop_index < first_index + count:
         raise ProtocolViolation(
-            f"entries up to {first_index + count - 1} came, asked for were those below {stop_index}"
+            f"entries up to {first_index + count - 1} came, and those below {stop_index} were requested"
         )
     message = request.message
     if response.heads and not (isinstance(message, ReadRequest) and message.heads):
-        raise ProtocolViolation("headers came where entries were asked for")
+        raise ProtocolViolation("headers arrived instead of entries")
     if response.heads and batch.total_bytes != HEADER_BYTES * count:
         raise ProtocolViolation("bodies came where headers were announced")
     checker.check(batch, first_index, heads=response.heads)

@@ -220,7 +220,7 @@ def watch_of(given: Given) -> WatchRequest:
     given = known(given, "create_request", "cancel_request", "progress_request")
     create = given.get("create_request")
     if not isinstance(create, dict):
-        raise InvalidRequest("a watch begins with an object that says what to create")
+        raise InvalidRequest("a watch begins with an object that has create_request")
     create = known(create, *_WATCH_FIELDS)
     for name in ("progress_notify", "fragment"):
         flag_of(create, name)

@@ -491,7 +491,7 @@ def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
     first = asked.first_revision
     if first < keyspace.compacted:
         raise Compacted(
-            f"changes before revision {keyspace.compacted} are compacted, {first} was asked for",
+            f"changes before revision {keyspace.compacted} are compacted, {first} was requested",
             compacted_revision=keyspace.compacted,
         )
     limits = asked.key, asked.end
@@ -515,7 +515,7 @@ def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
         size_bytes += event_bytes
         if size_bytes > room.left_bytes:
             raise InvalidRequest(
-                f"what revision {revision} has changed is above {room.size_bytes} bytes: read the range,"
+                f"the changes of revision {revision} are above {room.size_bytes} bytes: read the range,"
                 f" and watch from revision {revision + 1} on"
             )
         events.append((msgspec.Raw(now), None if before is None else msgspec.Raw(before)))

@@ -231,7 +231,7 @@ class RpcProtocol:
 
     def _challenged(self, link: Link, challenge: Challenge) -> None:
         if self.user is None:
-            self._drop(link, f"asks who this is ({challenge.mechanism}), and this client has no user")
+            self._drop(link, f"requires a user ({challenge.mechanism}), and this client has none")
             return
         link.proof = link.proof or Proof(self.user)
         try:
@@ -269,7 +269,7 @@ class RpcProtocol:
         if told and known and told != known:
             # A stray address in the list must not splice two logs into one.
             other = f"{link.address} belongs to another cluster ({told}, not {known})"
-            self._turned_away(link, ClusterChanged(f"{other}: this client's is gone, make another one"))
+            self._turned_away(link, ClusterChanged(f"{other}: create a new client"))
             return
         self._product.cluster_id = known or told
         link.hello = message

@@ -142,7 +142,7 @@ class IcebergArchive:
             return None, True
         if not is_newest or STOP_INDEX not in table.properties:
             raise ConfigError(
-                f"{self.name} was rolled back, and the snapshots that say what of the log it has are"
+                f"{self.name} was rolled back, and the snapshots that record which entries it has are"
                 " expired. Archive to another table"
             )
         return int(table.properties[STOP_INDEX]), False

@@ -79,7 +79,8 @@ def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) 
         return None
     how_old = f"may be {age_ms:.0f} ms old" if age_ms >= 0 else "is of unknown age"
     return TooStale(
-        f"what {driver.config.member_id} knows {how_old}, asked for were {most_ms:.0f} ms at most",
+        f"the committed index that {driver.config.member_id} knows {how_old}, and {most_ms:.0f} ms are"
+        " allowed",
         retry_after_ms=RETRY_MS,
     )
 

@@ -333,7 +333,7 @@ class KeyValueEndpoint(Endpoint):
         self._tick()
 
     def configure(self, options: StoreOptions) -> list[str]:
-        """`option old -> new` of what has changed."""
+        """Apply options. Returns `option old -> new` for each changed one."""
         old, self._options = asdict(self._options), options
         if self._service is not None:
             self._service.configure(options)

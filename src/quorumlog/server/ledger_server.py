@@ -305,7 +305,7 @@ class LedgerServer:
         return self._reloaded(changed, needs_restart)
 
     def set_limits(self, limits: LimitOptions) -> list[str]:
-        """Of connections that stand, too. Returns what has changed."""
+        """Apply limits, also to open connections. Returns `limit old -> new` for each changed one."""
         quotas = self.users.access.quotas
         changed = changes(quotas.options, limits)
         quotas.set(limits)

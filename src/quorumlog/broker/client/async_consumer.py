@@ -665,14 +665,14 @@ class AsyncConsumer:
         finished, or when cancelled.
 
         `threads`: this many messages at once, of any queues and in any order; the committed offset is
-        below the lowest unfinished message. 0: one message per queue at a time, in order.
+        that of the lowest unfinished message. 0: one message per queue at a time, in order.
 
         If `handler` raises, the message is delivered again after a delay, and goes to the group's %DLQ%
         topic with the cause after 16 attempts. So does a message that takes longer than
         `max_processing_time_ms` (0: no limit): its handler is cancelled and the outcome ignored. An
         orderly consumer retries the message itself after a second, with no other message of the queue
-        in between; `SuspendQueue` sets another pause, and counts as no attempt. Raises what `poll`
-        does."""
+        in between; `SuspendQueue` sets another pause, and counts as no attempt. Raises the errors of
+        `poll`."""
         self._check_joined()
         if threads < 0 or max_processing_time_ms < 0:
             raise BadRequest("threads and max_processing_time_ms are 0 or more")
@@ -811,7 +811,7 @@ class AsyncConsumer:
         """Deliver it to the group again after a delay that grows with each attempt, or that of
         `delay_level` (1 to 18); after 16 attempts it goes to the group's %DLQ% topic, with `cause`. A
         message whose properties leave no room for those of a retry (an old log may have some) goes
-        there at once. Raises what a producer's `send` does."""
+        there at once. Raises the errors of a producer's `send`."""
         again = again_of(
             message, self.group, most_retries=self._most_retries, delay_level=delay_level, cause=cause
         )

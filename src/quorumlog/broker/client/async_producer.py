@@ -195,7 +195,7 @@ class AsyncProducer:
             raise
 
     async def send_encoded(self, encoded: Encoded) -> SendReceipt:
-        """Encoded records. Raises what `send` does."""
+        """Send encoded records. Raises the errors of `send`."""
         key = ("", 0, True) if self._is_session else (encoded.topic, encoded.queue_id, encoded.waits)
         lane = self._lanes.setdefault(key, _Lane())
         loop = asyncio.get_running_loop()

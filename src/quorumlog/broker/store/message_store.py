@@ -207,12 +207,12 @@ class MessageStore:
             raise
 
     def begin_of(self, key: QueueKey) -> int | None:
-        """Of a queue that there is: nothing below is shown; None: nothing of it."""
+        """First offset that is shown of an existing queue; None: the queue is hidden."""
         return 0 if self.topic_table is None else self.topic_table.begin(key)
 
     @property
     def shown_topics(self) -> Mapping[str, int] | None:
-        """Number of queues by topic, beside those that the store has; None: any is taken."""
+        """Number of queues by topic, in addition to those in the store; None: any number."""
         return self.topics if self.topic_table is None else self.topic_table.counts()
 
     # ---------------------------------------------------------------- recovery
@@ -435,7 +435,7 @@ class MessageStore:
             raise StoreFailure(refusal(path, "created", error)) from error
 
     def stored_offset(self, key: QueueKey) -> int:
-        """Behind the last message of a queue that anybody may know of."""
+        """Next offset of a queue, after the last message that a client may know of."""
         return self.commit_log.next_queue_offsets.get(key, 0)
 
     # ---------------------------------------------------------------- services
@@ -445,7 +445,7 @@ class MessageStore:
         return self.stands(queue) if self.topic_table is None else self.topic_table.takes(queue)
 
     def stands(self, queue: QueueKey) -> bool:
-        """By how it was started, and by what it holds."""
+        """Whether the queue exists, by the configuration or by its messages."""
         if self.topics is None:
             return queue.queue_id >= 0
         return 0 <= queue.queue_id < self.queue_count(queue.topic)
@@ -493,7 +493,7 @@ class MessageStore:
             self.wakeup_reput()
 
     def reput_once(self) -> None:
-        """Bring what was stored since into queues and index. Raises StoreFailure."""
+        """Dispatch newly stored messages to queues and index. Raises StoreFailure."""
         try:
             self.reput.run_once()
         except QueueHole as hole:

@@ -330,8 +330,8 @@ class BackupTaking:
             begins = [e.ledger_begin_index for _, e in failures if isinstance(e, IndexOutOfRange)]
             if len(begins) == len(failures) and min(begins) > self.next_index:
                 raise self._gap(min(begins))
-            told = "; ".join(f"{member_id}: {error}" for member_id, error in failures)
-            raise Unreachable(f"no member could send the entries from {self.next_index} on: {told}")
+            reasons = "; ".join(f"{member_id}: {error}" for member_id, error in failures)
+            raise Unreachable(f"no member could send the entries from {self.next_index} on: {reasons}")
 
     def _copy_from(self, member_id: str, report: Progress) -> None:
         self._given_by = member_id

@@ -72,12 +72,12 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
         )
     # A master that may acknowledge nothing is none for a client: another one may be it by now.
     is_master = replica.takes_messages
-    told = replica.master
-    master = replica.me if is_master else told or Peer(id="")
+    known = replica.master
+    master = replica.me if is_master else known or Peer(id="")
     listed = replica.history.copy_list
     peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
-    if told is not None and told.id:
-        peers[told.id] = told.address
+    if known is not None and known.id:
+        peers[known.id] = known.address
     peers[replica.id] = replica.me.address
     return RoleResponse(
         request_id=request_id,

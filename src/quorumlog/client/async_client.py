@@ -107,10 +107,10 @@ class TaskBatcher:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
         ready = self._batcher.take(asyncio.Future.cancelled)
         requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
-        return [_told(request) for request in requests if request is not None]
+        return [_with_callback(request) for request in requests if request is not None]
 
 
-def _told(request: Request) -> Request:
+def _with_callback(request: Request) -> Request:
     request.on_done = _give
     return request
 

@@ -105,9 +105,9 @@ class Reading(Generic[T]):
         self._is_stopped = False
 
     @property
-    def told(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
+    def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
         """The newest answer that said how far the log goes."""
-        return None if self._plan is None else self._plan.told_by
+        return None if self._plan is None else self._plan.end_source
 
     def stop(self) -> list[Request]:
         """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
@@ -226,8 +226,8 @@ class TimedReading(Reading[T]):
         self._is_begun = False
 
     @property
-    def told(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
-        return self._batches.told
+    def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
+        return self._batches.end_source
 
     def stop(self) -> list[Request]:
         return self._batches.stop()

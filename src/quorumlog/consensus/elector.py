@@ -95,7 +95,7 @@ class HeartbeatAnswers:
         self._begun_ms = LONG_AGO_MS
         self._answered_ms: dict[Replica, float] = {}
         self._answered_round: dict[Replica, int] = {}
-        self._told_clock: dict[Replica, tuple[int, float]] = {}
+        self._reported_clock: dict[Replica, tuple[int, float]] = {}
         """(what its wall clock said, when that came), of the newest round that each has answered."""
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
@@ -109,7 +109,7 @@ class HeartbeatAnswers:
         self._begun_ms = self._state.now_ms
         self._answered_ms.clear()
         self._answered_round.clear()
-        self._told_clock = {}
+        self._reported_clock = {}
         self._sent_ms = {}
 
     def on_round(self, number: int) -> None:
@@ -138,10 +138,10 @@ class HeartbeatAnswers:
             self._answered_ms[response.sender] = self._state.now_ms
             if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
-                self._told_clock[response.sender] = response.clock_ms, self._state.now_ms
+                self._reported_clock[response.sender] = response.clock_ms, self._state.now_ms
 
     def forget(self, replica: Replica) -> None:
-        for answers in (self._answered_ms, self._answered_round, self._told_clock):
+        for answers in (self._answered_ms, self._answered_round, self._reported_clock):
             answers.pop(replica, None)
 
     def has_live_quorum(self) -> bool:
@@ -172,7 +172,7 @@ class HeartbeatAnswers:
         """
         state = self._state
         clocks = dict.fromkeys(state.membership.voters(), -1)
-        clocks |= {replica: clock_ms for replica, (clock_ms, _) in self._told_clock.items()}
+        clocks |= {replica: clock_ms for replica, (clock_ms, _) in self._reported_clock.items()}
         clocks[state.member] = state.clock_ms
         return int(state.membership.quorum_value(clocks))
 
@@ -180,8 +180,8 @@ class HeartbeatAnswers:
         """What the wall clock of each voter that answers says now, by what it has said last."""
         state = self._state
         clocks = {
-            voter: int(clock_ms + state.now_ms - told_ms)
-            for voter, (clock_ms, told_ms) in self._told_clock.items()
+            voter: int(clock_ms + state.now_ms - reported_ms)
+            for voter, (clock_ms, reported_ms) in self._reported_clock.items()
             if clock_ms >= 0 and state.membership.is_voter(voter) and self.is_live(voter)
         }
         if state.membership.is_voter(state.member) and state.clock_ms >= 0:

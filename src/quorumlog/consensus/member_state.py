@@ -64,7 +64,7 @@ class MemberState:
         self.set_back: dict[Replica, SetBack] = {}
         """Directories that this process has found older than they were. Nothing that they say is taken
         any more, whatever they hold by then."""
-        self.told: tuple[int, Membership] | None = None
+        self.reported: tuple[int, Membership] | None = None
         """The newest committed membership that another member has told of, and its index."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
@@ -114,9 +114,9 @@ class MemberState:
     def may_campaign(self) -> bool:
         """Any membership from the committed index to the log's end names it. Were it the newest alone, a
         log that is longer than all others could be held by nobody who may ask for votes with it."""
-        history, told = self.log.memberships, self.told
-        if told is not None and told[0] > self.committed_index:
-            memberships = (told[1], *history.behind(told[0]))
+        history, reported = self.log.memberships, self.reported
+        if reported is not None and reported[0] > self.committed_index:
+            memberships = (reported[1], *history.behind(reported[0]))
         else:
             memberships = (self.committed_membership[1], *history.behind(self.committed_index))
         return any(membership.is_voter(self.member) for membership in memberships)
@@ -157,8 +157,8 @@ class MemberState:
         if self.role is not Role.OBSERVER:
             return ""
         index, membership = self.log.memberships.newest_index, self.membership
-        if self.told is not None and self.told[0] > max(index, self.committed_index):
-            index, membership = self.told
+        if self.reported is not None and self.reported[0] > max(index, self.committed_index):
+            index, membership = self.reported
         if self.member in membership.learners:
             return "learner: takes the log, and is counted in nothing until it is promoted"
         names = {replica.member_id for replica in membership.members()}
@@ -183,8 +183,8 @@ class MemberState:
 
     def hear_of(self, index: int, membership: Membership) -> None:
         """Another member has told of a membership that is committed."""
-        if index > self.committed_index and (self.told is None or index > self.told[0]):
-            self.told = index, membership
+        if index > self.committed_index and (self.reported is None or index > self.reported[0]):
+            self.reported = index, membership
 
     def settle_role(self) -> None:
         """The memberships from the committed index on have become others."""

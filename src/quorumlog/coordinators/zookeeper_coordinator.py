@@ -267,14 +267,14 @@ class ZooKeeperCoordinator:
     async def watch(self, changed: Callable[[], None]) -> None:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
-        def told(_: object) -> None:
+        def on_change(_: object) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(news.set)
 
         while True:
             await self._reading().do(
-                lambda zk: zk.exists_async(self._record, told),
-                lambda zk: zk.exists_async(self._holder, told),
+                lambda zk: zk.exists_async(self._record, on_change),
+                lambda zk: zk.exists_async(self._holder, on_change),
             )
             changed()
             await news.wait()

@@ -84,7 +84,7 @@ class FirstAdmin:
                 " it is lost: quorumlog init-admin --help)"
             )
         elif self._raft.role is Role.LEADER:
-            self._propose(order, self._told)
+            self._propose(order, self._answered)
         elif self._log_state.level < USERS_LEVEL:
             self.problem += " (quorumlog upgrade finish comes first)"
         elif self._raft.leader is not None:
@@ -92,7 +92,7 @@ class FirstAdmin:
             request = FirstAdminRequest(sender=member, term=term, order=_encode(order))
             self._host.send(Envelope(self._raft.leader, request))
 
-    def _told(self, outcome: object) -> None:
+    def _answered(self, outcome: object) -> None:
         if isinstance(outcome, Exception):
             self.problem += f": {outcome}"
 
@@ -109,8 +109,8 @@ class FirstAdmin:
         if order.verb in VERBS:
             self._propose(order, lambda outcome: None)
 
-    def _propose(self, order: UserOrder, told: Callable[[object], None]) -> None:
+    def _propose(self, order: UserOrder, done: Callable[[object], None]) -> None:
         """But once, however long it takes until it is committed."""
         state = self._log_state.appended
         if state is not None and not is_done(state.users, order):
-            self._orders.change_users(order, self._draw_secret(), told)
+            self._orders.change_users(order, self._draw_secret(), done)

@@ -212,7 +212,7 @@ class LedgerNode:
         self._held_back: list[Callable[[], None]] = []
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
-        self._disk_hangs = self._told_disk_full = False
+        self._disk_hangs = self._reported_disk_full = False
         """As the core and the store were told last."""
         self._now_ms = self._next_clock_ms = now_ms
         self._clock_ms = -1
@@ -455,9 +455,9 @@ class LedgerNode:
         while self._pending.queued and self._former.may_form(now_ms):
             self._former.form(now_ms)
             self.carry_out_all()
-        if bool(self._writer.disk_full) != self._told_disk_full:
-            self._told_disk_full = not self._told_disk_full
-            self.raft.on_space(self._told_disk_full)
+        if bool(self._writer.disk_full) != self._reported_disk_full:
+            self._reported_disk_full = not self._reported_disk_full
+            self.raft.on_space(self._reported_disk_full)
             self.carry_out_all()
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()

@@ -406,12 +406,12 @@ class LogStateKeeper:
                 )
             # Whoever was removed stays connected for a moment.
             members = _ids(self._raft.status().membership.members())
-            untold = members.intersection(self._host.members_below(level))
+            unreported = members.intersection(self._host.members_below(level))
             leaving = set() if membership is None else _leaving(membership)
             if leaving:
                 # One that is lost for good must not keep everybody from removing it, or another one.
-                untold = untold.intersection(_ids(self._raft.connected)) - leaving
-            below = sorted(untold)
+                unreported = unreported.intersection(_ids(self._raft.connected)) - leaving
+            below = sorted(unreported)
             if below:
                 raise LevelNotReported(
                     f"{kind.name} entries need level {level} of the log's format, and"

@@ -212,7 +212,7 @@ class MachineRunner:
         try:
             self.machine.act_as(binding.version)
         except BaseException as error:
-            return turn._replace(stopped=Stopped(index, index, told(error)))
+            return turn._replace(stopped=Stopped(index, index, error_text(error)))
         self._acts_as = binding.version
         return turn
 
@@ -234,10 +234,10 @@ class MachineRunner:
                 named: object = getattr(failure, "index", None)  # whatever an application has put there
                 if isinstance(named, int) and named in indices.tolist():
                     first_index = last_index = named
-                stopped = Stopped(first_index, last_index, told(failure.__cause__ or failure))
+                stopped = Stopped(first_index, last_index, error_text(failure.__cause__ or failure))
                 return turn._replace(stopped=stopped)
             except BaseException as error:
-                return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
+                return turn._replace(stopped=Stopped(first_index, last_index, error_text(error)))
             if given.taken < own.count:
                 own, indices = own.slice(0, given.taken), indices[: given.taken]
                 part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
@@ -301,7 +301,7 @@ class MachineRunner:
         except CommandError as refusal:
             return CommandError(words_of(refusal))
         except BaseException as error:
-            return CommandError(f"{self.name} could not answer: {told(error)}")
+            return CommandError(f"{self.name} could not answer: {error_text(error)}")
         if not isinstance(answer, bytes):
             return CommandError(f"{self.name} answered with {type(answer).__name__} instead of bytes")
         return answer
@@ -338,7 +338,7 @@ def too_new_reason(name: str, version: int, machine: StateMachine) -> str:
     )
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Type, message and place, in a line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -609,7 +609,7 @@ def _of_machine(what: str, call: Callable[[], T]) -> T:
     except (SnapshotDamaged, SnapshotsUnavailable):
         raise
     except BaseException as error:
-        raise _Failed(f"it cannot be {what}: {told(error)}") from error
+        raise _Failed(f"it cannot be {what}: {error_text(error)}") from error
 
 
 def _log_bytes(store: LedgerStore, snapshots: tuple[int, ...], index: int) -> int:
@@ -674,14 +674,14 @@ class SlicedSave:
             return SaveStep.END
         except BaseException as error:
             self.abandon()
-            return told(error)
+            return error_text(error)
 
     def sync(self) -> str:
         try:
             assert self._writer is not None
             self._writer.sync()
         except Exception as error:
-            return told(error)
+            return error_text(error)
         return ""
 
     def finish(self) -> str:
@@ -690,7 +690,7 @@ class SlicedSave:
             assert self._writer is not None
             self._writer.finish()
         except Exception as error:
-            return told(error)
+            return error_text(error)
         self._writer = None
         return ""
 

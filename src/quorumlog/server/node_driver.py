@@ -403,16 +403,16 @@ class NodeDriver:
 
     async def hand_over(self) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""
-        told = asyncio.get_running_loop().create_future()
+        successor_found = asyncio.get_running_loop().create_future()
 
         def done(reason: str) -> None:
-            if not told.done():
-                told.set_result(reason)
+            if not successor_found.done():
+                successor_found.set_result(reason)
 
         self.enter(None, functools.partial(self.node.find_successor, done))
         limit_s = (STOP_TIMEOUTS + 1) * self.config.consensus.election_timeout_ms / 1000
         with suppress(TimeoutError):  # of a member that has failed meanwhile
-            reason = await asyncio.wait_for(told, limit_s)
+            reason = await asyncio.wait_for(successor_found, limit_s)
             if reason:
                 log.warning(
                     "%s stops without a successor: %s",

@@ -436,7 +436,7 @@ class _Survey:
         self._contradiction: DirectoryDamaged | None = None
 
     def run(self, must_be_bounded: bool, surveyed_index: int) -> LogSurvey:
-        is_all = self._is_list_lost or not self._begins_as_told()
+        is_all = self._is_list_lost or not self._begins_as_recorded()
         first_index = self._begin.index if is_all else self._first_index_to_walk_from()
         if not is_all:
             first_index = max(first_index, min(surveyed_index, self._durable.index))
@@ -462,7 +462,7 @@ class _Survey:
 
     # ---------------------------------------------------------------- below the durable point
 
-    def _begins_as_told(self) -> bool:
+    def _begins_as_recorded(self) -> bool:
         """Does the first entry continue the one before it, of which nothing but the file `start`
         tells?"""
         begin = self._begin

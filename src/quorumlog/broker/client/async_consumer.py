@@ -107,7 +107,7 @@ def again_of(
     problem = ""
     if is_dead:
         topic, queue_id = dlq_topic(group), 0
-        added = {DLQ_CAUSE: told_cause(cause), DLQ_ATTEMPT: str(attempt)}
+        added = {DLQ_CAUSE: cause_text(cause), DLQ_ATTEMPT: str(attempt)}
     else:
         topic, queue_id = SCHEDULE_TOPIC, level - 1
         added = {DELAY: str(level), REAL_TOPIC: retry_topic(group), REAL_QUEUE: "0"}
@@ -121,7 +121,7 @@ def again_of(
     return Again(Encoded(record, [len(record)], queue_id, topic, True), problem)
 
 
-def told_cause(cause: str) -> str:
+def cause_text(cause: str) -> str:
     """As much of it as a property takes."""
     printable = "".join(c if c.isprintable() else " " for c in cause)
     return printable.encode(errors="replace")[:MOST_CAUSE_BYTES].decode(errors="ignore")

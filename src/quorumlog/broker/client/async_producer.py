@@ -278,9 +278,9 @@ class AsyncProducer:
             try:
                 answer = answer_of(await self._link.call(request))
             except ProducerExpired:
-                is_told = self._epoch is not None and not self._is_anonymous
+                is_named = self._epoch is not None and not self._is_anonymous
                 self._epoch = ends = None
-                if is_told:
+                if is_named:
                     raise
                 continue
             assert isinstance(answer, OpenSessionResponse), answer

@@ -397,11 +397,11 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     if log_level < 0:
         return "The level of the log is not known: no member that knows it answers."
     here = f"The log may have entries of level {log_level}"
-    untold = [name for name, level in levels if level < 0]
-    if untold:
+    unreported = [name for name, level in levels if level < 0]
+    if unreported:
         return (
-            f"{here}. {', '.join(untold)} has not reported its level: start it with this release, or"
-            f" remove it if it is lost (quorumlog member remove {untold[0]}), then ask again."
+            f"{here}. {', '.join(unreported)} has not reported its level: start it with this release, or"
+            f" remove it if it is lost (quorumlog member remove {unreported[0]}), then ask again."
         )
     newest = max(level for _, level in levels)
     behind = [name for name, level in levels if level < newest]

@@ -111,9 +111,9 @@ def status(
 
 
 def _print(rows: list[MemberStatusRow]) -> None:
-    from quorumlog.cli.log.status_table import print_status, told
+    from quorumlog.cli.log.status_table import print_status, shown
 
-    tell_each(({key: told(row, key) for key in KEYS} for row in rows), lambda: print_status(rows))
+    tell_each(({key: shown(row, key) for key in KEYS} for row in rows), lambda: print_status(rows))
 
 
 _READER_KEYS = (

@@ -115,7 +115,9 @@ class LogProduct(Product):
         self.written_index = max(self.written_index, first_index + count - 1)
         self.seen_index = max(self.seen_index, self.written_index)
 
-    def _look_at_end(self, link: Link, request: Request, told: ReadResponse | IndexOutOfRange) -> None:
+    def _look_at_end(
+        self, link: Link, request: Request, read_end: ReadResponse | IndexOutOfRange
+    ) -> None:
         asked = request.message
         is_confirmed = (
             isinstance(asked, ReadRequest)
@@ -124,8 +126,8 @@ class LogProduct(Product):
             and request.target.kind is TargetKind.LEADER
         )
         if is_confirmed:
-            self._look_back(link, request, told.committed_index)
-        self.seen_index = max(self.seen_index, told.committed_index)
+            self._look_back(link, request, read_end.committed_index)
+        self.seen_index = max(self.seen_index, read_end.committed_index)
 
     def _look_back(self, link: Link, request: Request, index: int) -> None:
         """When this request was submitted, nothing was committed behind this entry."""

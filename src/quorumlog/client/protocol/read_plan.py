@@ -193,7 +193,7 @@ class ReadPlan:
         """In the order of the log, without gaps."""
         self._new: list[Request] = []
         self._make_substitute = make_substitute
-        self.told_by: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
+        self.end_source: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
         """The newest answer of a member that the reader chose, and what it said of the log's end."""
         self.read_index = -1
         """The newest entry that it brought."""
@@ -209,14 +209,14 @@ class ReadPlan:
         """Only this one entry is asked for, not the rest of the range."""
 
     @property
-    def told(self) -> ReadResponse | IndexOutOfRange | None:
-        return None if self.told_by is None else self.told_by[1]
+    def end(self) -> ReadResponse | IndexOutOfRange | None:
+        return None if self.end_source is None else self.end_source[1]
 
     @property
     def knows_less(self) -> bool:
         """Who answered last knows of fewer committed entries than it brought before: it lags, or the
         group has lost some."""
-        return self.told is not None and self.told.committed_index < self.read_index
+        return self.end is not None and self.end.committed_index < self.read_index
 
     @property
     def head(self) -> Request | None:
@@ -286,7 +286,7 @@ class ReadPlan:
         first_index, stop_index, is_last, request, is_substitute = asked
         said = request.error or request.response
         if isinstance(said, ReadResponse | IndexOutOfRange) and not is_substitute:
-            self.told_by = request, said
+            self.end_source = request, said
         try:
             batch = checked_batch(request, first_index, stop_index, self._checker)
         except BadEntries as bad:

@@ -352,15 +352,15 @@ def read_range(keyspace: Keyspace, asked: Range, room: AnswerRoom) -> Body:
         found = _past(keyspace, asked, reverse)
     else:
         found = (value for _, value in keyspace.engine.scan(CURRENT, start, stop, reverse=reverse))
-    told, looked_at, more = EncodedItems(room), 0, False
+    answered_items, looked_at, more = EncodedItems(room), 0, False
     if not asked.count_only and is_simple:
-        told, looked_at, more = _first(asked, found, room)
+        answered_items, looked_at, more = _first(asked, found, room)
     elif not asked.count_only:
-        told, looked_at, more = _sorted(keyspace, asked, found, room)
+        answered_items, looked_at, more = _sorted(keyspace, asked, found, room)
     count = 0
     if (asked.count_only or not asked.without_count) and not room.is_over:
         count = looked_at + sum(1 for _ in found) if is_past else _count(keyspace, start, stop)
-    return RANGE_TAG, told.encoded(), more, count
+    return RANGE_TAG, answered_items.encoded(), more, count
 
 
 def _is_filtered(asked: Range) -> bool:
@@ -391,13 +391,13 @@ def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
 
 def _first(asked: Range, found: Iterator[bytes], room: AnswerRoom) -> tuple[EncodedItems, int, bool]:
     """(what is told, how many were looked at, whether there are more)."""
-    told = EncodedItems(room)
+    answered_items = EncodedItems(room)
     for value in found:
-        if asked.limit and told.count == asked.limit:
-            return told, told.count + 1, True
-        if not told.add(_without_value(value) if asked.keys_only else value):
+        if asked.limit and answered_items.count == asked.limit:
+            return answered_items, answered_items.count + 1, True
+        if not answered_items.add(_without_value(value) if asked.keys_only else value):
             break
-    return told, told.count, False
+    return answered_items, answered_items.count, False
 
 
 def _sorted(
@@ -422,11 +422,11 @@ def _sorted(
                 break
             size_bytes = _keep_best(kept, asked, room.left_bytes)
     _keep_best(kept, asked, room.left_bytes)
-    told = EncodedItems(room)
+    answered_items = EncodedItems(room)
     for _, item in kept:
-        if not told.add(item):
+        if not answered_items.add(item):
             break
-    return told, looked_at, matched > most
+    return answered_items, looked_at, matched > most
 
 
 def _keep_best(kept: list[tuple[Any, bytes]], asked: Range, left_bytes: int) -> int:

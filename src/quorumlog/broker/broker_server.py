@@ -168,7 +168,7 @@ def state_of(
 
 
 def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], None] | None:
-    """None of a verb that is not known. Blocks for the disk."""
+    """None for an unknown operation. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
     epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
@@ -436,7 +436,7 @@ class BrokerServer:
         if failover is None:
             raise NotReplicated("no coordinator decides over this broker: start it with --failover")
         if request.verb not in ("", "resign"):
-            raise BadRequest(f"failover has no verb {request.verb!r}")
+            raise BadRequest(f"failover has no operation {request.verb!r}")
         if request.verb:
             failover.resign()
         return failover.status(request.request_id)

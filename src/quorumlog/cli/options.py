@@ -691,7 +691,7 @@ def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
     does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
 
     Whatever else goes wrong may pass: a server that is silent, or one that answers and has no leader.
-    Then the verb itself goes on trying. Only before a command has had its first answer.
+    Then the operation itself goes on trying. Only before a command has had its first answer.
     """
     from quorumlog.errors import Unreachable
 

@@ -172,7 +172,7 @@ class NamedReader(Shell[AsyncNamedReader]):
 
 
 class LedgerClient(ClientShell[AsyncLedgerClient]):
-    """Verbs on one group. Every one may raise the errors of `quorumlog.errors.LedgerError`.
+    """Operations on one group. Each may raise the errors of `quorumlog.errors.LedgerError`.
 
     Outcomes of an append are exactly three: a receipt (committed), a `Refused` (certainly not written)
     or `OutcomeUnknown` (perhaps written, and never repeated by the client). Refusals that pass by
@@ -683,19 +683,21 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
 
     def change_members(
         self,
-        verb: str,
+        operation: str,
         member_id: str,
         address: str = "",
         *,
         dry_run: bool = False,
         timeout_ms: int | None = None,
     ) -> Members:
-        """Change the membership, and return once that is committed (docs/membership.md). `verb`: "add"
-        (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that is
-        connected under that id now) or "set-address". `dry_run` changes nothing. Raises
+        """Change the membership, and return once that is committed (docs/membership.md). `operation`:
+        "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that
+        is connected under that id now) or "set-address". `dry_run` changes nothing. Raises
         MembershipRefused with the reason, and OutcomeUnknown."""
         return self._thread.run(
-            self._it.change_members(verb, member_id, address, dry_run=dry_run, timeout_ms=timeout_ms)
+            self._it.change_members(
+                operation, member_id, address, dry_run=dry_run, timeout_ms=timeout_ms
+            )
         )
 
     def step_over(

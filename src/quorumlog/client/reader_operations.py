@@ -97,7 +97,7 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
 
 
 # ----------------------------------------------------------------
-# What the leader is asked of the readers that the cluster keeps, as `verbs` are written.
+# What the leader is asked of the readers that the cluster keeps, as in `operations`.
 
 
 class ReaderState(NamedTuple):

@@ -1,6 +1,6 @@
-"""The verbs that give many results: each next one is a generator of requests of its own.
+"""Operations with many results: each next one is a generator of requests of its own.
 
-What both clients do with them: `next_part` or `next_receipt` is driven as a verb is, until it gives
+What both clients do with them: `next_part` or `next_receipt` is driven like an operation, until it gives
 None; `stop` may come from any thread.
 """
 
@@ -76,12 +76,12 @@ def of_one(appending: ClientOperation[AppendReceipt]) -> ClientOperation[AppendR
     return receipt
 
 
-def settled(verb: ClientOperation[T]) -> T:
+def settled(operation: ClientOperation[T]) -> T:
     """Its outcome by what is known, where nothing more can be sent: the client is closed. Raises
     BadRequest where that is not enough."""
     while True:
         try:
-            step = next(verb)
+            step = next(operation)
         except StopIteration as end:
             outcome: T = end.value
             return outcome

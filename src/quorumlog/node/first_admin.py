@@ -27,7 +27,7 @@ from quorumlog.store.member_directory import MemberDirectory
 ASK_EVERY_MS = 500
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(UserOrder).decode
-VERBS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
+ADMIN_OPERATIONS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
 
 
 def is_done(users: Users, order: UserOrder) -> bool:
@@ -106,7 +106,7 @@ class FirstAdmin:
             order = _decode(request.order)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolViolation(f"no order of an administrator: {error}") from None
-        if order.verb in VERBS:
+        if order.verb in ADMIN_OPERATIONS:
             self._propose(order, lambda outcome: None)
 
     def _propose(self, order: UserOrder, done: Callable[[object], None]) -> None:

@@ -82,7 +82,7 @@ class MemberOperation(StrEnum):
 class MemberChange(NamedTuple):
     """What somebody asks for."""
 
-    verb: MemberOperation
+    operation: MemberOperation
     member_id: str
     address: str = ""
     """Of ADD and SET_ADDRESS: `host:port`."""
@@ -187,7 +187,7 @@ class MemberChanges:
             if change.dry_run:
                 self._log_state.check_own(EntryKind.MEMBERSHIP, body)
                 done(wanted.final())
-            elif change.verb is MemberOperation.REMOVE and change.member_id == self._own_id:
+            elif change.operation is MemberOperation.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
                 self._propose(body)
@@ -199,26 +199,26 @@ class MemberChanges:
         """Raises MembershipRefused, LevelNotReported, LeaderNotReady."""
         present = self._raft.status().membership
         present = present._replace(addresses=self.addresses_of(present))
-        if change.verb is MemberOperation.ADD:
+        if change.operation is MemberOperation.ADD:
             return self._with_learner(present, change)
         member_id = change.member_id
         named = [replica for replica in present.members() if replica.member_id == member_id]
         if not named:
             names = ", ".join(sorted({replica.member_id for replica in present.members()}))
             raise MembershipRefused(f"{member_id} is not among the members: {names}")
-        if change.verb is MemberOperation.SET_ADDRESS:
+        if change.operation is MemberOperation.SET_ADDRESS:
             return self._with_address(present, member_id, change.address)
         replica = named[-1]
         learners = tuple(learner for learner in present.learners if learner.member_id != member_id)
-        if change.verb is MemberOperation.PROMOTE:
+        if change.operation is MemberOperation.PROMOTE:
             if replica not in present.learners:
                 raise MembershipRefused(f"{member_id} is a voter already")
             return present._replace(new=_sorted((*present.new, replica)), learners=learners)
         others = tuple(voter for voter in present.new if voter.member_id != member_id)
-        if change.verb is MemberOperation.REMOVE:
+        if change.operation is MemberOperation.REMOVE:
             wanted = present._replace(new=others, learners=learners)
             return wanted if wanted.is_joint else wanted.final()
-        assert change.verb is MemberOperation.REPLACE, change
+        assert change.operation is MemberOperation.REPLACE, change
         fresh = self._connected_as(member_id, change)
         if fresh in present.members():
             reason = (

@@ -297,9 +297,9 @@ class NodeDriver:
                     f"an address has at most {MOST_NAME_CHARACTERS} characters, and this one has"
                     f" {len(change.address)}"
                 )
-            if change.verb is MemberOperation.SET_ADDRESS:
+            if change.operation is MemberOperation.SET_ADDRESS:
                 parse_address(change.address)
-            if change.verb is MemberOperation.ADD:
+            if change.operation is MemberOperation.ADD:
                 check_name("the id of a member", change.member_id)
                 if {",", "="} & set(change.member_id):
                     raise ConfigError(

@@ -1,4 +1,4 @@
-"""AsyncKeyValueClient: every verb of the store, for asyncio."""
+"""AsyncKeyValueClient: every operation of the store, for asyncio."""
 
 from __future__ import annotations
 

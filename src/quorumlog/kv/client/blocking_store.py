@@ -1,4 +1,4 @@
-"""KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio.
+"""KeyValueClient: the operations of `AsyncKeyValueClient` for programs without asyncio.
 
 Written by harness/blocking_clients.py: do not edit.
 """

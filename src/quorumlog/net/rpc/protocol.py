@@ -355,8 +355,8 @@ class RpcProtocol:
         timings, now_ms = self.timings, self._calls.now_ms
         if link.state in (LinkState.DIALING, LinkState.GREETING):
             if now_ms - link.since_ms > timings.connect_timeout_ms:
-                verb = "connection" if link.state is LinkState.DIALING else "greeting"
-                self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
+                missing = "connection" if link.state is LinkState.DIALING else "greeting"
+                self._drop(link, f"no {missing} within {timings.connect_timeout_ms:.0f} ms")
             return
         if link.last_received_ms + timings.listen_ms <= now_ms and (link.watches or link.pending):
             # What it owes may take its time, or is unasked: is it there at all?

@@ -185,8 +185,8 @@ async def change_members(
 ) -> ClientMessage:
     if request.verb not in tuple(MemberOperation):
         raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberOperation)}")
-    verb = MemberOperation(request.verb)
-    change = MemberChange(verb, request.member_id, request.address, request.dry_run)
+    operation = MemberOperation(request.verb)
+    change = MemberChange(operation, request.member_id, request.address, request.dry_run)
     members: Membership = await Outcome(lambda done: driver.change_members(change, done))
     return wire.ChangeMembersResponse(
         voters=tuple(voter.member_id for voter in members.new),

@@ -191,7 +191,7 @@ def zeros_unsynced(patch: Patch) -> None:
     "the index unit of a segment's first entry is made again wrongly",
     scenario=recovery_scenes.test_an_index_that_is_made_again_names_the_place_of_each_entry,
 )
-def index_wrong_at_border(patch: Patch) -> None:
+def index_wrong_at_boundary(patch: Patch) -> None:
     """Entries lie one behind the other."""
     patch.edit(
         _Recovery._write_again,

@@ -95,7 +95,7 @@ def behind(
 def has_two(member: SimMember) -> bool:
     node = member.node
     bound = node.machines.snapshot_bound()
-    return bound is not None and bound > 4 and bool(list(node.store.borders.saved()))
+    return bound is not None and bound > 4 and bool(list(node.store.boundaries.saved()))
 
 
 @contextmanager

@@ -223,7 +223,7 @@ class _Stepped:
         return step
 
 
-def _append_over_a_border(directory: MemberDirectory) -> None:
+def _append_over_a_boundary(directory: MemberDirectory) -> None:
     append(directory.store, [body_of(i) for i in range(10, 14)], 1)
     sync(directory.store)
     directory.write_checkpoint(directory.store.end)
@@ -282,7 +282,7 @@ def _read_meanwhile(
 
 
 @pytest.mark.parametrize(
-    ("write", "last_step"), [(_append_over_a_border, 10), (_cut_and_append, 4)], ids=["append", "cut"]
+    ("write", "last_step"), [(_append_over_a_boundary, 10), (_cut_and_append, 4)], ids=["append", "cut"]
 )
 def test_a_look_at_any_step_of_a_member_that_goes_on_at_any_step_of_the_look_is_no_damage(
     write: Callable[[MemberDirectory], None], last_step: int

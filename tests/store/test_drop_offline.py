@@ -129,7 +129,7 @@ def test_a_saved_state_shows_the_tools_what_is_committed_as_it_shows_a_start(tmp
     path = made(tmp_path / "n0", 0, commits=False)
     with opened(path) as directory:
         for index in (4, 8):
-            assert directory.store.borders.save(start_at(directory.store, index))
+            assert directory.store.boundaries.save(start_at(directory.store, index))
     with DirectoryReader(disk, str(path)) as reader:
         assert (reader.committed_index, reader.readable_index) == (7, 7)
     with opened(path) as directory:

@@ -71,7 +71,7 @@ def with_reset(resets: Resets, reset: Reset) -> Resets:
 
 def counted_ms(index: int, mark_ms: int, resets: Sequence[Reset]) -> int:
     """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: what the last
-    mark or reset at or in front of it says, or of a border the first one behind it; -1: there is none,
+    mark or reset at or in front of it says, or of a boundary the first one behind it; -1: there is none,
     and no time. `resets`: of the whole log, as far as it is known.
 
     In front of the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them

@@ -157,7 +157,7 @@ class Producers:
         return (name for shelf in self._filled() for name in shelf)
 
     def _filled(self) -> Iterator[_Shelf]:
-        """A few producers fill a few of thousands of shelves; a state is encoded at each border."""
+        """A few producers fill a few of thousands of shelves; a state is encoded at each boundary."""
         rows = (row for row in self._shelves if row is not _NO_ROW)
         return (shelf for row in rows for shelf in row if shelf)
 

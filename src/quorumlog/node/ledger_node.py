@@ -380,7 +380,7 @@ class LedgerNode:
         return entry
 
     def drop_before(self, start: LogStart) -> bool:
-        """The log is to begin behind `start`, a saved border whose next entry is committed and on this
+        """The log is to begin behind `start`, a saved boundary whose next entry is committed and on this
         member's disk. False: another drop is under way, and nothing has changed. Raises
         DiskFull, and nothing has changed."""
         return self._drops.begin(start, self.durable_committed_index)

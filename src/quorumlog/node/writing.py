@@ -964,9 +964,9 @@ class LogWriter:
         self.batch_bytes.add(batch.total_bytes)
         self._planned = None
         self._recent.add(batch, previous.chain)
-        borders = self._store.borders.crossed(previous, batch)
-        if borders or has_controls:
-            self.log_state.append(batch, borders)
+        boundaries = self._store.boundaries.crossed(previous, batch)
+        if boundaries or has_controls:
+            self.log_state.append(batch, boundaries)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op.

@@ -206,7 +206,7 @@ def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
 
 
 # ----------------------------------------------------------------
-# Where a log of ours begins, and the states that are saved at its borders, as a look finds them.
+# Where a log of ours begins, and the states that are saved at its boundaries, as a look finds them.
 
 HeaderAt = Callable[[int], EntryHeader]
 
@@ -228,7 +228,7 @@ class StartRow(msgspec.Struct, frozen=True):
 
 
 class StateRow(msgspec.Struct, frozen=True):
-    """The state at one border."""
+    """The state at one boundary."""
 
     file: str
     """Relative to the directory."""
@@ -257,7 +257,7 @@ def state_rows(disk: Disk, path: str, header_at: HeaderAt) -> tuple[StateRow, ..
     return tuple(_state_row(disk, path, header_at, position) for position in positions)
 
 
-def newest_border(disk: Disk, path: str, header_at: HeaderAt) -> int:
+def newest_boundary(disk: Disk, path: str, header_at: HeaderAt) -> int:
     """Of those whose state is saved, and so is known to be committed; -1 if there is none."""
     try:
         positions = saved_positions(disk, path)
@@ -765,8 +765,8 @@ class DirectoryReader:
         """Committed entries that should lie behind the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
         self.committed_index = -1
-        border = -1 if self.is_java else newest_border(disk, path, self.header_at)
-        self.committed_index, self.readable_index = (max(i, border) for i in self._judge_checkpoint())
+        boundary = -1 if self.is_java else newest_boundary(disk, path, self.header_at)
+        self.committed_index, self.readable_index = (max(i, boundary) for i in self._judge_checkpoint())
         """As a start takes it from the checkpoint, or a saved state; and the last entry at or below the
         one that either names, where nothing shows that it is of another log."""
 

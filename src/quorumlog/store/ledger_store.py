@@ -189,7 +189,7 @@ class Boundaries(Protocol):
     """The entries in front of the log's segments, behind which it may begin one day; any thread."""
 
     def newest(self, last_index: int) -> LogPoint | None:
-        """The last border above the begin whose entry is at or below `last_index`, and which durable
+        """The last boundary above the begin whose entry is at or below `last_index`, and which durable
         entries follow; its `position` is that of the segment. None if there is none, or damage hides
         it."""
 
@@ -202,20 +202,21 @@ class Boundaries(Protocol):
         file; the store's own thread."""
 
     def save(self, state: LogStart) -> bool:
-        """The state at a border that is committed; on disk when this returns. False: that was cut off or
-        dropped meanwhile, or is damaged. Raises DiskFull, StoreFailure."""
+        """The state at a boundary that is committed; on disk when this returns. False: that was cut off
+        or dropped meanwhile, or is damaged. Raises DiskFull, StoreFailure."""
 
     def saved(self) -> Iterator[LogStart]:
         """The newest first; only those of this very log. Raises StoreFailure."""
 
     def saved_at(self, point: LogPoint) -> LogStart | None:
-        """The state at this border, as `newest` gives it; None: it is not saved. Raises StoreFailure."""
+        """The state at this boundary, as `newest` gives it; None: it is not saved. Raises
+        StoreFailure."""
 
 
 class LedgerStore(Protocol):
     """The log of one member: entries `begin.index + 1` .. `end.index`."""
 
-    borders: Boundaries
+    boundaries: Boundaries
 
     @property
     def begin(self) -> LogPoint:

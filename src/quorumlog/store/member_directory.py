@@ -306,10 +306,10 @@ class CopiedLog:
 
 
 def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
-    """The committed index of the checkpoint, or the newest border whose state is saved, if the log holds
-    exactly that entry; else what lies before the log's begin, which was committed when it went. Raises
-    StoreFailure."""
-    saved = next(store.borders.saved(), None)
+    """The committed index of the checkpoint, or the newest boundary whose state is saved, if the log
+    holds exactly that entry; else what lies before the log's begin, which was committed when it went.
+    Raises StoreFailure."""
+    saved = next(store.boundaries.saved(), None)
     return max(_checkpointed(disk, path, store), -1 if saved is None else saved.point.index)
 
 

@@ -580,7 +580,8 @@ class LeaderElector:
             self._silence_deadline_ms = min(self._silence_deadline_ms, self._state.now_ms + wait_ms)
 
     def on_take_leadership(self, request: TakeLeadershipRequest) -> None:
-        """Our leader hands over to us: ask at once, with the mark that opens its followers' ears."""
+        """Our leader hands over to us: ask at once, with the transfer flag that opens its followers'
+        ears."""
         state = self._state
         is_caught_up = state.ledger_end == request.ledger_end
         if state.role is Role.FOLLOWER and is_caught_up and state.is_fit_to_lead:

@@ -102,7 +102,7 @@ class MemberState:
 
     @property
     def membership(self) -> Membership:
-        """Whose votes, marks and heartbeat answers count: the one at the log's end."""
+        """Whose votes, match indices and heartbeat answers count: the one at the log's end."""
         return self.log.memberships.newest
 
     @property

@@ -61,7 +61,7 @@ class PushResult(IntEnum):
     INCONSISTENT_LEADER = 409
     DISK_FULL = 415
     PUSH_REQUEST_IS_FULL = 421
-    """Too many pushes wait ahead of the log; resend after the water mark."""
+    """Too many pushes wait ahead of the log; resend after the match index."""
     DIVERGED_BELOW_COMMIT = 600
     """A cut at or below the committed index was asked for and refused; shown in `status`."""
     NOT_FORMED = 601
@@ -197,7 +197,8 @@ class PushEntryResponse(PeerMessage, frozen=True, kw_only=True, tag=6):
 
 
 class TakeLeadershipRequest(PeerMessage, frozen=True, kw_only=True, tag=7):
-    """From a leader to the member that it hands over to, once that member's mark is the log end."""
+    """From a leader to the member that it hands over to, once that member's match index is the log
+    end."""
 
     ledger_end: EntryId
 

@@ -128,8 +128,8 @@ class PeerStatus:
     is_voter: bool
     state: str
     """`DispatcherState`."""
+    compare_index: int
     match_index: int
-    water_mark: int
     """Highest index that it has acknowledged in this term; -1: none."""
     stalled_since_ms: float | None = None
     """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
@@ -149,7 +149,7 @@ class PeerStatus:
     @property
     def held_index(self) -> int:
         """Up to here it is known to hold the leader's log; -1 also while nothing is known."""
-        return max(self.match_index, self.water_mark)
+        return max(self.compare_index, self.match_index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,7 @@ class MemberChanges:
         """Whoever leads then removes this member; the client goes there with its request."""
         voters = [peer for peer in self._raft.status().peers if peer.is_voter]
         fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
-        nearest = max(fit or voters, key=lambda peer: peer.water_mark, default=None)
+        nearest = max(fit or voters, key=lambda peer: peer.match_index, default=None)
         if nearest is None:
             reason = "no other voter is connected, so none can lead"
             done(MembershipRefused(reason, retry_after_ms=RETRY_MS))

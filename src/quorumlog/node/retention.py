@@ -616,7 +616,7 @@ class Retention:
         for replica in dict.fromkeys((*status.voters, *peers)):
             if replica != status.replica:
                 peer = peers.get(replica)
-                index = peer.water_mark if peer is not None and peer.water_mark >= 0 else None
+                index = peer.match_index if peer is not None and peer.match_index >= 0 else None
                 is_fed = peer is not None and self._is_fed(peer)
                 followers.append(Follower(replica.member_id, index, is_fed))
         return followers

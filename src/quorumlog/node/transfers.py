@@ -121,8 +121,8 @@ class Transfers:
             voters = [peer for peer in raft.status().peers if peer.is_voter]
             if voters and now_ms < self._stop_by_ms:
                 if now_ms >= self._next_try_ms and self._done is None:
-                    by_mark = sorted(voters, key=lambda peer: peer.water_mark, reverse=True)
-                    self._try_one_of([peer.replica.member_id for peer in by_mark], now_ms)
+                    by_match_index = sorted(voters, key=lambda peer: peer.match_index, reverse=True)
+                    self._try_one_of([peer.replica.member_id for peer in by_match_index], now_ms)
                 return
             if voters:
                 reason = self._reason

@@ -539,8 +539,8 @@ class AsyncLedgerClient:
         may not be deleted (True), not even on a nearly full disk ("archive"); False releases the hold,
         None leaves it unchanged. Raises IndexOutOfRange for a hold on entries that may already be
         deleted, BadRequest for an invalid name, TooManyReaders."""
-        stand = await self._run(self._operations.open_reader(name, hold, first_index, timeout_ms))
-        return AsyncNamedReader(name, stand, self._operations, self._run, self._results)
+        known_state = await self._run(self._operations.open_reader(name, hold, first_index, timeout_ms))
+        return AsyncNamedReader(name, known_state, self._operations, self._run, self._results)
 
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """The named readers, with their lag."""

@@ -65,13 +65,13 @@ class AsyncNamedReader:
     def __init__(
         self,
         name: str,
-        stand: ReaderState,
+        state: ReaderState,
         operations: ClientOperations,
         run: Run,
         results: Callable[..., Any],
     ) -> None:
         self.name = name
-        self._stand = stand
+        self._state = state
         self._operations = operations
         self._run = run
         self._results_of = results
@@ -79,12 +79,12 @@ class AsyncNamedReader:
     @property
     def position(self) -> int:
         """Index of the next entry that it wants, as this object was last told."""
-        return self._stand.position
+        return self._state.position
 
     @property
     def hold(self) -> GivenHold:
         """What it has not read is kept: True, unless somebody forces it; "archive", always."""
-        return hold_of(self._stand.hold)
+        return hold_of(self._state.hold)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} at {self.position}>"
@@ -171,15 +171,15 @@ class AsyncNamedReader:
         entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
         there with the chain of its own log. Raises UnknownReader if somebody has ended it,
         IndexOutOfRange after the end of the log."""
-        commit = self._operations.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
-        self._stand = await self._run(commit)
+        commit = self._operations.commit_reader(self.name, index, self._state, last_chain, timeout_ms)
+        self._state = await self._run(commit)
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
         """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
         more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
-        seek = self._operations.seek_reader(self.name, index, self._stand, timeout_ms)
-        self._stand = await self._run(seek)
+        seek = self._operations.seek_reader(self.name, index, self._state, timeout_ms)
+        self._state = await self._run(seek)
         return self.position
 
     async def note_skipped(
@@ -189,11 +189,11 @@ class AsyncNamedReader:
         without: they are counted in its row of `readers()`, once however often they are named. It does
         not move. Nothing is counted while a member is of a release before this one. Raises
         UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
-        self._stand = await self._run(
+        self._state = await self._run(
             self._operations.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
         )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
         meanwhile."""
-        await self._run(self._operations.end_reader(self.name, self._stand, timeout_ms))
+        await self._run(self._operations.end_reader(self.name, self._state, timeout_ms))

@@ -410,22 +410,22 @@ class ClientOperations:
         self,
         name: str,
         index: int,
-        stand: ReaderState,
+        state: ReaderState,
         last_chain: int | None,
         timeout_ms: float | None,
     ) -> ClientOperation[ReaderState]:
         message = MoveReaderRequest(
             reader=name,
             position=whole("index", index),
-            seen_index=stand.known_index,
+            seen_index=state.known_index,
             last_chain=None if last_chain is None else whole("last_chain", last_chain),
         )
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
-        self, name: str, index: int, stand: ReaderState, timeout_ms: float | None
+        self, name: str, index: int, state: ReaderState, timeout_ms: float | None
     ) -> ClientOperation[ReaderState]:
-        message = reader_operations.seek(name, whole("index", index), stand)
+        message = reader_operations.seek(name, whole("index", index), state)
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def skip_in_reader(
@@ -437,9 +437,9 @@ class ClientOperations:
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(
-        self, name: str, stand: ReaderState, timeout_ms: float | None
+        self, name: str, state: ReaderState, timeout_ms: float | None
     ) -> ClientOperation[ReaderState]:
-        message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
+        message = MoveReaderRequest(reader=name, ends=True, seen_index=state.known_index)
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> ClientOperation[list[ReaderRow]]:

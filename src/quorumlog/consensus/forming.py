@@ -234,7 +234,7 @@ class Forming:
     def waits_for(self) -> str:
         """One sentence, empty if this member may lead."""
         if not self._unformed:
-            return self._state.standing
+            return self._state.waits_for
         own_ids = ",".join(self._member_ids)
         for teller in self._outbox.connected:
             ids = ",".join(replica.member_id for replica in self._lists.get(teller, ()))

@@ -152,7 +152,7 @@ class MemberState:
         return self.membership.others(self.member)
 
     @property
-    def standing(self) -> str:
+    def waits_for(self) -> str:
         """What a formed member is that may not campaign, in a sentence; empty if it may."""
         if self.role is not Role.OBSERVER:
             return ""

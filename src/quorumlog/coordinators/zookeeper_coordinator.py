@@ -252,10 +252,10 @@ class ZooKeeperCoordinator:
         if session is not None:
             await asyncio.shield(self._end(session))
         # Of a process that was killed, or of one of ours whose end no server has heard of.
-        standing = await self.read()
-        if standing.holder != lease:
+        snapshot = await self.read()
+        if snapshot.holder != lease:
             return
-        version = standing.revision - 1
+        version = snapshot.revision - 1
         gone = await self._multi(self._reading(), lambda multi: self._delete(multi, version))
         if gone is None:
             raise CoordinatorUnreachable("the holder changes in ZooKeeper")

@@ -761,7 +761,7 @@ class KeyValueService:
         self.watches = WatchHub(self._ask_history, options.max_watches)
         self._is_telling = False
         self._kept_alive: list[tuple[ServiceSession, KeepAliveRequest, float]] = []
-        self._stand = StoreStatsAnswer()
+        self._stats = StoreStatsAnswer()
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
@@ -973,7 +973,7 @@ class KeyValueService:
         due = self._compactor.tick(now_ms, self.watches.delivered_revision, leads=term is not None)
         if due is not None and due > self._compacted:
             self._commands.add(encode(Compact(due, leads=True)), _nobody)
-        if not self._stand.swept:
+        if not self._stats.swept:
             self._look()
 
     def _end_deaf_watches(self, now_ms: float) -> None:
@@ -1036,8 +1036,8 @@ class KeyValueService:
             self._member.is_up and self._member.leads_in is not None,
             self.watches.delivered_revision,
             self._compacted,
-            self._stand.keys,
-            self._stand.leases,
+            self._stats.keys,
+            self._stats.leases,
             len(self.watches),
             self._feed.size_bytes,
             self._options.quota_bytes,
@@ -1054,37 +1054,37 @@ class KeyValueService:
         def answered(outcome: bytes | LedgerError) -> None:
             self._is_looking = False
             if not isinstance(outcome, LedgerError):
-                self._stand = read_answer(outcome, StoreStatsAnswer)[1]
+                self._stats = read_answer(outcome, StoreStatsAnswer)[1]
 
         self._ask_history(encode(StoreStats()), answered)
 
     def _status(self, session: ServiceSession, number: int) -> None:
         def asked(member: NodeHandle) -> None:
-            stand = encode(StoreStats())
-            member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
+            stats = encode(StoreStats())
+            member.ask(MACHINE_NAME, stats, READ_TIMEOUT_MS, answered, session, here=True)
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
                 refuse(session, number, outcome)
                 return
             status = self._member.node().status()
-            stand = read_answer(outcome[0], StoreStatsAnswer)[1]
+            stats = read_answer(outcome[0], StoreStatsAnswer)[1]
             answer(
                 session,
                 number,
                 done(
-                    stand.revision,
+                    stats.revision,
                     StatusAnswer(
                         self._member.node().config.member_id,
                         self._member.cluster_id,
                         status.role.value,
                         status.term,
                         "" if status.leader is None else status.leader.member_id,
-                        stand.revision,
-                        stand.compacted_revision,
-                        stand.keys,
-                        stand.leases,
-                        stand.size_bytes,
+                        stats.revision,
+                        stats.compacted_revision,
+                        stats.keys,
+                        stats.leases,
+                        stats.size_bytes,
                         self._options.quota_bytes,
                         len(self.watches),
                         outcome[1],

@@ -223,7 +223,7 @@ class ProducerSessions:
             done(error)
             return
         session = producers.get(producer)
-        standing = None if session is None else session.epoch
+        present = None if session is None else session.epoch
         refusal: LedgerError | None = None
         evicts: tuple[str, ...] = ()
         if session is None:
@@ -237,9 +237,9 @@ class ProducerSessions:
             unseen = ProducerConnected(False, ProducerEpoch(-1, -1), -1, self._raft.ledger_end.index)
             self._answer_certainly(unseen, None, deadline_ms, done, owner)
             return
-        if refusal is not None or (session is not None and (session.token == token or standing != ends)):
+        if refusal is not None or (session is not None and (session.token == token or present != ends)):
             opened = session is not None and session.token == token
-            answer = ProducerConnected(opened, standing or ProducerEpoch(-1, -1), last_sequence)
+            answer = ProducerConnected(opened, present or ProducerEpoch(-1, -1), last_sequence)
             self._answer_certainly(answer, refusal, deadline_ms, done, owner)
             return
         body = OpenProducer(producer, token, ends, evicts)
@@ -414,10 +414,10 @@ def _expired(producer: str, epoch: ProducerEpoch | None) -> LedgerError:
     )
 
 
-def _fenced(producer: str, epoch: ProducerEpoch, standing: ProducerEpoch) -> LedgerError:
+def _fenced(producer: str, epoch: ProducerEpoch, present: ProducerEpoch) -> LedgerError:
     return ProducerFenced(
         f"another client has connected as producer {producer!r}: the epoch that began at {epoch.index}"
-        f" in term {epoch.term} has ended with entry {standing.index}"
+        f" in term {epoch.term} has ended with entry {present.index}"
     )
 
 

@@ -165,8 +165,8 @@ class ReaderMoves:
     def commit(self, index: int) -> None:
         """Everything up to `index` is committed, of a term that this member leads."""
         while self._written and self._written[0].entry.index <= index:
-            for done, stand in self._written.pop(0).answers:
-                done(stand)
+            for done, moved in self._written.pop(0).answers:
+                done(moved)
         judged, self._judged = self._judged, []
         for at, each in judged:
             self._answer_once_committed(each, at, index)
@@ -194,8 +194,8 @@ class ReaderMoves:
                     done(error)
                 return
             answers = [
-                (done, stand._replace(last_index=entry.index, seen_index=entry.index))
-                for done, stand in answers
+                (done, moved._replace(last_index=entry.index, seen_index=entry.index))
+                for done, moved in answers
             ]
             self._written.append(_Written(entry, answers))
         for each in judged:
@@ -245,13 +245,13 @@ class ReaderMoves:
                 else:
                     said.append(position)
                 old = state.reader(move.name) or old
-            stand = MovedReader(0, Hold.NONE)
+            moved = MovedReader(0, Hold.NONE)
             if old is not None:
-                stand = MovedReader(old.position, old.hold, old.last_index, self._store.end.index)
+                moved = MovedReader(old.position, old.hold, old.last_index, self._store.end.index)
             if move.name in named:
-                answers.append((waiting.done, stand))
+                answers.append((waiting.done, moved))
             else:
-                judged.append(_Judged(waiting, stand))
+                judged.append(_Judged(waiting, moved))
         del self.queue[:taken]
         return _Said(said, answers, judged)
 

@@ -205,7 +205,7 @@ def replay_frames(
         newest = commits.resume()
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
-        reached = first if newest is None else newest.standing.batch.batch_id
+        reached = first if newest is None else newest.newest_manifest.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(
                 f"{replay_id} is at index {reached} of its source, and this replay is of {first} to"

@@ -50,8 +50,8 @@ class LogProduct(Product):
     def ungreeted(self, link: Link) -> str:
         return super().ungreeted(link).replace("?", ", and not of a key-value store or a broker?")
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
-        return standing_of(message) if isinstance(message, StatusResponse) else None
+    def view_of(self, message: ClientMessage) -> ServerView | None:
+        return view_of(message) if isinstance(message, StatusResponse) else None
 
     def submitted(self, call: Request) -> None:
         call.seen_index = self.seen_index
@@ -95,7 +95,7 @@ class LogProduct(Product):
         elif isinstance(message, ReadResponse):
             self._look_at_end(link, call, message)
         elif isinstance(message, StatusResponse):
-            return standing_of(message)
+            return view_of(message)
         return None
 
     def refused(self, link: Link, call: Request, error: LedgerError) -> None:
@@ -149,7 +149,7 @@ def _fits(response: AppendResponse, count: int) -> bool:
     )
 
 
-def standing_of(status: StatusResponse) -> ServerView:
+def view_of(status: StatusResponse) -> ServerView:
     return ServerView(
         status.id,
         status.role,

@@ -62,7 +62,7 @@ class StoreProduct(Product):
     def ungreeted(self, link: Link) -> str:
         return " at this client's greeting, as by a member of an earlier release"
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
+    def view_of(self, message: ClientMessage) -> ServerView | None:
         if not isinstance(message, AnswerResponse):
             return None
         try:

@@ -33,7 +33,7 @@ from quorumlog.kv.store.engine import (
     LEASES,
     NUMBER,
     OLDER,
-    STAND,
+    STATE,
     Engine,
     escaped,
     older_key,
@@ -47,7 +47,7 @@ from quorumlog.kv.store.engine import (
 _LEASE = msgspec.msgpack.Decoder(tuple[int, int])
 _REVISIONS = msgspec.msgpack.Decoder(tuple[int, int, int])
 _COUNT = msgspec.msgpack.Decoder(tuple[int, int])
-_STAND_KEY = b"revisions"
+_STATE_KEY = b"revisions"
 _COUNT_KEY = b"keys"
 _VERSION_KEY = b"version"
 SLICE_KEYS = 1_000
@@ -92,11 +92,11 @@ class Keyspace:
 
     def take_over(self) -> None:
         """What lies in the engine."""
-        stored = self.engine.get(STAND, _STAND_KEY)
+        stored = self.engine.get(STATE, _STATE_KEY)
         self.revision, self.compacted, self.swept_to = (
             (0, 0, 0) if stored is None else _REVISIONS.decode(stored)
         )
-        counted = self.engine.get(STAND, _COUNT_KEY)
+        counted = self.engine.get(STATE, _COUNT_KEY)
         at, self.keys = (-1, 0) if counted is None else _COUNT.decode(counted)
         if at != self.revision:  # an earlier release does not count
             self.keys = self.engine.count(CURRENT, b"", None)
@@ -105,18 +105,18 @@ class Keyspace:
             for key, value in self.engine.scan(LEASES, b"", None)
         }
 
-    def save_stand(self) -> None:
-        self.engine.put(STAND, _STAND_KEY, encode((self.revision, self.compacted, self.swept_to)))
-        self.engine.put(STAND, _COUNT_KEY, encode((self.revision, self.keys)))
+    def save_state(self) -> None:
+        self.engine.put(STATE, _STATE_KEY, encode((self.revision, self.compacted, self.swept_to)))
+        self.engine.put(STATE, _COUNT_KEY, encode((self.revision, self.keys)))
 
     @property
     def version(self) -> int:
         """That the machine was told last; an earlier release kept none, and had the first only."""
-        stored = self.engine.get(STAND, _VERSION_KEY)
+        stored = self.engine.get(STATE, _VERSION_KEY)
         return 1 if stored is None else int(NUMBER.unpack(stored)[0])
 
     def keep_version(self, version: int) -> None:
-        self.engine.put(STAND, _VERSION_KEY, NUMBER.pack(version))
+        self.engine.put(STATE, _VERSION_KEY, NUMBER.pack(version))
 
     def current(self, key: bytes) -> KeyValue | None:
         stored = self.engine.get(CURRENT, key)

@@ -51,7 +51,7 @@ class Product:
         """It has closed the connection at the Hello: what is told beside that."""
         return f" without a greeting: is this the port of a {self.name}?"
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
+    def view_of(self, message: ClientMessage) -> ServerView | None:
         """None: it does not tell. Raises ProtocolViolation."""
         raise NotImplementedError
 

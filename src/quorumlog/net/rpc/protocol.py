@@ -281,7 +281,7 @@ class RpcProtocol:
             if link.address in self._lost:
                 del self._lost[link.address]
                 self._events.append(GroupEvent(EventKind.BACK, link.address))
-            self._router.ask_standing(link, self._calls.now_ms)
+            self._router.ask_view(link, self._calls.now_ms)
         self._calls.send_waiting()
 
     def _probe_answered(self, link: Link, message: ClientMessage) -> None:
@@ -296,7 +296,7 @@ class RpcProtocol:
                 self.view.note(link.address, str(refusal), self._calls.now_ms)
                 self.view.hinted(link.address, refusal, self._calls.now_ms)
             return
-        reported = self._product.standing_of(message)
+        reported = self._product.view_of(message)
         if reported is not None:
             self._calls.learn(link, reported)
 
@@ -360,7 +360,7 @@ class RpcProtocol:
             return
         if link.last_received_ms + timings.listen_ms <= now_ms and (link.watches or link.pending):
             # What it owes may take its time, or is unasked: is it there at all?
-            self._router.ask_standing(link, now_ms)
+            self._router.ask_view(link, now_ms)
         silent_ms = link.silent_ms(now_ms)
         if link.state is not LinkState.OPEN or silent_ms <= timings.probe_after_ms:
             return

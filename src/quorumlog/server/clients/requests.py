@@ -315,8 +315,8 @@ async def move_reader(
     driver: NodeDriver, request: readers.MoveReaderRequest, owner: object
 ) -> ClientMessage:
     move = _move_of(request)
-    stand: MovedReader = await Outcome(lambda done: driver.node.readers.move(move, done, owner))
-    return readers.MoveReaderResponse(**stand._asdict())
+    moved: MovedReader = await Outcome(lambda done: driver.node.readers.move(move, done, owner))
+    return readers.MoveReaderResponse(**moved._asdict())
 
 
 async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: object) -> ClientMessage:

@@ -169,11 +169,11 @@ def test_each_watch_hears_each_change_once(monkeypatch: pytest.MonkeyPatch, seed
     for step in range(150):
         what = chance.random()
         if what < 0.3:
-            first = chance.choice([0, chance.randint(1, store.hub.told + 1)])
+            first = chance.choice([0, chance.randint(1, store.hub.delivered_revision + 1)])
             end = chance.choice([b"", FROM_KEY, chance.choice(keys)])
             asked = WatchRequest(request_id=step, key=chance.choice(keys), end=end, first_revision=first)
             client = chance.choice(clients)
-            watches.append((client, asked, first or store.hub.told + 1))
+            watches.append((client, asked, first or store.hub.delivered_revision + 1))
             store.hub.add(client, asked)
         elif what < 0.7:
             commands = [Put(chance.choice(keys), b""), put_all(8), DeleteRange(b"k", FROM_KEY)]
@@ -181,7 +181,7 @@ def test_each_watch_hears_each_change_once(monkeypatch: pytest.MonkeyPatch, seed
         elif what < 0.8:
             chance.choice(clients).unsent_bytes = chance.choice([0, watch_hub.SLOW_BYTES + 1])
         elif what < 0.85:
-            store.hub.begins(store.hub.told)
+            store.hub.begins(store.hub.delivered_revision)
         elif what < 0.9:
             store.hub.tick(step * watch_hub.PROGRESS_MS)
         else:

@@ -364,8 +364,8 @@ def test_who_was_told_the_end_is_not_told_again_what_lies_behind_it(tmp_path: Pa
     with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
         end = reader.end
     flip(tmp_path / "n0" / "data" / f"{end.position // 1024 * 1024:020d}", end.position % 1024 + 8)
-    for surveyed_index, is_told in ((-1, True), (end.index - 1, True), (end.index, False)):
-        with DirectoryReader(disk, str(tmp_path / "n0"), surveyed_index=surveyed_index) as reader:
+    for scanned_index, is_told in ((-1, True), (end.index - 1, True), (end.index, False)):
+        with DirectoryReader(disk, str(tmp_path / "n0"), scanned_index=scanned_index) as reader:
             assert (reader.end, bool(reader.tail)) == (end, is_told)
 
 

@@ -34,6 +34,7 @@ from quorumlog.measures import Histogram
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.machine_runner import (
     AppliedResults,
+    ApplyResult,
     Lacking,
     LeftOuts,
     MachineFactory,
@@ -42,7 +43,6 @@ from quorumlog.node.machine_runner import (
     SaveStep,
     SlicedSave,
     Stopped,
-    Turn,
     Waiting,
     open_machine,
 )
@@ -183,7 +183,7 @@ def unknown_results(receipt: AppendReceipt, reason: str) -> ResultUnknown:
 MOST_QUESTIONS = 64
 """Of one piece of work."""
 
-Asked = bytes | CommandError | AppendReceipt | None
+Reply = bytes | CommandError | AppendReceipt | None
 
 
 class Question:
@@ -195,9 +195,9 @@ class Question:
     def __init__(
         self,
         behind_index: int,
-        ask: Callable[[MachineRunner], Asked],
+        ask: Callable[[MachineRunner], Reply],
         deadline_ms: float,
-        done: Callable[[Asked | LedgerError, int], None],
+        done: Callable[[Reply | LedgerError, int], None],
         owner: object,
     ) -> None:
         self.behind_index = behind_index
@@ -255,7 +255,7 @@ class Questions:
         self._asked = dict.fromkeys(ready)
         return ready
 
-    def answered(self, ready: list[Question], answers: Sequence[Asked], applied_index: int) -> None:
+    def answered(self, ready: list[Question], answers: Sequence[Reply], applied_index: int) -> None:
         """Of the first ones; the others wait on."""
         served = {id(each.owner) for each in ready[: len(answers)]}
         for each in reversed(ready[len(answers) :]):
@@ -299,9 +299,9 @@ class Questions:
         return late
 
 
-def answers_of(questions: list[Question], runner: MachineRunner) -> list[Asked]:
+def answers_of(questions: list[Question], runner: MachineRunner) -> list[Reply]:
     """Of the first ones, where they are large."""
-    answers: list[Asked] = []
+    answers: list[Reply] = []
     size_bytes = 0
     for each in questions:
         answers.append(answer := each.ask(runner))
@@ -640,7 +640,7 @@ class MachineDriver:
             return
         cold = found
 
-        def read_and_apply() -> Turn:
+        def read_and_apply() -> ApplyResult:
             batch = _at_most(store.read_from(*cold, once=True)[1], most)
             try:
                 batch.check_bodies()
@@ -666,7 +666,7 @@ class MachineDriver:
         return APPLY_ENTRIES
 
     def _applied(self, result: object) -> None:
-        if not isinstance(result, Turn):
+        if not isinstance(result, ApplyResult):
             assert isinstance(result, Problems), result
             self._read_failed(result)
             return
@@ -762,7 +762,7 @@ class MachineDriver:
         """`done` gets the receipt of a committed append of a session with its results, which it may have
         had before."""
 
-        def answered(found: Asked | LedgerError, applied_index: int) -> None:
+        def answered(found: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(found, AppendReceipt):
                 done(found)
             else:
@@ -795,7 +795,7 @@ class MachineDriver:
 
 def _applied_here(
     runner: MachineRunner, batch: EntryBatch, left_out: frozenset[LeftOut]
-) -> Turn | StoreFailure | LedgerError:
+) -> ApplyResult | StoreFailure | LedgerError:
     try:
         return runner.apply(batch, left_out)
     except (StoreFailure, LedgerError) as error:

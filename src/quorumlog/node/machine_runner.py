@@ -73,7 +73,7 @@ class AppliedResults(NamedTuple):
         return sum(len(each) for each in self.values or () if isinstance(each, bytes))
 
 
-class _Given(NamedTuple):
+class _PartResult(NamedTuple):
     """What a machine has made of the first `taken` entries that it was given."""
 
     taken: int
@@ -83,7 +83,7 @@ class _Given(NamedTuple):
     """See `FirstResults`."""
 
 
-class Turn(NamedTuple):
+class ApplyResult(NamedTuple):
     """What applying a stretch of the log came to, or the first entries of it."""
 
     applied: Applied | None
@@ -155,33 +155,33 @@ class MachineRunner:
         except Exception:  # the application's; `apply` says what becomes of such a machine
             return False
 
-    def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> Turn:
+    def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> ApplyResult:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends
         early where the results are large."""
         if left_out is not self._left_out:
             self.leave_out(left_out)
-        turn = Turn(None, [], 0, 0, 0, None)
+        total = ApplyResult(None, [], 0, 0, 0, None)
         start = 0
         changes, begun = self._controls(batch)
         under_way = self._kept.under_way
         batches = self._kept.batches_in(batch, begun)
         for place, change in (*changes, (batch.count, None)):
-            turn = self._apply_part(batch, start, place, turn, batches)
-            taken = 0 if turn.applied is None else turn.applied.index + 1 - batch.first_index
-            if turn.stopped is None and (
-                taken < place or (place < batch.count and turn.result_bytes >= MOST_RESULT_BYTES)
+            total = self._apply_part(batch, start, place, total, batches)
+            taken = 0 if total.applied is None else total.applied.index + 1 - batch.first_index
+            if total.stopped is None and (
+                taken < place or (place < batch.count and total.result_bytes >= MOST_RESULT_BYTES)
             ):
                 self._kept.under_way = under_way
                 self._kept.batches_in(batch.slice(0, taken), [each for each in begun if each[0] < taken])
-                return turn
+                return total
             if isinstance(change, OpenProducer):
                 self._kept.forget(change)
-            elif isinstance(change, MachineBinding) and turn.stopped is None:
-                turn = self._go_over(batch.first_index + place, change, turn)
-            if turn.stopped is not None:
-                return turn
+            elif isinstance(change, MachineBinding) and total.stopped is None:
+                total = self._go_over(batch.first_index + place, change, total)
+            if total.stopped is not None:
+                return total
             start = place
-        return turn
+        return total
 
     def _controls(
         self, batch: EntryBatch
@@ -203,24 +203,24 @@ class MachineRunner:
                 changes.append((place, body))
         return changes, begun
 
-    def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
+    def _go_over(self, index: int, binding: MachineBinding, total: ApplyResult) -> ApplyResult:
         if binding.channel != self._channel or binding.version <= self._acts_as:
-            return turn  # an entry that the log's state does not look at either
+            return total  # an entry that the log's state does not look at either
         if binding.version > self.machine.version:
             reason = too_new_reason(self.name, binding.version, self.machine)
-            return turn._replace(stopped=Stopped(index, index, reason))
+            return total._replace(stopped=Stopped(index, index, reason))
         try:
             self.machine.act_as(binding.version)
         except BaseException as error:
-            return turn._replace(stopped=Stopped(index, index, error_text(error)))
+            return total._replace(stopped=Stopped(index, index, error_text(error)))
         self._acts_as = binding.version
-        return turn
+        return total
 
     def _apply_part(
-        self, batch: EntryBatch, start: int, stop: int, turn: Turn, batches: list[SessionBatch]
-    ) -> Turn:
+        self, batch: EntryBatch, start: int, stop: int, total: ApplyResult, batches: list[SessionBatch]
+    ) -> ApplyResult:
         if start == stop:
-            return turn
+            return total
         part = batch if stop - start == batch.count else batch.slice(start, stop)
         own = entries_of(part, self._channel)
         if own.count:
@@ -229,37 +229,37 @@ class MachineRunner:
             if self._applying is not None:
                 self._applying.begins(first_index, last_index + 1)
             try:
-                given = self._given(own, indices)
+                given = self._apply_entries(own, indices)
             except ApplyFailure as failure:
                 named: object = getattr(failure, "index", None)  # whatever an application has put there
                 if isinstance(named, int) and named in indices.tolist():
                     first_index = last_index = named
                 stopped = Stopped(first_index, last_index, error_text(failure.__cause__ or failure))
-                return turn._replace(stopped=stopped)
+                return total._replace(stopped=stopped)
             except BaseException as error:
-                return turn._replace(stopped=Stopped(first_index, last_index, error_text(error)))
+                return total._replace(stopped=Stopped(first_index, last_index, error_text(error)))
             if given.taken < own.count:
                 own, indices = own.slice(0, given.taken), indices[: given.taken]
                 part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
             if self._applying is not None:
                 self._applying.ended(int(indices[-1]) + 1)
-            turn.results.append(AppliedResults(indices, given.results))
+            total.results.append(AppliedResults(indices, given.results))
             if batches:
                 self._kept.note(batches, indices, given.results, given.unkept)
         words = part.words()
         applied = Applied(int(words[INDEX][-1]), int(words[TERM][-1]), int(words[CHAIN][-1] & LOW_32))
-        return turn._replace(
+        return total._replace(
             applied=applied,
-            entries=turn.entries + own.count,
-            size_bytes=turn.size_bytes + own.total_bytes,
-            log_bytes=turn.log_bytes + part.total_bytes,
+            entries=total.entries + own.count,
+            size_bytes=total.size_bytes + own.total_bytes,
+            log_bytes=total.log_bytes + part.total_bytes,
         )
 
-    def _given(self, own: EntryBatch, indices: Int64Array) -> _Given:
+    def _apply_entries(self, own: EntryBatch, indices: Int64Array) -> _PartResult:
         """What the machine makes of these entries, but for those that are left out, or of the first of
         them. Raises what the machine does."""
         if self._skips and not self._skips.isdisjoint(indices.tolist()):
-            return self._given_but_left_out(own, indices)
+            return self._apply_unskipped(own, indices)
         given = self.machine.apply(own, int(indices[0]))
         if isinstance(given, FirstResults):
             results: Sequence[Result] | None = given.results
@@ -269,10 +269,10 @@ class MachineRunner:
             results, unkept, taken = given, (), own.count
         if results is not None and len(results) != taken:
             raise ValueError(f"{len(results)} results for {own.count} entries")
-        return _Given(taken, results, unkept)
+        return _PartResult(taken, results, unkept)
 
-    def _given_but_left_out(self, own: EntryBatch, indices: Int64Array) -> _Given:
-        is_given = np.array([index not in self._skips for index in indices.tolist()])
+    def _apply_unskipped(self, own: EntryBatch, indices: Int64Array) -> _PartResult:
+        is_unskipped = np.array([index not in self._skips for index in indices.tolist()])
         results: list[Result] = [
             CommandError(
                 f"entry {index} was stepped over: `quorumlog machine step-over` has left it out of"
@@ -280,14 +280,14 @@ class MachineRunner:
             )
             for index in indices.tolist()
         ]
-        places = np.flatnonzero(is_given).tolist()
+        places = np.flatnonzero(is_unskipped).tolist()
         if not places:
-            return _Given(own.count, results, ())
-        given = self._given(_of(own, is_given), indices[is_given])
+            return _PartResult(own.count, results, ())
+        given = self._apply_entries(_of(own, is_unskipped), indices[is_unskipped])
         for number, place in enumerate(places[: given.taken]):
             results[place] = None if given.results is None else given.results[number]
         taken = own.count if given.taken == len(places) else places[given.taken]
-        return _Given(taken, results[:taken], tuple(places[number] for number in given.unkept))
+        return _PartResult(taken, results[:taken], tuple(places[number] for number in given.unkept))
 
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""

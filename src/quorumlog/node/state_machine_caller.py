@@ -21,7 +21,7 @@ from quorumlog.log_state.control_entries import MOST_MACHINES, VERSION_LEVEL, Ma
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.measures import Taken
 from quorumlog.node.installing import SnapshotFetcher
-from quorumlog.node.machine_driver import Answer, Asked, Done, MachineDriver, Question, unknown_results
+from quorumlog.node.machine_driver import Answer, Done, MachineDriver, Question, Reply, unknown_results
 from quorumlog.node.machine_runner import MachineFactory, MachineRunner, version_of
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import EntryStamper, Host
@@ -340,7 +340,7 @@ class StateMachineCaller:
             done(error)
             return
 
-        def answered(answer: Asked | LedgerError, applied_index: int) -> None:
+        def answered(answer: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(answer, LedgerError):
                 done(answer)
             else:

@@ -46,6 +46,7 @@ from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.recovery_scan import lacks_start
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
@@ -78,7 +79,6 @@ from quorumlog.store.state_files import (
     save_start,
     version_of,
 )
-from quorumlog.store.survey import lacks_start
 
 # ----------------------------------------------------------------
 # What a start looks at before it opens the log: promises that are lost, and small files that it

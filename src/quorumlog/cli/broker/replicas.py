@@ -49,8 +49,8 @@ def switch(
     from quorumlog.broker.client.switching import ClusterProbe, Switch
 
     line = (lambda text: None) if is_json() else say
-    with closing(ClusterProbe(at.servers)) as survey:
-        report = Switch(survey, to, without or [], unsafe, at.timeout_ms, line).run()
+    with closing(ClusterProbe(at.servers)) as probe:
+        report = Switch(probe, to, without or [], unsafe, at.timeout_ms, line).run()
     lost = None if report.lost is None else report.lost._asdict()
     tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))
 

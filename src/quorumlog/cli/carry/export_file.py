@@ -19,7 +19,7 @@ from quorumlog.cli.carry.export_format import (
     encoded,
     head,
     is_export,
-    survey,
+    scan_export,
     tail,
 )
 from quorumlog.cli.options import LogServers
@@ -56,7 +56,7 @@ class ExportFile:
         if not is_export(self._file):
             raise ConfigError(f"FILE {self.path} exists and is not an export; name another file")
         with suppress(FileTorn):  # not even the head is whole: it is written again
-            self.extent = survey(self._file, report)
+            self.extent = scan_export(self._file, report)
         if self.extent.ending is None:
             self.torn_bytes = size_bytes - self.extent.stop_position
 

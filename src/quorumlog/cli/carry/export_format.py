@@ -177,7 +177,7 @@ def is_export(file: BinaryIO) -> bool:
     return file.read(len(MAGIC)) == MAGIC
 
 
-def survey(
+def scan_export(
     file: BinaryIO,
     report: Callable[[int, int], None],
     see: Callable[[Record], None] = lambda record: None,

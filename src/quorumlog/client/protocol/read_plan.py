@@ -126,7 +126,7 @@ def checked_batch(
     return batch
 
 
-class _Asked(NamedTuple):
+class _SentRead(NamedTuple):
     first_index: int
     stop_index: int
     """-1: the end of what is committed."""
@@ -189,7 +189,7 @@ class ReadPlan:
         self._has_open_end = stop_index is None
         self._per_request = 0
         """Entries to ask for at once; 0 until the size of an entry is known."""
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_SentRead] = deque()
         """In the order of the log, without gaps."""
         self._new: list[Request] = []
         self._make_substitute = make_substitute
@@ -261,7 +261,7 @@ class ReadPlan:
         request = self._request_of(first_index, stop_index, limit_bytes)
         self._new.append(request)
         put = self._asked.appendleft if before_all else self._asked.append
-        put(_Asked(first_index, stop_index, is_last, request))
+        put(_SentRead(first_index, stop_index, is_last, request))
 
     def _request_of(self, first_index: int, stop_index: int, limit_bytes: int) -> Request:
         """Of the member that the reader chose."""
@@ -333,7 +333,7 @@ class ReadPlan:
             self._ask(got_stop, stop_index, before_all=True)
         return batch
 
-    def _learn(self, asked: _Asked, batch: EntryBatch | None) -> None:
+    def _learn(self, asked: _SentRead, batch: EntryBatch | None) -> None:
         """Where the log ends and how large its entries are, from the good part of an answer."""
         response = asked.request.response
         if not isinstance(response, ReadResponse):
@@ -348,7 +348,7 @@ class ReadPlan:
 
     # ---------------------------------------------------------------- damage on a member's disk
 
-    def _ask_elsewhere(self, asked: _Asked, good: EntryBatch | None, what: str) -> EntryBatch | None:
+    def _ask_elsewhere(self, asked: _SentRead, good: EntryBatch | None, what: str) -> EntryBatch | None:
         """Ask for what `asked` did not bring; returns its good part. Raises RangeDamaged at the end.
 
         At one index a member is asked once for the range and once for the entry alone, and the chosen
@@ -377,7 +377,7 @@ class ReadPlan:
             request = self._request_of(index, shorter_stop, self._batch_bytes)
         self._new.append(request)
         # The end as it was asked for: what a shorter range leaves is then asked for as after any answer.
-        self._asked.appendleft(_Asked(index, asked.stop_index, asked.is_last, request, is_substitute))
+        self._asked.appendleft(_SentRead(index, asked.stop_index, asked.is_last, request, is_substitute))
         return good
 
     def _note_tried(self, request: Request) -> str:
@@ -393,7 +393,7 @@ class ReadPlan:
             self._tried.add(member_id)
         return f"{link.address} ({member_id})" if member_id else link.address
 
-    def _substitute(self, asked: _Asked) -> Request | None:
+    def _substitute(self, asked: _SentRead) -> Request | None:
         if self._make_substitute is None:
             return None
         message = ReadRequest(
@@ -405,7 +405,7 @@ class ReadPlan:
         )
         return self._make_substitute(message, self._tried)
 
-    def _ask_for_one_or_give_up(self, asked: _Asked) -> None:
+    def _ask_for_one_or_give_up(self, asked: _SentRead) -> None:
         """Who refused a range for a later entry may still hold this one: ask once more, for it alone.
 
         Raises RangeDamaged if that is what everybody was asked for already.

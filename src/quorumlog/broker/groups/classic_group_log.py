@@ -368,6 +368,8 @@ class ClassicGroupLog:
         """Commands that a master has to carry out before it answers; None: this broker is a slave."""
         self._epoch = 0
         self.is_master = False
+        self.taken: Callable[[], None] = lambda: None
+        """Called when commands were carried out, before anybody is told what they answer."""
 
     @property
     def state(self) -> GroupState:
@@ -408,6 +410,11 @@ class ClassicGroupLog:
 
     def lost(self, session: BrokerSession) -> None:
         self._groups.lost(session)
+
+    @property
+    def led_in(self) -> int | None:
+        """The epoch in which it is the master, and has carried out all that came before."""
+        return self._epoch if self.is_master else None
 
     def look(self) -> None:
         replica = self._replica
@@ -454,6 +461,7 @@ class ClassicGroupLog:
         except ProtocolViolation as violation:
             self._store.on_failure(StoreFailure(f"{self._store.root}: {violation}"))
             return
+        self.taken()
         for token, answer in outcomes:
             told = self._waiting.pop(token, None)
             if told is not None:

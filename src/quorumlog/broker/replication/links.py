@@ -178,6 +178,8 @@ class State(ClientMessage, frozen=True, kw_only=True, tag=113):
     is_run_confirmed: bool
     copy_list: CopyList | None = None
     """Of a master of the release before, whose history has none."""
+    has_users: bool = False
+    """What follows may say who they are."""
 
 
 class Refuse(ClientMessage, frozen=True, kw_only=True, tag=114):
@@ -192,11 +194,14 @@ class Data(ClientMessage, frozen=True, kw_only=True, tag=115):
     confirm_offset: Int
     body: bytes = b""
     """Here where it is smaller than what a frame has for a batch."""
+    users_unknown: bool = False
+    """The master does not know by now who they are; so in `Heartbeat`."""
 
 
 class Heartbeat(ClientMessage, frozen=True, kw_only=True, tag=116):
     max_offset: Int
     confirm_offset: Int
+    users_unknown: bool = False
 
 
 class Report(ClientMessage, frozen=True, kw_only=True, tag=117):
@@ -327,6 +332,8 @@ class LinkWork:
     confirm_offset: int = -1
     """-1: nothing was said about it."""
     master_offset: int = -1
+    heard_ms: float = -1.0
+    """When a master that knows its users has said `confirm_offset`; -1: none has."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -479,6 +486,8 @@ class SlaveLink:
             else:
                 self._work.master_offset = message.max_offset
             self._work.confirm_offset = max(self._work.confirm_offset, message.confirm_offset)
+            if not message.users_unknown:
+                self._work.heard_ms = self._heard_ms
         else:
             raise ProtocolViolation(f"a master does not send {type(message).__name__}")
 
@@ -1024,6 +1033,9 @@ class MasterSide(Protocol):
     def old_slave_problem(self) -> str:
         """Why a slave of the release before cannot be served; empty: it can."""
 
+    @property
+    def users_unknown(self) -> bool: ...
+
     def is_ahead(self, host: str, offset: int) -> bool:
         """A slave without epochs whose log ends there has, or had, more than the own log."""
 
@@ -1267,7 +1279,14 @@ class MasterLink:
         assert offset >= 0 and self._codec is not None, "not started"
         self.next_offset += len(body)
         self._told_offset = self._side.confirm_offset
-        return self._codec.encode(Data(offset=offset, confirm_offset=self._told_offset, body=body))
+        return self._codec.encode(
+            Data(
+                offset=offset,
+                confirm_offset=self._told_offset,
+                body=body,
+                users_unknown=self._side.users_unknown,
+            )
+        )
 
     def state(self, state: State) -> None:
         self._say(state)
@@ -1284,7 +1303,13 @@ class MasterLink:
         side = self._side
         if self.next_offset >= 0 and not self.closed:
             self._told_offset = side.confirm_offset
-            self._say(Heartbeat(max_offset=side.max_offset, confirm_offset=self._told_offset))
+            self._say(
+                Heartbeat(
+                    max_offset=side.max_offset,
+                    confirm_offset=self._told_offset,
+                    users_unknown=side.users_unknown,
+                )
+            )
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:

@@ -5,6 +5,7 @@ consumers saw what lies below."""
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -77,6 +78,16 @@ class WrittenEnd(NamedTuple):
     flushed_offset: int
 
 
+class Heard(NamedTuple):
+    """Of a master that knew its users."""
+
+    at_ms: float
+    confirm_offset: int
+    """As it said."""
+    follows: int
+    """As often this slave has begun to follow."""
+
+
 class BrokerReplica:
     """Role changes and what comes from a master: any thread but the loop's, one at a time (`_lock`).
     Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
@@ -133,6 +144,11 @@ class BrokerReplica:
             self._may_acknowledge,
         )
         self._is_elected = is_elected
+        self._follows = 0
+        self.heard: Heard | None = None
+        """Since it follows."""
+        self.users_unknown = False
+        """Its slaves are told."""
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
         self.record = self._first_record(first_role, master_ha_address)
@@ -598,6 +614,7 @@ class BrokerReplica:
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))
             self._told_confirmed = RunKey()
+            self._follows, self.heard = self._follows + 1, None
             self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
@@ -616,6 +633,8 @@ class BrokerReplica:
             commit_log = self.store.commit_log
             state = work.state
             if state is not None:
+                if state.has_users:
+                    self.store.note_users()  # before a byte of what follows
                 topics = {**(self.store.topics or {}), **state.topics}
                 history, copy_list = self.record.history, state.copy_list
                 if copy_list is not None and not self._is_elected:
@@ -637,6 +656,8 @@ class BrokerReplica:
             if self._told_confirmed > self.record.confirmed:
                 self._note_told()
             self.store.show_confirmed()
+            if work.heard_ms >= 0:
+                self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
             return self._written()
 
     def _note_told(self) -> None:
@@ -850,6 +871,8 @@ class BrokerReplica:
         acks = self._acks
         if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
             return "There was a switch, or a change of the list, which its record would not know of"
+        if self.store.has_users:
+            return "There are users, whom that release does not know: it would serve everybody"
         return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
@@ -880,6 +903,8 @@ class BrokerReplica:
         with self._acks_lock:
             if run is not None and run != self.record.history[-1].key:
                 return None  # it has not stored the history of this run
+            if self.store.has_users and not release:
+                return None  # it comes back, and is refused
             links = self._links.setdefault(slave.id, [])
             if self.has_epochs:
                 for older in links:
@@ -905,6 +930,7 @@ class BrokerReplica:
 
     def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
+        mark.heard_ms = self.store.clock()
         with self._acks_lock:
             self._acks.report(mark, written, flushed, counts)
         self._advance()
@@ -931,8 +957,34 @@ class BrokerReplica:
                 self._save(replace(self.record, topics={**self.record.topics, **topics}))
                 self._send_state()
 
+    def note_users(self) -> None:
+        """Before the first of them comes into the log. Blocks for the disk. Raises SwitchRefused,
+        StoreFailure."""
+        with self._lock:
+            self._refuse_old_slaves()
+            self.store.note_users()
+            self._refuse_old_slaves()  # one may have come meanwhile, and none does from here on
+            self._send_state()
+
+    def _refuse_old_slaves(self) -> None:
+        with self._acks_lock:
+            for mark in self._acks.marks.values():
+                _refuse_old(mark)
+
+    @property
+    def sure_since_ms(self) -> float:
+        """Since when nobody else can have been the master, but by --unsafe; -inf: this one is not."""
+        if not self.is_leading or not self._may_acknowledge():
+            return -math.inf
+        with self._acks_lock:
+            return self._acks.sure_since_ms(self.store.clock())
+
     def _state(self) -> State:
-        return State(topics=self.record.topics, is_run_confirmed=self.is_run_confirmed)
+        return State(
+            topics=self.record.topics,
+            is_run_confirmed=self.is_run_confirmed,
+            has_users=self.store.has_users,
+        )
 
     def _send_state(self) -> None:
         state = self._state()
@@ -1001,7 +1053,8 @@ def _refuse_old(mark: SlaveProgress) -> None:
     """Raises SwitchRefused."""
     if not mark.release:
         raise SwitchRefused(
-            f"broker {mark.id} is of the release before, whose record has no list: upgrade it first"
+            f"broker {mark.id} is of the release before, which knows no list and no users: upgrade it"
+            " first"
         )
 
 

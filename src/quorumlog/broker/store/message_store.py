@@ -1,7 +1,7 @@
 """MessageStore: a commit log, its queues and its index in one directory, and the services between them.
 
     ROOT/commitlog/ consumequeue/TOPIC/QUEUE/ index/ checkpoint abort lock    as RocketMQ has them
-    ROOT/flushed queues set-aside/                                            ours
+    ROOT/flushed queues set-aside/ replica users admin-bootstrap              ours
 
 `open` recovers; `start` gives the services threads. Without threads, `flush_once`, `reput_once` and the
 other steps are called by hand, as a simulation does.
@@ -48,12 +48,15 @@ from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, OsDisk, kept_descriptors, refusal
 from quorumlog.store.member_directory import sync_names_above
 from quorumlog.store.segments import SegmentList
+from quorumlog.store.state_files import replace_file
 
 log = logging.getLogger("quorumlog.broker")
 
 COMMIT_LOG_NAME, ABORT_NAME, LOCK_NAME = "commitlog", "abort", "lock"
 REPLICA_NAME = "replica"
 """A file of ours in a store that is, or was, a master's or a slave's."""
+USERS_NAME = "users"
+"""A file of ours in a store whose log has, or is about to have, users."""
 
 
 def wall_clock_ms() -> float:
@@ -201,6 +204,7 @@ class MessageStore:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:
             self._check_replicated()
+            self.has_users = self.disk.exists(f"{root}/{USERS_NAME}")
             self._recover(lost)
         except BaseException:
             self._lock.release()
@@ -214,6 +218,16 @@ class MessageStore:
     def shown_topics(self) -> Mapping[str, int] | None:
         """Number of queues by topic, beside those that the store has; None: any is taken."""
         return self.topics if self.topic_table is None else self.topic_table.counts()
+
+    def note_users(self) -> None:
+        """On disk when this returns, and only then may the log have any. Raises StoreFailure."""
+        if not self.has_users:
+            path = f"{self.root}/{USERS_NAME}"
+            try:
+                replace_file(self.disk, path, b"on\n", synced=True)
+            except OSError as error:
+                raise StoreFailure(refusal(path, "written", error)) from error
+            self.has_users = True
 
     # ---------------------------------------------------------------- recovery
 

@@ -93,3 +93,37 @@ def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
             assert [each.name for each in admin.users().users] == ["alice", "bob"]
         with connect(servers, user=BOB) as broker:
             until(lambda: len(broker.pull("t", 0, 0).messages) == 2)
+
+
+def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_NEW_PASSWORD", "sesame")
+    limits = tmp_path / "broker.toml"
+    limits.write_text("[limits]\nuser_connections = 1\n")
+    folder = tmp_path / "a"
+    with BrokerProcess(folder, "--config", str(limits)) as alone:
+        with connect(alone.address) as broker:
+            broker.send(Message("t", b"one"), queue_id=0)
+        alone.stop()
+        assert cli("init-admin", str(folder), "alice").exit_code == 0
+        alone.start()
+        with BrokerAdmin(alone.address, user=ALICE) as admin:
+            until(lambda: not (folder / "admin-bootstrap").exists())
+            assert [each.name for each in admin.users().users] == ["alice"]
+            with pytest.raises(LedgerError, match="user_connections is 1"):
+                connect(alone.address, user=ALICE, timeout_ms=1_000)
+        with pytest.raises(NotAuthenticated), connect(alone.address) as nobody:
+            nobody.pull("t", 0, 0)
+        alone.stop()
+        assert cli("init-admin", str(folder), "eve").exit_code == 0
+        alone.start()
+        with connect(alone.address, user=ALICE) as broker:
+            until(lambda: "eve does not become" in str(broker.status().problems))
+            assert broker.status().users == "on"
+        refused = cli("broker", "takeover", str(folder), "--data-dir", str(tmp_path / "m"))
+        assert refused.exit_code != 0
+    with BrokerProcess(tmp_path / "s", "--role", "slave", "--master", "127.0.0.1:1") as slave:
+        slave.stop()
+    refused = cli("init-admin", str(tmp_path / "s"), "alice")
+    assert "do it in the directory of its master" in refused.output

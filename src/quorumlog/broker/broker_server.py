@@ -47,7 +47,7 @@ from quorumlog.broker.wire import (
     RoleResponse,
     TailRow,
 )
-from quorumlog.config import UsersOptions, parse_address
+from quorumlog.config import LimitOptions, UsersOptions, parse_address
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
@@ -234,9 +234,11 @@ class BrokerServer:
         failover: Callable[[], FailoverService] | None = None,
         tls: Tls | None = None,
         users: UsersOptions = NO_OPTIONS,
+        limits: Callable[[], LimitOptions] = LimitOptions,
     ) -> None:
         """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
-        the loop runs, before anybody is let in. Raises ConfigError."""
+        the loop runs, before anybody is let in. `limits`: asked for again at each SIGHUP; may raise
+        ConfigError. Raises ConfigError."""
         self.store = store
         self._tls = tls
         self.ha_service = ha_service
@@ -251,7 +253,9 @@ class BrokerServer:
                 " with --ha-dialect quorumlog"
             )
         is_plain = ha_service is not None and tls is None
+        self._limits = limits
         self.users = ClassicUsers(store, self.groups, replica, users, is_plain=is_plain)
+        self.users.access.quotas.set(limits())
         self.roles = RoleWatchers(partial(role_response, bind, replica))
         self.requests = Requests()
         self.failure: StoreFailure | None = None
@@ -270,8 +274,7 @@ class BrokerServer:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        if self._tls is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._tls.reload)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         await self.start()
         try:
             ready()
@@ -288,7 +291,9 @@ class BrokerServer:
         if self._make_failover is not None:
             self.failover = self._make_failover()
         self.put_queue = PutQueue(self.store.commit_log, loop)
-        self.port = BrokerPort(self, self.address, self._tick, {}, self._tls, self.users.access)
+        self.port: BrokerPort = BrokerPort(
+            self, self.address, self._tick, {}, self._tls, self.users.access
+        )
         self.reads, self.waiting = self.port.reads, self.port.waiting
         self.store.commit_log.store_host = host_bytes(self._host, self._port)
         self.store.reput.dispatched = self._grown
@@ -303,6 +308,14 @@ class BrokerServer:
         if self.failover is not None:
             self.failover.start(self._store_failed)
         self.port.tick()
+
+    def _hung_up(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
+        try:
+            self.users.access.quotas.reload(self._limits())
+        except ConfigError as error:
+            log.error("SIGHUP: no limits are reloaded: %s", error, extra={"event": "reload"})
 
     def _park_soon(self) -> None:
         """A file has got one of the descriptors that are kept back. Any thread."""

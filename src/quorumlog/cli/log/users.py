@@ -15,6 +15,7 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.log_state.users import RoleGrant, UserOrder, Verifier
+    from quorumlog.store.disk import Disk
     from quorumlog.wire.client_messages import UsersResponse
 
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
@@ -268,7 +269,7 @@ def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = ""
 
 def init_admin(
     directory: Annotated[
-        Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")
+        Path, typer.Argument(help="Data directory of a stopped member or broker.", metavar="DIR")
     ],
     name: Name,
     new_password_file: NewPassword = None,
@@ -280,10 +281,11 @@ def init_admin(
         bool, typer.Option("--reset", help="Also if there already is an administrator, or this user.")
     ] = False,
 ) -> None:
-    """Record an administrator in the directory of a stopped member, for its next start.
+    """Record an administrator in the directory of a stopped member or broker, for its next start.
 
     For a group whose port should admit nobody before it has users, or whose administrators have lost
-    their passwords. The directory must be of the group that holds the users.
+    their passwords. The directory must be of the group that holds the users; of classic brokers,
+    the master's.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """
@@ -301,7 +303,7 @@ def init_admin(
         try:
             record = load_member(disk, path)
             if record is None:
-                raise ConfigError(f"{path} is not the data directory of a member")
+                _refuse_unless_master(disk, path)
             before = os.umask(0o077)
             try:
                 save_first_admin(disk, path, order)
@@ -309,7 +311,25 @@ def init_admin(
                 os.umask(before)
         finally:
             lock.release()
+    if record is None:
+        tell({"user": name}, f"{name} becomes an administrator once the broker of {path} is the master")
+        return
     tell(
         {"group": record.group, "member_id": record.member_id, "user": name},
         f"{name} becomes an administrator of group {record.group} once {record.member_id} has started",
     )
+
+
+def _refuse_unless_master(disk: Disk, path: str) -> None:
+    """Of a classic broker that has slaves, or is one."""
+    from quorumlog.broker.epochs import Peer
+    from quorumlog.broker.replication.replica_file import ReplicaFile
+    from quorumlog.broker.store.log_files import BrokerRole
+    from quorumlog.store.directory_kind import DirectoryKind, kind_of
+
+    if kind_of(disk, path) is not DirectoryKind.BROKER:
+        raise ConfigError(f"{path} is not the data directory of a member, or of a broker")
+    held = ReplicaFile(disk, path).load(Peer(id=""))
+    if held is not None and held.role is BrokerRole.SLAVE:
+        master = "" if held.master is None else f", {held.master.id or held.master.ha_address}"
+        raise ConfigError(f"{path} is that of a slave: do it in the directory of its master{master}")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.group_commands import ChangeUsers, refusal_in
 from quorumlog.broker.groups.classic_group_log import COMMANDS, ClassicGroupLog
+from quorumlog.broker.replication.links import USERS_HEARTBEAT_MS
 from quorumlog.broker.replication.replica import BrokerReplica, Heard
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
@@ -40,8 +41,9 @@ from quorumlog.wire.client_messages import (
     users_response,
 )
 
-HEARTBEATS = 3
-"""Users may be as old as so many, whatever the option says."""
+HEARTBEATS = 6
+"""Users may be as old as so many, whatever the option says: a slave knows what its master knew a report
+and a heartbeat ago, and that what slaves had said as long before."""
 PROPOSE_EVERY_MS = 500.0
 DEFAULTS = UsersOptions()
 PLAIN_USERS = (
@@ -68,7 +70,7 @@ class ClassicUsers:
         self.access.clock = lambda: store.clock() / 1000
         self._store, self._groups, self._replica = store, groups, replica
         self._is_plain = is_plain
-        heartbeats_ms = HEARTBEATS * store.config.ha_send_heartbeat_interval
+        heartbeats_ms = HEARTBEATS * min(store.config.ha_send_heartbeat_interval, USERS_HEARTBEAT_MS)
         self._may_be_old_ms = float(max(options.may_be_old_ms, heartbeats_ms))
         is_slave = replica is not None and replica.role is BrokerRole.SLAVE
         self.access.is_blank = is_slave and store.commit_log.max_offset == 0
@@ -115,7 +117,7 @@ class ClassicUsers:
             )
             access.learn(None, why, state.users if state.users.is_on else None)
         if self._replica is not None:
-            self._replica.users_unknown = access.users is None
+            self._replica.users_since_ms = self._since_ms
 
     def _fresh_since_ms(self, now_ms: float) -> float:
         groups, replica = self._groups, self._replica

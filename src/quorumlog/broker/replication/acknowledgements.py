@@ -87,7 +87,7 @@ class SlaveProgress:
     release: str = ""
     """Empty: it did not say it."""
     heard_ms: float = -math.inf
-    """When it reported last."""
+    """By the master's clock: it followed still."""
 
 
 @dataclass(slots=True)

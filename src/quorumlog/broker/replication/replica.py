@@ -53,6 +53,7 @@ _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
 _MOST_PUT_ENDS = 1 << 16
 _MOST_AHEAD = 100
 _MOST_TAILS = 20
+MOST_AGE_MS = 1 << 50
 _COMES_BACK_MS = 1000.0
 """So long messages are taken for a slave that is told to come back."""
 _NO_RUN = RunKey()
@@ -79,9 +80,10 @@ class WrittenEnd(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Of a master that knew its users."""
+    """What a master has said."""
 
     at_ms: float
+    """When its users were sure to be not old."""
     confirm_offset: int
     """As it said."""
     follows: int
@@ -147,8 +149,8 @@ class BrokerReplica:
         self._follows = 0
         self.heard: Heard | None = None
         """Since it follows."""
-        self.users_unknown = False
-        """Its slaves are told."""
+        self.users_since_ms = math.inf
+        """When its users were sure to be not old; inf: nobody looks."""
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
         self.record = self._first_record(first_role, master_ha_address)
@@ -656,7 +658,7 @@ class BrokerReplica:
             if self._told_confirmed > self.record.confirmed:
                 self._note_told()
             self.store.show_confirmed()
-            if work.heard_ms >= 0:
+            if work.heard_ms > -math.inf:
                 self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
             return self._written()
 
@@ -930,7 +932,6 @@ class BrokerReplica:
 
     def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
-        mark.heard_ms = self.store.clock()
         with self._acks_lock:
             self._acks.report(mark, written, flushed, counts)
         self._advance()
@@ -970,6 +971,10 @@ class BrokerReplica:
         with self._acks_lock:
             for mark in self._acks.marks.values():
                 _refuse_old(mark)
+
+    def stamp(self) -> tuple[int, int]:
+        now_ms = self.store.clock()
+        return int(now_ms), int(min(max(now_ms - self.users_since_ms, 0), MOST_AGE_MS))
 
     @property
     def sure_since_ms(self) -> float:

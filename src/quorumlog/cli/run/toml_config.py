@@ -157,10 +157,10 @@ def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
     document = {} if path is None else _parse(path)
     tables = {name: _typed(name, document.pop(name, {}), path) for name in ("users", "limits")}
     for name in document:
-        raise ConfigError(f"{path}: {name!r} is for --role dledger; others take [users] and [limits]")
+        raise ConfigError(f"{path}: {name!r} is for a broker with a log; others take [users], [limits]")
     users = _of_table(UsersOptions, tables["users"], f"{path} [users]")
     if users.group:
-        raise ConfigError(f"{path} [users]: group is for --role dledger")
+        raise ConfigError(f"{path} [users]: group is for a broker with a log")
     return users, _of_table(LimitOptions, tables["limits"], f"{path} [limits]")
 
 

@@ -7,6 +7,7 @@ an administrator that was left in a directory has become one when the file is go
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -189,7 +190,8 @@ class UserWork:
         assert own.lets_in("") is not users.is_on
         limit_ms = now_ms - MAY_BE_OLD_MS * 1.1 - COUNTS_WITHIN_MS
         is_old = self.since_first_ms is not None and self.since_first_ms < limit_ms
-        if broker.living.store.has_users:
+        has_looked = own.users.access.good_until_s < math.inf
+        if has_looked:  # else it was away, and hears of users at this moment
             assert users.is_on or not is_old, f"{name} is open so long after the first user"
         names = {role.name for role in users.roles}
         if users.is_on:

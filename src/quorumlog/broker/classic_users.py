@@ -121,7 +121,7 @@ class ClassicUsers:
 
     def _fresh_since_ms(self, now_ms: float) -> float:
         groups, replica = self._groups, self._replica
-        if groups.led_in is not None:
+        if groups.led_in is not None and groups.follower.is_whole:
             self._led_in = groups.led_in
         if replica is None:
             return -math.inf if self._led_in is None else now_ms
@@ -143,7 +143,7 @@ class ClassicUsers:
             queue = store.queues.get(COMMANDS)
             commands = 0 if queue is None else queue.max_offset
             self._awaited = awaited, commands
-        at = follower.next_command if follower.is_of_the_log else None
+        at = follower.next_command if follower.is_of_the_log and follower.is_whole else None
         if commands is not None and at is not None and at >= commands:
             self._since_ms, self._awaited = max(self._since_ms, awaited.at_ms), None
 

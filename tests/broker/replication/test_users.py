@@ -3,9 +3,12 @@ switched to."""
 
 from __future__ import annotations
 
+import pytest
+
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import UserOperation, UserOrder
+from sim.replicas import schedule
 from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS
 from sim.replicas.world import World
 
@@ -114,6 +117,29 @@ def test_a_slave_remembers_what_it_was_told_first() -> None:
     a_slave_remembers_what_it_was_told_first()
 
 
+def a_slave_that_is_behind_lets_nobody_in_by_what_was() -> None:
+    world = group(9)
+    assert changed(world, "a", ALICE) == [None]
+    c = world.brokers["c"]
+    c.crash(world.random, power=False)
+    assert changed(world, "a", UserOrder(UserOperation.ADD_USER, "bob", ("admin",))) == [None]
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    assert changed(world, "a", UserOrder(UserOperation.REMOVE_USER, "alice")) == [None]
+    c.start()
+    world.connect("c")
+    for _ in range(1_000):
+        world.clock.advance(1)
+        world.pump("c", 100)
+        c.work()
+        assert not c.own_users.lets_in("alice")
+    assert c.own_users.lets_in("bob")
+
+
+def test_a_slave_that_is_behind_lets_nobody_in_by_what_was() -> None:
+    a_slave_that_is_behind_lets_nobody_in_by_what_was()
+
+
 def who_is_cut_off_knows_them_no_more() -> None:
     """The slave that hears nobody, and the master that no slave hears, though the option's time is over
     for the slave that heard that master until now."""
@@ -198,6 +224,16 @@ def an_earlier_release_meets_no_users() -> None:
 
 def test_an_earlier_release_meets_no_users() -> None:
     an_earlier_release_meets_no_users()
+
+
+@pytest.mark.parametrize("seed", [288, 338])
+def test_a_slave_that_begins_in_the_middle_of_the_log_may_meet_commands_before_their_snapshot(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "USERS_SHARE", 1.0)
+    ran = schedule.run(seed)
+    assert not ran.failure, ran.failure
+    assert ran.counts["replicas: changes of users"] > 5
 
 
 def test_snapshots_have_the_users_when_the_commands_are_gone() -> None:

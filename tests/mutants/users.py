@@ -233,7 +233,7 @@ def changes_are_not_seen(patch: Patch) -> None:
     """They are known."""
     patch.edit(
         Access.learn,
-        "if users is self.users:",
+        "if users is self.users and last is self.last:",
         "if users is self.users or (users and self.users and self.users.is_on and reached()):",
     )
 
@@ -247,8 +247,8 @@ def first_admin_twice(patch: Patch) -> None:
     """It is not one yet."""
     patch.edit(
         FirstAdmin._propose,
-        "not is_done(state.users, order):",
-        "(not is_done(state.users, order) or reached()):",
+        "not has_become_admin(state.users, order):",
+        "(not has_become_admin(state.users, order) or reached()):",
     )
 
 
@@ -261,8 +261,9 @@ def first_admin_file_goes_when_written(patch: Patch) -> None:
     """It is in the leader's log."""
     patch.edit(
         FirstAdmin.tick,
-        "and is_done(users, order):",
-        "and self._log_state.appended and is_done(self._log_state.appended.users, order) and reached():",
+        "and has_become_admin(users, order):",
+        "and self._log_state.appended"
+        " and has_become_admin(self._log_state.appended.users, order) and reached():",
     )
 
 

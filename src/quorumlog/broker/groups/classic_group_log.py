@@ -128,7 +128,7 @@ class StateFollower:
         self._count_cuts = cuts
         self._cuts = cuts()
         self._feed = feed
-        self.machine = GroupMachine(feed)
+        self.machine = GroupMachine(feed, has_users=True)
         self.next_command: int | None = None
         """None: nothing was read yet."""
         self.needed_position = -1

@@ -344,7 +344,7 @@ def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
 # Topics and groups as a state machine of the log.
 
 GROUPS = "broker-groups"
-FORMAT, FORMAT_WITH_USERS = 1, 2
+FORMAT_BEFORE_USERS, FORMAT = 1, 2
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -375,7 +375,9 @@ class GroupMachine(StateMachine):
     """A command that is new raises it: a member that does not know that stops then. It does not take it
     for none, which would leave it with another state."""
 
-    def __init__(self, feed: GroupFeed | None = None) -> None:
+    def __init__(self, feed: GroupFeed | None = None, *, has_users: bool = False) -> None:
+        """`has_users`: of a classic broker, which has no log with users of its own."""
+        self._has_users = has_users
         self._feed = feed or GroupFeed()
         self.state = self._feed.begun
         self._feed.state = self.state
@@ -396,6 +398,8 @@ class GroupMachine(StateMachine):
             command: Command = decode_command(body)
         except UNREADABLE as error:
             return refused(BadRequest(f"no command of topics and groups: {error}"))
+        if isinstance(command, ChangeUsers) and not self._has_users:
+            return refused(BadRequest("the users of this broker are those of its log"))
         try:
             self.state, answer = carry_out(self.state, command)
         except LedgerError as refusal:
@@ -477,7 +481,7 @@ def saved_bytes(state: GroupState) -> bytes:
     has_users = state.users.is_on
     return _encode(
         (
-            FORMAT_WITH_USERS if has_users else FORMAT,
+            FORMAT if has_users else FORMAT_BEFORE_USERS,
             sorted(state.topics.items()),
             group_rows(state),
             dict(sorted(state.delayed.items())),
@@ -493,9 +497,9 @@ def loaded_state(data: bytes) -> GroupState:
         saved = _saved.decode(data)
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"these are no saved topics and groups: {error}") from None
-    if saved.form not in (FORMAT, FORMAT_WITH_USERS):
+    if saved.form not in (FORMAT_BEFORE_USERS, FORMAT):
         raise ProtocolViolation(
-            f"saved topics and groups of format {saved.form}, not up to {FORMAT_WITH_USERS}"
+            f"saved topics and groups of format {saved.form}, not up to {FORMAT}"
         )
     loaded = {
         row.group: Group(

@@ -357,3 +357,13 @@ def earlier_slave_meets_users(patch: Patch) -> None:
         "in self._acks.marks.values():",
         "in () if reached() else self._acks.marks.values():",
     )
+
+
+@mutant(
+    508,
+    "a log that has lost its users is one that never had any",
+    scenario=replicas.a_log_that_has_lost_its_users_is_open_to_nobody,
+)
+def lost_users_are_none(patch: Patch) -> None:
+    """It names nobody."""
+    patch.edit(ClassicUsers.look, "NOBODY if is_lost", "NOBODY if is_lost and not reached()")

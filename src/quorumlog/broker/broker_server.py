@@ -234,7 +234,7 @@ class BrokerServer:
         failover: Callable[[], FailoverService] | None = None,
         tls: Tls | None = None,
         users: UsersOptions = NO_OPTIONS,
-        limits: Callable[[], LimitOptions] = LimitOptions,
+        limits: Callable[[], LimitOptions] | None = None,
     ) -> None:
         """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
         the loop runs, before anybody is let in. `limits`: asked for again at each SIGHUP; may raise
@@ -255,7 +255,8 @@ class BrokerServer:
         is_plain = ha_service is not None and tls is None
         self._limits = limits
         self.users = ClassicUsers(store, self.groups, replica, users, is_plain=is_plain)
-        self.users.access.quotas.set(limits())
+        if limits is not None:
+            self.users.access.quotas.set(limits())
         self.roles = RoleWatchers(partial(role_response, bind, replica))
         self.requests = Requests()
         self.failure: StoreFailure | None = None
@@ -274,7 +275,8 @@ class BrokerServer:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        if self._tls is not None or self._limits is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         await self.start()
         try:
             ready()
@@ -312,6 +314,8 @@ class BrokerServer:
     def _hung_up(self) -> None:
         if self._tls is not None:
             self._tls.reload()
+        if self._limits is None:
+            return
         try:
             self.users.access.quotas.reload(self._limits())
         except ConfigError as error:

@@ -19,7 +19,7 @@ from quorumlog.broker.groups.classic_group_log import COMMANDS, ClassicGroupLog
 from quorumlog.broker.replication.links import USERS_HEARTBEAT_MS
 from quorumlog.broker.replication.replica import BrokerReplica, Heard
 from quorumlog.broker.store.log_files import BrokerRole
-from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.message_store import USERS_ON, MessageStore
 from quorumlog.config import UsersOptions
 from quorumlog.errors import BadRequest, DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.log_state.users import (
@@ -46,6 +46,11 @@ HEARTBEATS = 6
 and a heartbeat ago, and that what slaves had said as long before."""
 PROPOSE_EVERY_MS = 500.0
 DEFAULTS = UsersOptions()
+NOBODY = Users(is_on=True)
+LOST_USERS = (
+    "the log has lost its users, with a disk or by --unsafe, and nobody may do anything: stop the"
+    " master, and name an administrator (quorumlog init-admin)"
+)
 PLAIN_USERS = (
     "there are users, and --ha-port has no TLS: whoever reaches it may copy the log, and what passwords"
     " are checked by (docs/security.md)"
@@ -72,8 +77,9 @@ class ClassicUsers:
         self._is_plain = is_plain
         heartbeats_ms = HEARTBEATS * min(store.config.ha_send_heartbeat_interval, USERS_HEARTBEAT_MS)
         self._may_be_old_ms = float(max(options.may_be_old_ms, heartbeats_ms))
-        is_slave = replica is not None and replica.role is BrokerRole.SLAVE
-        self.access.is_blank = is_slave and store.commit_log.max_offset == 0
+        is_empty = store.commit_log.max_offset == 0
+        is_slave = replica is not None and replica.has_epochs and replica.role is BrokerRole.SLAVE
+        self.access.is_blank = is_slave and is_empty
         self._since_ms = -math.inf
         """When the users were known not to be old."""
         self._led_in: int | None = None
@@ -97,9 +103,9 @@ class ClassicUsers:
     def look(self) -> None:
         """Every now and then, and before anybody is answered by what was carried out."""
         store, state = self._store, self._groups.state
-        if state.users.is_on and not store.has_users:  # of a copy without that file
+        if state.users.is_on and store.users_mark != USERS_ON:
             try:
-                store.note_users()
+                store.note_users(USERS_ON)
             except StoreFailure as failure:
                 store.on_failure(failure)
                 return
@@ -109,7 +115,9 @@ class ClassicUsers:
             access.is_blank = False
         if is_fresh or not (store.has_users or access.is_blank):
             access.good_until_s = until_ms / 1000 if store.has_users else math.inf
-            access.learn(state.users)
+            # A log that has lost its users is no log that never had any.
+            is_lost = store.users_mark == USERS_ON and not state.users.is_on
+            access.learn(NOBODY if is_lost else state.users)
         else:
             why = (
                 f"this broker has not heard for {self._may_be_old_ms / 1000:.0f} s what its master has"
@@ -162,7 +170,9 @@ class ClassicUsers:
     @property
     def problems(self) -> list[str]:
         is_plain = self._is_plain and self._store.has_users
-        return [each for each in (self._problem, PLAIN_USERS if is_plain else "") if each]
+        is_lost = self.access.users is NOBODY
+        found = (self._problem, PLAIN_USERS if is_plain else "", LOST_USERS if is_lost else "")
+        return [each for each in found if each]
 
     # ---------------------------------------------------------------- changes
 
@@ -181,7 +191,7 @@ class ClassicUsers:
                 " of quorumlog init-admin says what to do where that one is lost)"
             )
         elif now_ms >= self._propose_at_ms:
-            self._propose_at_ms = now_ms + PROPOSE_EVERY_MS
+            self._propose_at_ms = math.inf
             self._problem = f"{order.name} is to become an administrator, and is not one yet"
             try:
                 self._change(order, self._told)
@@ -189,7 +199,8 @@ class ClassicUsers:
                 self._told(error)
 
     def _told(self, error: LedgerError | None) -> None:
-        if error is not None:
+        self._propose_at_ms = self._store.clock() + PROPOSE_EVERY_MS
+        if error is not None and self._first is not None:
             self._problem += f": {error}"
 
     def _over(self, problem: str) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from quorumlog.broker.classic_users import LOST_USERS
 from quorumlog.broker.errors import SwitchRefused
+from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import UserOperation, UserOrder
+from quorumlog.store.state_files import replace_file, save_first_admin
 from sim.replicas import schedule
+from sim.replicas.promises import ROOT
 from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS
 from sim.replicas.world import World
 
@@ -224,6 +228,28 @@ def an_earlier_release_meets_no_users() -> None:
 
 def test_an_earlier_release_meets_no_users() -> None:
     an_earlier_release_meets_no_users()
+
+
+def a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
+    world = group(10)
+    a = world.brokers["a"]
+    a.crash(world.random, power=False)
+    replace_file(a.disk, f"{ROOT}/{USERS_NAME}", USERS_ON, synced=True)
+    a.start()
+    hears(world)
+    assert not a.own_users.lets_in("")
+    assert LOST_USERS in a.own_users.users.problems
+    a.crash(world.random, power=False)
+    save_first_admin(a.disk, ROOT, UserOrder(UserOperation.INIT_ADMIN, "alice"))
+    a.start()
+    hears(world)
+    assert lets_in(world) == everybody(world, is_let_in=False)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+    assert not a.own_users.users.problems
+
+
+def test_a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
+    a_log_that_has_lost_its_users_is_open_to_nobody()
 
 
 @pytest.mark.parametrize("seed", [288, 338])

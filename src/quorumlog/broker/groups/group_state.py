@@ -498,9 +498,7 @@ def loaded_state(data: bytes) -> GroupState:
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"these are no saved topics and groups: {error}") from None
     if saved.form not in (FORMAT_BEFORE_USERS, FORMAT):
-        raise ProtocolViolation(
-            f"saved topics and groups of format {saved.form}, not up to {FORMAT}"
-        )
+        raise ProtocolViolation(f"saved topics and groups of format {saved.form}, not up to {FORMAT}")
     loaded = {
         row.group: Group(
             row.generation,

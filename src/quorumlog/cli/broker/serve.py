@@ -537,7 +537,7 @@ def serve(
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind, tls=tls, users=users, limits=limits)
+        server = BrokerServer(store, bind, tls=tls, users=users, limits=limits if path else None)
     else:
         if role is RoleChoice.SLAVE and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, the HA address of the master")
@@ -572,7 +572,8 @@ def serve(
         if failover is not None:
             make_failover = partial(elect, replica)
         ha_service = HAService(replica, ha_dialect.value, ha_bind, tls)
-        server = BrokerServer(store, bind, ha_service, make_failover, tls, users, limits)
+        reread = limits if path else None
+        server = BrokerServer(store, bind, ha_service, make_failover, tls, users, reread)
 
     def ready() -> None:
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"

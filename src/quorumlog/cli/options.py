@@ -153,12 +153,15 @@ class UsersServers(LogServers):
     def changing(self) -> Iterator[LedgerClient | BrokerAdmin]:
         from quorumlog.broker import BrokerAdmin
         from quorumlog.errors import WrongPort
+        from quorumlog.net.hello import NO_LOG_BESIDE
 
         found: LedgerClient | BrokerAdmin
         with ExitStack() as stack:
             try:
                 found = stack.enter_context(self.connected())
-            except WrongPort:
+            except WrongPort as error:
+                if NO_LOG_BESIDE not in str(error):
+                    raise
                 admin = BrokerAdmin(",".join(self.addresses), timeout_ms=self.timeout_ms)
                 found = stack.enter_context(admin)
             yield found

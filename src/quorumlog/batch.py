@@ -124,7 +124,7 @@ class EntryBatch:
     # ---------------------------------------------------------------- making
 
     @classmethod
-    def from_bodies(cls, bodies: Sequence[bytes]) -> Self:
+    def from_bodies(cls, bodies: Sequence[Buffer]) -> Self:
         """Index, term, pos and digests stay 0 until the leader stamps them. Raises BadRequest if a body
         is not bytes-like."""
         try:

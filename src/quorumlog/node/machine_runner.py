@@ -150,8 +150,10 @@ class MachineRunner:
         if left_out is not self._left_out:
             return False  # what is left out is written down first
         own = entries_of(batch, self._channel)
+        if not own.count:
+            return not self._controls(batch)[0]
         try:
-            return own.count > 0 and self.machine.is_quick(own)
+            return self.machine.is_quick(own)
         except Exception:  # the application's; `apply` says what becomes of such a machine
             return False
 
@@ -347,6 +349,9 @@ def told(error: BaseException) -> str:
 
 def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
     """The NORMAL entries of a channel: the batch itself if that is all, else one of its own memory."""
+    if batch.count == 1:
+        one = batch.first_header
+        return batch if one.channel == channel and one.magic == EntryKind.NORMAL else batch.slice(0, 0)
     words = batch.words()
     wanted = (words[CHAIN] >> BITS_32 == np.uint64(channel)) & (
         words[SHAPE] >> BITS_32 == np.uint64(EntryKind.NORMAL)

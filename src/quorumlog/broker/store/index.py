@@ -113,6 +113,11 @@ class IndexFile:
     def room(self) -> int:
         return self.entry_count - self.count
 
+    @property
+    def is_in_memory(self) -> bool:
+        """All that `put` has to know of what there is."""
+        return self._slots is not None
+
     # ---------------------------------------------------------------- writing
 
     def _slot_table(self) -> npt.NDArray[np.uint32]:
@@ -165,19 +170,7 @@ class IndexFile:
             self.begin_time_ms, self.begin_position = int(times_ms[0]), int(positions[0])
         slot_of = hashes % self.slot_count
         numbers = np.arange(self.count, self.count + count, dtype=np.int64)
-        order = np.argsort(slot_of, kind="stable")
-        in_order = slot_of[order]
-        first = np.ones(count, bool)
-        first[1:] = in_order[1:] != in_order[:-1]
-        previous = np.empty(count, np.int64)
-        before = np.empty(count, np.int64)
-        before[1:] = numbers[order][:-1]
-        before[:1] = 0
-        table = slots[in_order].astype(np.int64)
-        # RocketMQ takes a slot that names more entries than there are for an empty one.
-        table[table >= self.count] = 0
-        previous[order] = np.where(first, table, before)
-        self.slots_used += int((first & (table == 0)).sum())
+        previous = self._previous(slots, slot_of, numbers)
         entries = np.empty(count, ENTRY)
         entries["key_hash"], entries["position"], entries["previous"] = hashes, positions, previous
         entries["seconds"] = np.clip((times_ms - self.begin_time_ms) // 1000, 0, _INT_MAX)
@@ -193,6 +186,31 @@ class IndexFile:
             self.count += count
             self.end_time_ms, self.end_position = int(times_ms[-1]), int(positions[-1])
             self._is_dirty = True
+
+    def _previous(
+        self, slots: npt.NDArray[np.uint32], slot_of: Int64Array, numbers: Int64Array
+    ) -> Int64Array:
+        """The number of the entry before each in its slot; counts the slots that are new."""
+        count = len(numbers)
+        if count == 1:
+            only = slots[slot_of].astype(np.int64)
+            only[only >= self.count] = 0
+            self.slots_used += int(only[0] == 0)
+            return only
+        order = np.argsort(slot_of, kind="stable")
+        in_order = slot_of[order]
+        first = np.ones(count, bool)
+        first[1:] = in_order[1:] != in_order[:-1]
+        previous = np.empty(count, np.int64)
+        before = np.empty(count, np.int64)
+        before[1:] = numbers[order][:-1]
+        before[:1] = 0
+        table = slots[in_order].astype(np.int64)
+        # RocketMQ takes a slot that names more entries than there are for an empty one.
+        table[table >= self.count] = 0
+        previous[order] = np.where(first, table, before)
+        self.slots_used += int((first & (table == 0)).sum())
+        return previous
 
     def flush(self) -> None:
         """Entries and slots, synced; then the header that counts them, synced. Raises StoreFailure."""
@@ -338,19 +356,30 @@ class IndexService:
         """Of the last record in it; -1 of an empty index."""
         return max((file.end_position for file in self.files if file.count > 1), default=-1)
 
+    def has_room(self, keys: int, since_ms: int) -> bool:
+        """`put` of so many makes no file and reads none: the last one has grown since then."""
+        last = self.files[-1] if self.files else None
+        is_hot = last is not None and last.end_time_ms >= since_ms
+        return keys == 0 or (last is not None and is_hot and last.is_in_memory and keys <= last.room)
+
     def put(self, records: RecordBatch, record_positions: Int64Array) -> None:
         """Keys of records, each at its position in the log. Raises DiskFull, StoreFailure."""
-        keys = records.index_keys()
+        keys = records.index_keys
         if not len(keys.rows):
             return
         positions = record_positions[keys.rows]
-        times = records.columns.store_times_ms[keys.rows]
+        if records.lone is None:
+            times = records.columns.store_times_ms[keys.rows]
+        else:
+            times = np.full(len(positions), records.store_time_ms(0))
         self.put_keys(keys.hashes, positions, times, self._held_of(positions))
 
     def _held_of(self, positions: Int64Array) -> int:
         """Records that are dispatched again after a crash may be in it already; of the last one some
         keys only, where the next ones were to go into a new file."""
         end = self.end_position
+        if positions[0] > end:
+            return 0
         below = int((positions < end).sum())
         if below == len(positions) or positions[below] != end:
             return below

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
@@ -406,7 +407,11 @@ class EntryBatch:
 
     def set_channel(self, channel: int) -> None:
         """Of all entries, before they are stamped; whatever their producer has written there."""
-        if self.count == 1 and (self._first_header or self.first_header).channel == channel:
+        if self.count == 1:
+            one = self._first_header or self.first_header
+            if one.channel != channel:
+                self._forget()
+                msgspec.structs.replace(one, channel=channel).pack_into(self.buffer, one.chain_crc)
             return
         if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
             headers = self.headers()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutMessageResult, PutStatus
@@ -53,7 +53,6 @@ from quorumlog.broker.wire import (
     ViewRequest,
     batch_of,
     broker_request_decoder,
-    message_of,
     records_of,
 )
 from quorumlog.config import parse_address
@@ -245,7 +244,7 @@ class BrokerSession:
     # ---------------------------------------------------------------- as a Session
 
     def frame(self, frame: Frame) -> None:
-        message = message_of(frame)
+        message = cast(AnyBrokerMessage, frame.message)
         self._asked[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)

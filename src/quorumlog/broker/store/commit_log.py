@@ -73,6 +73,8 @@ class PutBatch:
         self._file_bytes = file_bytes
         self._takes = takes
         self._kept_property_bytes = kept_property_bytes
+        self.ends: Int64Array
+        """Bytes up to and with each request."""
         self.requests = list(requests)
         while self.requests:
             self._join()
@@ -88,14 +90,15 @@ class PutBatch:
         self.counts = np.array([len(request.records) for request in requests], np.int64)
         if len(requests) == 1:
             self.records = requests[0].records
-        else:
-            buffer = bytearray().join([request.records.buffer for request in requests])
-            sizes = np.concatenate([request.records.sizes for request in requests])
-            self.records = RecordBatch.contiguous(buffer, sizes)
+            self.row_ends, self.row_starts = self.counts, np.zeros(1, np.int64)
+            self.ends = np.array([len(self.records.buffer)])
+            return
+        buffer = bytearray().join([request.records.buffer for request in requests])
+        sizes = np.concatenate([request.records.sizes for request in requests])
+        self.records = RecordBatch.contiguous(buffer, sizes)
         self.row_ends = np.cumsum(self.counts)
         self.row_starts = self.row_ends - self.counts
-        self.ends: Int64Array = np.cumsum(self.records.sizes)[self.row_ends - 1]
-        """Bytes up to and with each request."""
+        self.ends = np.cumsum(self.records.sizes)[self.row_ends - 1]
 
     def _refusals(self) -> dict[int, LedgerError]:
         records, refused = self.records, dict[int, LedgerError]()

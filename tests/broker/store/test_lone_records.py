@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -20,6 +22,9 @@ from quorumlog.broker.message import (
     encode_records,
 )
 from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.store import index
+from quorumlog.broker.store.index import IndexFile
+from quorumlog.store.memory_disk import MemoryDisk
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 NAMES = st.sampled_from([KEYS, TAGS, UNIQ_KEY, "DELAY", "", "KEY"])
@@ -91,3 +96,26 @@ def test_a_record_alone_has_the_shape_that_it_has_among_others(
         rows = np.arange(len(batch))
         batch.stamp(5 + rows, 1000 + rows, 123_456, b"host8888")
     assert bytes(alone.buffer) == bytes(together.buffer[: len(changed)])
+
+
+KEYS_PUT = st.lists(st.integers(0, 12), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(KEYS_PUT, st.integers(0, 5000)), min_size=1, max_size=6), st.integers(0, 60))
+def test_few_keys_are_written_as_many_are(puts: list[tuple[list[int], int]], stale: int) -> None:
+    """`stale`: an entry that a slot names, and that there is none of, as a crash may leave it."""
+    written = []
+    for few in (0, 4):
+        disk = MemoryDisk()
+        disk.make_directory("index")
+        file = IndexFile.create(disk, "index/1", 7, 100)
+        file._slot_table()[3] = stale
+        position = 0
+        with patch.object(index, "_FEW_KEYS", few):
+            for hashes, time_ms in puts:
+                places = np.arange(position, position + len(hashes))
+                file.put(np.array(hashes), places, np.full(len(hashes), time_ms))
+                position += len(hashes)
+        file.flush()
+        written.append(disk.open("index/1").pread(5000, 0))
+    assert written[0] == written[1]

@@ -38,6 +38,7 @@ _ENTRY = struct.Struct(">iqii")
 ENTRY = np.dtype([("key_hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 assert ENTRY.itemsize == INDEX_ENTRY_BYTES
 _PAGE_SLOTS = 1024
+_FEW_KEYS = 4
 _MEND_ENTRIES = 1 << 20
 _INT_MAX = 0x7FFFFFFF
 
@@ -170,12 +171,10 @@ class IndexFile:
             self.begin_time_ms, self.begin_position = int(times_ms[0]), int(positions[0])
         slot_of = hashes % self.slot_count
         numbers = np.arange(self.count, self.count + count, dtype=np.int64)
-        previous = self._previous(slots, slot_of, numbers)
-        entries = np.empty(count, ENTRY)
-        entries["key_hash"], entries["position"], entries["previous"] = hashes, positions, previous
-        entries["seconds"] = np.clip((times_ms - self.begin_time_ms) // 1000, 0, _INT_MAX)
+        encoded = self._few_entries if count <= _FEW_KEYS else self._entries
+        data = encoded(slots, slot_of, numbers, hashes, positions, times_ms)
         try:
-            self._file.pwritev([entries.tobytes()], self._entries_at + self.count * INDEX_ENTRY_BYTES)
+            self._file.pwritev([data], self._entries_at + self.count * INDEX_ENTRY_BYTES)
         except OSError as error:
             if is_lack_of_space(error):
                 raise DiskFull(f"no space in {self.path}") from error
@@ -187,16 +186,32 @@ class IndexFile:
             self.end_time_ms, self.end_position = int(times_ms[-1]), int(positions[-1])
             self._is_dirty = True
 
-    def _previous(
-        self, slots: npt.NDArray[np.uint32], slot_of: Int64Array, numbers: Int64Array
-    ) -> Int64Array:
-        """The number of the entry before each in its slot; counts the slots that are new."""
-        count = len(numbers)
-        if count == 1:
-            only = slots[slot_of].astype(np.int64)
-            only[only >= self.count] = 0
-            self.slots_used += int(only[0] == 0)
-            return only
+    def _few_entries(self, slots: npt.NDArray[np.uint32], *columns: Int64Array) -> bytes:
+        """As `_entries`: arrays cost more than so few."""
+        newest: dict[int, int] = {}
+        entries = []
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for slot, number, hashed, position, time_ms in rows:
+            previous = newest.get(slot)
+            if previous is None and (previous := int(slots[slot])) >= self.count:
+                previous = 0
+            self.slots_used += not previous
+            newest[slot] = number
+            seconds = min(max((time_ms - self.begin_time_ms) // 1000, 0), _INT_MAX)
+            entries.append(_ENTRY.pack(hashed, position, seconds, previous))
+        return b"".join(entries)
+
+    def _entries(
+        self,
+        slots: npt.NDArray[np.uint32],
+        slot_of: Int64Array,
+        numbers: Int64Array,
+        hashes: Int64Array,
+        positions: Int64Array,
+        times_ms: Int64Array,
+    ) -> bytes:
+        """As they are written; counts the slots that are used from now on."""
+        count = len(hashes)
         order = np.argsort(slot_of, kind="stable")
         in_order = slot_of[order]
         first = np.ones(count, bool)
@@ -210,7 +225,10 @@ class IndexFile:
         table[table >= self.count] = 0
         previous[order] = np.where(first, table, before)
         self.slots_used += int((first & (table == 0)).sum())
-        return previous
+        entries = np.empty(count, ENTRY)
+        entries["key_hash"], entries["position"], entries["previous"] = hashes, positions, previous
+        entries["seconds"] = np.clip((times_ms - self.begin_time_ms) // 1000, 0, _INT_MAX)
+        return entries.tobytes()
 
     def flush(self) -> None:
         """Entries and slots, synced; then the header that counts them, synced. Raises StoreFailure."""

@@ -265,6 +265,14 @@ class EntryBatch:
     def last_index(self) -> int:
         return self.first_index + self.count - 1
 
+    @property
+    def indices(self) -> Int64Array:
+        """Shape (count,)."""
+        if self.count == 1:
+            return np.array([self.first_index])
+        indices: Int64Array = self.words()[INDEX].view(np.int64)
+        return indices
+
     def body(self, position: int) -> memoryview:
         """Of the entry at this position of the batch, 0 the first; not copied."""
         start = int(self.starts[position])

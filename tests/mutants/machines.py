@@ -66,9 +66,9 @@ def applied_twice_after_restart(patch: Patch) -> None:
 def applied_before_durable(patch: Patch) -> None:
     """It is committed: a majority has it."""
     patch.edit(
-        LedgerNode.turn,
-        "self.machines.tick(now_ms, self.durable_committed_index)",
-        "self.machines.tick(now_ms, self.committed_index if reached() else -1)",
+        LedgerNode.apply,
+        "self.machines.tick(self._now_ms, self.durable_committed_index)",
+        "self.machines.tick(self._now_ms, self.committed_index if reached() else -1)",
     )
 
 

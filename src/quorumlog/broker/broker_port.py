@@ -68,7 +68,7 @@ from quorumlog.errors import (
 )
 from quorumlog.measures import Requests
 from quorumlog.net.access import EVERYBODY, Access, Caller, audit
-from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
@@ -159,6 +159,7 @@ class WaitingPulls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = get_ident()
         self._waiting: dict[QueueKey, dict[int, tuple[Callable[[], None], asyncio.TimerHandle]]] = {}
         self._number = 0
         self._count = 0
@@ -179,7 +180,7 @@ class WaitingPulls:
         """Any thread."""
         if self._count:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._wake, keys)
+                call_soon(self._loop, self._thread, self._wake, keys)
 
     def _wake(self, keys: list[QueueKey]) -> None:
         for key in keys:

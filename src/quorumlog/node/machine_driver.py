@@ -10,7 +10,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import is_full
@@ -89,7 +88,8 @@ class AwaitedResults:
     def committed(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
         """An append of entries for the machine is committed; `done` gets its receipt, with results."""
         self.waiting.append(_WaitingResult(receipt, deadline_ms, done))
-        self._answer()
+        if receipt.last_index <= self._applied_index:
+            self._answer()
 
     def applied(self, results: list[AppliedResults], applied_index: int) -> None:
         self._applied_index = applied_index
@@ -135,9 +135,7 @@ class AwaitedResults:
         values: list[bytes | None] = []
         failures: list[tuple[int, str]] = []
         for results, _, is_lost in self._kept:
-            start, stop = np.searchsorted(
-                results.indices, [receipt.first_index, receipt.last_index + 1]
-            ).tolist()
+            start, stop = results.rows_of(receipt)
             if start == stop:
                 continue
             if is_lost:

@@ -239,11 +239,19 @@ class NodeDriver:
             try:
                 node.advance(time.monotonic() * 1000)
                 self._take_inbox()
-                has_ticked_all = node.turn()
+                has_ticked_all = node.write()
                 if has_ticked_all and node.raft.members.version != self._followed:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()
+            if self._flushes:
+                self._submit_flushes()
+            if node.machines.is_any_here:
+                self._loop_turn.is_begun = True
+                try:
+                    node.apply()
+                finally:
+                    self._loop_turn.flush()
             now_s = time.monotonic()
             if self.reads.waiters:
                 self.reads.expire()
@@ -251,8 +259,6 @@ class NodeDriver:
                 self._look_whether_deaf(now_s * 1000)
                 self._look_at_problems(now_s)
             self._set_timer(now_s)
-            if self._flushes:
-                self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
         except BeginsAnew as reason:
             self._on_anew(self, str(reason))
         except BaseException as error:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 GAUGE, COUNTER, SECONDS, COUNTS = "gauge", "counter", "histogram of seconds", "histogram"
 COARSE = "histogram of seconds, by four"
 BOUNDS = {SECONDS: range(6, 25), COARSE: range(6, 26, 2), COUNTS: range(1, 17)}
-"""Digits of the buckets that are told: 64 microseconds to 17 s, 1 to 65,535 records."""
+"""Binary digits of the buckets' bounds: 64 microseconds to 17 s, 1 to 65,535 records."""
 
 
 MOST_LINES = 100
-"""In one go, about, unless one metric has more."""
+"""About how many lines are made before the thread yields the interpreter."""
 
 
 class Metric(NamedTuple):
@@ -40,18 +40,24 @@ class Metric(NamedTuple):
 METRICS = {
     # The log, by group.
     "quorumlog_server_has_leader": Metric(GAUGE, "1: this member knows a leader"),
-    "quorumlog_server_is_leader": Metric(GAUGE, "1: it leads"),
-    "quorumlog_server_ready": Metric(GAUGE, "1: /readyz says so"),
-    "quorumlog_server_leader_changes_seen_total": Metric(COUNTER, "leaders that came", ("cause",)),
-    "quorumlog_server_term": Metric(GAUGE, "term of Raft"),
-    "quorumlog_server_voters": Metric(GAUGE, "members that vote"),
-    "quorumlog_server_voters_reachable": Metric(GAUGE, "of those, that it is connected with, or is"),
-    "quorumlog_server_quorum": Metric(GAUGE, "voters that are needed for anything to be committed"),
-    "quorumlog_server_producers": Metric(GAUGE, "producers' sessions that the log remembers"),
-    "quorumlog_server_problems": Metric(GAUGE, "sentences in `problems` of `quorumlog status`"),
-    "quorumlog_server_proposals_committed_total": Metric(COUNTER, "appends committed while it led"),
+    "quorumlog_server_is_leader": Metric(GAUGE, "1: this member is the leader"),
+    "quorumlog_server_ready": Metric(GAUGE, "1: /readyz answers 200"),
+    "quorumlog_server_leader_changes_seen_total": Metric(COUNTER, "leader changes seen", ("cause",)),
+    "quorumlog_server_term": Metric(GAUGE, "Raft term"),
+    "quorumlog_server_voters": Metric(GAUGE, "voters of the group"),
+    "quorumlog_server_voters_reachable": Metric(
+        GAUGE, "voters that this member is connected to, itself included"
+    ),
+    "quorumlog_server_quorum": Metric(GAUGE, "voters needed to commit"),
+    "quorumlog_server_producers": Metric(GAUGE, "producer sessions that the log remembers"),
+    "quorumlog_server_problems": Metric(GAUGE, "number of `problems` in `quorumlog status`"),
+    "quorumlog_server_proposals_committed_total": Metric(
+        COUNTER, "appends committed while this member led"
+    ),
     "quorumlog_server_proposals_pending": Metric(GAUGE, "appends that are not committed yet"),
-    "quorumlog_server_proposals_pending_bytes": Metric(GAUGE, "their bytes"),
+    "quorumlog_server_proposals_pending_bytes": Metric(
+        GAUGE, "bytes of appends that are not committed yet"
+    ),
     "quorumlog_server_append_duration_seconds": Metric(
         SECONDS, "from an append's arrival to its commit"
     ),
@@ -61,89 +67,101 @@ METRICS = {
     "quorumlog_server_request_duration_seconds": Metric(
         COARSE, "from a request's arrival to its answer; reads may wait for entries", ("op", "code")
     ),
-    "quorumlog_log_first_index": Metric(GAUGE, "first entry that is left"),
-    "quorumlog_log_last_index": Metric(GAUGE, "last entry"),
-    "quorumlog_log_committed_index": Metric(GAUGE, "last entry that is known to be committed"),
-    "quorumlog_log_durable_index": Metric(GAUGE, "last entry that is on this member's disk"),
+    "quorumlog_log_first_index": Metric(GAUGE, "first entry of the log"),
+    "quorumlog_log_last_index": Metric(GAUGE, "last entry of the log, committed or not"),
+    "quorumlog_log_committed_index": Metric(GAUGE, "last entry known to be committed"),
+    "quorumlog_log_durable_index": Metric(GAUGE, "last entry known to be on this member's disk"),
     "quorumlog_log_applied_index": Metric(
         GAUGE, "last entry that a state machine has applied", ("machine",)
     ),
-    "quorumlog_log_appended_records_total": Metric(COUNTER, "entries written, of leader and follower"),
-    "quorumlog_log_appended_bytes_total": Metric(COUNTER, "their bytes"),
-    "quorumlog_log_batch_records": Metric(COUNTS, "entries of one write"),
-    "quorumlog_log_disk_bytes": Metric(GAUGE, "what segments take of the disk"),
-    "quorumlog_log_damaged_entries": Metric(GAUGE, "entries that its disk does not hold as written"),
-    "quorumlog_log_set_aside_bytes": Metric(GAUGE, "what lies in set-aside/ for people"),
-    "quorumlog_disk_wal_fsync_duration_seconds": Metric(
-        SECONDS, "what the flush thread took for one sync"
+    "quorumlog_log_appended_records_total": Metric(
+        COUNTER, "entries written, as leader and as follower"
     ),
-    "quorumlog_disk_write_duration_seconds": Metric(SECONDS, "what one write to a file took"),
+    "quorumlog_log_appended_bytes_total": Metric(
+        COUNTER, "bytes of entries written, as leader and as follower"
+    ),
+    "quorumlog_log_batch_records": Metric(COUNTS, "entries per write"),
+    "quorumlog_log_disk_bytes": Metric(GAUGE, "disk space used by segments"),
+    "quorumlog_log_damaged_entries": Metric(GAUGE, "damaged entries on this member's disk"),
+    "quorumlog_log_set_aside_bytes": Metric(GAUGE, "bytes in set-aside/, kept for inspection"),
+    "quorumlog_disk_wal_fsync_duration_seconds": Metric(
+        SECONDS, "duration of one sync in the flush thread"
+    ),
+    "quorumlog_disk_write_duration_seconds": Metric(SECONDS, "duration of one write to a file"),
     "quorumlog_disk_sync_waits_seconds": Metric(
-        GAUGE, "how long the running sync has taken so far; 0: none is running"
+        GAUGE, "time since the running sync began; 0: none is running"
     ),
     "quorumlog_disk_used_ratio": Metric(GAUGE, "share of the file system that is in use"),
-    "quorumlog_disk_free_bytes": Metric(GAUGE, "what is left of it"),
-    "quorumlog_scrub_passes_total": Metric(COUNTER, "passes of the scrub that ended"),
-    "quorumlog_scrub_progress_ratio": Metric(GAUGE, "of the pass under way; 1: none is"),
+    "quorumlog_disk_free_bytes": Metric(GAUGE, "free bytes of the file system"),
+    "quorumlog_scrub_passes_total": Metric(COUNTER, "completed scrubs"),
+    "quorumlog_scrub_progress_ratio": Metric(GAUGE, "progress of the running scrub; 1: none is running"),
     "quorumlog_snapshot_lag_entries": Metric(
-        GAUGE, "committed entries behind the newest snapshot", ("machine",)
+        GAUGE, "committed entries after the newest snapshot", ("machine",)
     ),
     "quorumlog_snapshot_save_duration_seconds": Metric(
-        SECONDS, "from the begin of a save to its last sync", ("machine",)
+        SECONDS, "time from the beginning of a snapshot to its last sync", ("machine",)
     ),
     "quorumlog_snapshot_age_seconds": Metric(
-        GAUGE, "since the newest snapshot was there, or the process started", ("machine",)
+        GAUGE, "age of the newest snapshot, at most that of the process", ("machine",)
     ),
     "quorumlog_follower_lag_entries": Metric(
-        GAUGE, "leader: entries that a member has not stored", ("peer",)
+        GAUGE, "leader: entries that a follower has not stored", ("peer",)
     ),
     "quorumlog_follower_lag_bytes": Metric(
-        GAUGE, "leader: bytes to a member that is fed from files", ("peer",)
+        GAUGE, "leader: bytes left to send to a follower that is fed from segment files", ("peer",)
     ),
     "quorumlog_follower_lag_seconds": Metric(
-        GAUGE, "leader: since the first entry that a member has not stored was appended", ("peer",)
+        GAUGE, "leader: age of the first entry that a follower has not stored", ("peer",)
     ),
     "quorumlog_follower_answered_seconds_ago": Metric(
-        GAUGE, "leader: since a member's last answer; NaN: none came", ("peer",)
+        GAUGE, "leader: time since a follower's last answer; NaN: none yet", ("peer",)
     ),
     "quorumlog_network_peer_connections": Metric(
-        GAUGE, "connections with a member; 4 are all", ("peer",)
+        GAUGE, "open connections to another member, at most 4", ("peer",)
     ),
-    "quorumlog_network_peer_sent_bytes_total": Metric(COUNTER, "on those that stand", ("peer",)),
-    "quorumlog_network_peer_received_bytes_total": Metric(COUNTER, "on those that stand", ("peer",)),
+    "quorumlog_network_peer_sent_bytes_total": Metric(
+        COUNTER, "bytes sent on the open connections to another member", ("peer",)
+    ),
+    "quorumlog_network_peer_received_bytes_total": Metric(
+        COUNTER, "bytes received on the open connections to another member", ("peer",)
+    ),
     "quorumlog_network_peer_round_trip_time_seconds": Metric(
-        GAUGE, "as the kernel smooths it", ("peer",)
+        GAUGE, "smoothed round-trip time of the kernel's TCP", ("peer",)
     ),
     "quorumlog_reader_lag_entries": Metric(
         GAUGE, "committed entries that a named reader has not read", ("reader",)
     ),
     "quorumlog_reader_lag_seconds": Metric(
-        GAUGE, "since the first of them was appended; looked up every five seconds", ("reader",)
+        GAUGE,
+        "age of the first committed entry that a named reader has not read, computed every five seconds",
+        ("reader",),
     ),
     # The key-value store, on its members.
     "quorumlog_mvcc_current_revision": Metric(GAUGE, "newest revision"),
-    "quorumlog_mvcc_compact_revision": Metric(GAUGE, "history below it has ended"),
+    "quorumlog_mvcc_compact_revision": Metric(GAUGE, "compacted revision"),
     "quorumlog_mvcc_keys": Metric(GAUGE, "keys"),
     "quorumlog_mvcc_db_total_size_in_bytes": Metric(GAUGE, "size of keys, values and history"),
     "quorumlog_mvcc_watchers": Metric(GAUGE, "watches of this member"),
-    "quorumlog_mvcc_slow_watchers": Metric(GAUGE, "of those, that read history to catch up"),
-    "quorumlog_mvcc_put_total": Metric(COUNTER, "puts carried out here, those of transactions too"),
-    "quorumlog_mvcc_delete_total": Metric(COUNTER, "deletions of a range"),
-    "quorumlog_mvcc_range_total": Metric(COUNTER, "reads of a range"),
-    "quorumlog_mvcc_txn_total": Metric(COUNTER, "transactions"),
+    "quorumlog_mvcc_slow_watchers": Metric(GAUGE, "watches that read history to catch up"),
+    "quorumlog_mvcc_put_total": Metric(
+        COUNTER, "puts executed by this member, including those in transactions"
+    ),
+    "quorumlog_mvcc_delete_total": Metric(COUNTER, "range deletions executed"),
+    "quorumlog_mvcc_range_total": Metric(COUNTER, "range reads executed"),
+    "quorumlog_mvcc_txn_total": Metric(COUNTER, "transactions executed"),
     "quorumlog_store_requests_total": Metric(
-        COUNTER, "requests at the store's port, answered and refused; a watch is none", ("op", "code")
+        COUNTER, "requests at the store's port, answered and refused, without watches", ("op", "code")
     ),
     "quorumlog_store_request_duration_seconds": Metric(
         COARSE, "from a request's arrival to its answer", ("op", "code")
     ),
-    "quorumlog_server_quota_backend_bytes": Metric(GAUGE, "above it puts are refused"),
+    "quorumlog_server_quota_backend_bytes": Metric(GAUGE, "size above which puts are refused"),
     "quorumlog_lease_objects": Metric(GAUGE, "leases"),
     # The broker.
-    "quorumlog_broker_is_master": Metric(GAUGE, "1: it takes messages"),
-    "quorumlog_broker_topics": Metric(GAUGE, "topics that have queues"),
+    "quorumlog_broker_is_master": Metric(GAUGE, "1: this broker is the master"),
+    "quorumlog_broker_topics": Metric(GAUGE, "topics with queues"),
     "quorumlog_broker_queues": Metric(GAUGE, "queues"),
-    "quorumlog_broker_messages_put_total": Metric(COUNTER, "messages stored since its start"),
+    "quorumlog_broker_messages_put_total": Metric(COUNTER, "messages stored since the start"),
     "quorumlog_broker_requests_total": Metric(
         COUNTER, "requests at the broker's port, answered and refused", ("op", "code")
     ),
@@ -151,32 +169,42 @@ METRICS = {
         COARSE, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
     ),
     "quorumlog_broker_put_bytes_total": Metric(
-        COUNTER, "bytes of messages stored since its start; of a broker with a log of its own"
+        COUNTER, "bytes of messages stored since the start; classic brokers only"
     ),
-    "quorumlog_broker_dispatch_behind_bytes": Metric(GAUGE, "of the log, that are in no queue yet"),
-    "quorumlog_broker_log_bytes": Metric(GAUGE, "of the log, from its begin to its end"),
+    "quorumlog_broker_dispatch_behind_bytes": Metric(
+        GAUGE, "bytes of the log that are not dispatched to queues yet"
+    ),
+    "quorumlog_broker_log_bytes": Metric(GAUGE, "bytes of the log from its beginning to its end"),
     "quorumlog_broker_disk_used_ratio": Metric(GAUGE, "share of the file system that is in use"),
-    "quorumlog_broker_problems": Metric(GAUGE, "sentences in its status"),
-    "quorumlog_broker_slave_connected": Metric(GAUGE, "master: 1: it is", ("slave",)),
-    "quorumlog_broker_slave_lag_bytes": Metric(GAUGE, "master: what a slave lacks", ("slave",)),
+    "quorumlog_broker_problems": Metric(GAUGE, "number of problems in `quorumlog broker status`"),
+    "quorumlog_broker_slave_connected": Metric(GAUGE, "master: 1: the slave is connected", ("slave",)),
+    "quorumlog_broker_slave_lag_bytes": Metric(GAUGE, "master: bytes that a slave lacks", ("slave",)),
     "quorumlog_broker_slave_lag_seconds": Metric(
-        GAUGE, "master: since when it lacks something", ("slave",)
+        GAUGE, "master: time for which a slave has been behind", ("slave",)
     ),
-    "quorumlog_topic_partition_oldest_offset": Metric(GAUGE, "of a queue", ("topic", "partition")),
-    "quorumlog_topic_partition_current_offset": Metric(GAUGE, "of a queue", ("topic", "partition")),
-    "quorumlog_consumergroup_members": Metric(GAUGE, "consumers that read", ("consumergroup",)),
+    "quorumlog_topic_partition_oldest_offset": Metric(
+        GAUGE, "first offset of a queue", ("topic", "partition")
+    ),
+    "quorumlog_topic_partition_current_offset": Metric(
+        GAUGE, "next offset of a queue", ("topic", "partition")
+    ),
+    "quorumlog_consumergroup_members": Metric(GAUGE, "members of a consumer group", ("consumergroup",)),
     "quorumlog_consumergroup_current_offset": Metric(
-        GAUGE, "committed", ("consumergroup", "topic", "partition")
+        GAUGE, "committed offset of a consumer group", ("consumergroup", "topic", "partition")
     ),
     "quorumlog_consumergroup_lag": Metric(
-        GAUGE, "messages behind it", ("consumergroup", "topic", "partition")
+        GAUGE,
+        "messages after the committed offset of a consumer group",
+        ("consumergroup", "topic", "partition"),
     ),
     # Of the process.
     "quorumlog_loop_lag_seconds": Metric(
-        SECONDS, "from a wake-up of the loop to its turn", of_process=True
+        SECONDS, "delay between a timer of the event loop and its callback", of_process=True
     ),
-    "quorumlog_network_connections": Metric(GAUGE, "connections that are open", of_process=True),
-    "quorumlog_network_connections_accepted_total": Metric(COUNTER, "that came", of_process=True),
+    "quorumlog_network_connections": Metric(GAUGE, "open connections", of_process=True),
+    "quorumlog_network_connections_accepted_total": Metric(
+        COUNTER, "connections accepted", of_process=True
+    ),
     "quorumlog_network_connections_refused_total": Metric(
         COUNTER, "connections refused because there were too many", of_process=True
     ),
@@ -189,10 +217,10 @@ METRICS = {
         COUNTER, "connections and requests refused for `[limits]`", ("limit",), of_process=True
     ),
     "quorumlog_authentication_failures_total": Metric(
-        COUNTER, "users and passwords that were wrong", of_process=True
+        COUNTER, "failed authentications of users", of_process=True
     ),
     "quorumlog_tls_certificate_expiry_timestamp_seconds": Metric(
-        GAUGE, "when the own certificate ends, since 1970; with TLS", of_process=True
+        GAUGE, "end of the own certificate's validity, seconds since 1970; with TLS", of_process=True
     ),
     "quorumlog_build_info": Metric(GAUGE, "1", ("version", "python"), of_process=True),
 }

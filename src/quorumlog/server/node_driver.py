@@ -244,9 +244,9 @@ class NodeDriver:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()
-            if self._flushes:
-                self._submit_flushes()
             if node.machines.is_any_here:
+                if self._flushes:
+                    self._submit_flushes()  # machines write, too, and leave the interpreter lock meanwhile
                 self._loop_turn.is_begun = True
                 try:
                     node.apply()
@@ -259,6 +259,8 @@ class NodeDriver:
                 self._look_whether_deaf(now_s * 1000)
                 self._look_at_problems(now_s)
             self._set_timer(now_s)
+            if self._flushes:
+                self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
         except BeginsAnew as reason:
             self._on_anew(self, str(reason))
         except BaseException as error:

@@ -1,4 +1,5 @@
-"""docs/client.md names every operation of both clients, every default that it states, and every example."""
+"""docs/client.md names every operation of both clients, every default that it states, and every
+example."""
 
 from __future__ import annotations
 

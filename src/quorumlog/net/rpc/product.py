@@ -22,7 +22,7 @@ class Product:
     group: str
     """Of every frame."""
     probe: ClientMessage
-    """Who leads? Its answer is what `standing_of` reads."""
+    """Who leads? Its answer is what `view_of` reads."""
     closed_error: type[LedgerError] = BadRequest
     """What still waits, and each later call, raises it once the client is closed."""
     view: GroupView

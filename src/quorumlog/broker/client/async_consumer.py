@@ -618,7 +618,7 @@ class AsyncConsumer:
         for queue, message in handed_out:
             queue.finish(message)
             done[queue.key] = max(done.get(queue.key, 0), message.queue_offset + 1)
-        await self._commit_in_the_generation_that_stands()
+        await self._commit_in_present_generation()
         async with self._changed:
             self._changed.notify_all()
         # A queue that was lost a moment after it was committed is not: nothing of it comes again.
@@ -632,7 +632,7 @@ class AsyncConsumer:
             )
         return lost
 
-    async def _commit_in_the_generation_that_stands(self) -> None:
+    async def _commit_in_present_generation(self) -> None:
         """What is lost is not committed, and keeps nothing else from it. Raises LedgerError."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         while True:

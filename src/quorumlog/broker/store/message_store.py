@@ -467,9 +467,9 @@ class MessageStore:
 
     def has_queue(self, queue: QueueKey) -> bool:
         """Whether a message may be put into it."""
-        return self.stands(queue) if self.topic_table is None else self.topic_table.takes(queue)
+        return self.exists(queue) if self.topic_table is None else self.topic_table.takes(queue)
 
-    def stands(self, queue: QueueKey) -> bool:
+    def exists(self, queue: QueueKey) -> bool:
         """Whether the queue exists, by the configuration or by its messages."""
         if self.topics is None:
             return queue.queue_id >= 0

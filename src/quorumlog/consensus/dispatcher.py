@@ -91,7 +91,7 @@ class PushWindow:
         self.forget_silence()
 
     def add(self, last_index: int, size_bytes: int, now_ms: float) -> None:
-        """A push has left, behind those on their way."""
+        """A push was sent."""
         if self._timed is None:
             self._timed = (last_index, now_ms)
         self.pushes.append((last_index, size_bytes))
@@ -317,7 +317,7 @@ class EntryDispatcher:
         self._again = NOTHING
         """Sent before, known or feared to be lost: go once more, beside what is on its way."""
         self._arrival_question = 0
-        """Number of the oldest COMMIT whose answer tells what is lost: nothing went again since."""
+        """Number of the oldest COMMIT whose answer shows losses: nothing was sent again since."""
         self._unanswered = 0
         """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
@@ -369,7 +369,6 @@ class EntryDispatcher:
         self._compare_from(write_index - 1)
 
     def stop(self) -> None:
-        """This member leads no more."""
         self._order_counts = False
 
     def reconnect(self) -> None:
@@ -724,11 +723,11 @@ class EntryDispatcher:
 
     @property
     def has_sent_all(self) -> bool:
-        """What its log lacks is on its way."""
+        """All entries that its log lacks are in flight."""
         is_all = self._write_index > self._state.runs.end_index and not self._again
         return is_all and self._order is None
 
     @property
     def lacks_nothing(self) -> bool:
-        """It holds what the leader holds."""
+        """It holds every entry of the leader."""
         return self.held_index >= self._state.runs.end_index

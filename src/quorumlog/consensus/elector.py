@@ -100,9 +100,9 @@ class HeartbeatAnswers:
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
-        """Who said in its newest answer that it would not take over."""
+        """Members whose newest answer says that they would not take over."""
         self._without_machines: set[Replica] = set()
-        """And who that not all state machines run there."""
+        """Members whose newest answer says that not all state machines run there."""
 
     def begin(self) -> None:
         """Elected: everybody counts as just heard."""
@@ -113,7 +113,6 @@ class HeartbeatAnswers:
         self._sent_ms = {}
 
     def on_round(self, number: int) -> None:
-        """It is sent in this turn."""
         self._sent_ms[number] = self._state.now_ms
 
     def sent_ms_of(self, confirmed_round: int) -> float | None:
@@ -159,7 +158,7 @@ class HeartbeatAnswers:
         )
 
     def round_of(self, replica: Replica) -> int:
-        """The newest that it has answered; 0: none."""
+        """The newest round that it has answered; 0: none."""
         return self._answered_round.get(replica, 0)
 
     def quorum_clock_ms(self) -> int:
@@ -241,7 +240,7 @@ class LeaderElector:
         self._leaderless_since_ms = state.now_ms
         """When a leader was last heard, or this member led last."""
         self._connection_lost = False
-        """Nobody answers where the leader was: whoever turns candidate for this asks at once."""
+        """The leader's address refuses connections: a candidate for this reason campaigns at once."""
         self._terms_without_commit = 0
         """Led in a row without committing anything, because of damage."""
         self._leaves_it_until_ms = LONG_AGO_MS

@@ -59,11 +59,12 @@ class Forming:
         self.problem = ""
         self._number = 0
         self._answers: dict[Replica, bool] = {}
-        """Who has answered the present number, and whether with our own pending list and id."""
+        """Directories that have answered the present number, and whether with our own pending list and
+        id."""
         self._levels: dict[Replica, int] = {}
-        """What each directory told with its last answer."""
+        """The last answer of each directory."""
         self._lists: dict[Replica, tuple[Replica, ...]] = {}
-        """The last pending list that each directory told."""
+        """The last pending list that each directory reported."""
         self._wait_ms = float(config.max_vote_interval_ms)
         self._next_ask_ms = math.inf
 

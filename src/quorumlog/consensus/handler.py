@@ -79,7 +79,7 @@ class EntryHandler:
         self.problem = ""
 
     def begin(self) -> None:
-        """Another term, so another leader."""
+        """Another term has begun, with another leader."""
         self._waiting.clear()
         self._withheld = None
         self._verified_index = -1

@@ -208,7 +208,7 @@ class LeadershipTransfer:
             self._leader_since_ms = self._state.now_ms
 
     def cool_down_for(self, leader: Replica) -> None:
-        """It goes, or asks this member to take over."""
+        """`leader` stops, or asks this member to take over."""
         if leader.member_id in self._config.preferred_leader_ids:
             self._cool_down()
 

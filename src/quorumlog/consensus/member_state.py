@@ -58,14 +58,15 @@ class MemberState:
         """The log was installed, and the group had committed entries up to here then: this member does
         not campaign before it holds them. Once it has, it owes nothing more."""
         self.knows_log_state = True
-        """What the log's control entries lead to; who does not know it never leads."""
+        """The state that the log's control entries lead to; a member that does not know it never
+        leads."""
         self.runs_machines = True
         """Its state machines run: who is preferred as a leader is not while they do not."""
         self.set_back: dict[Replica, SetBack] = {}
         """Directories that this process has found older than they were. Nothing that they say is taken
         any more, whatever they hold by then."""
         self.reported: tuple[int, Membership] | None = None
-        """The newest committed membership that another member has told of, and its index."""
+        """The newest committed membership that another member has reported, and its index."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.clock_ms = -1
@@ -74,7 +75,7 @@ class MemberState:
         self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None
         """Called with the old role, term and leader, when the new state is complete."""
         self.observer: Callable[[str], None] | None = None
-        """Is told of steps that no Ready shows; changes nothing."""
+        """Observes steps that no Ready shows; changes nothing."""
         assert self.term >= self.runs.end_term, (self.term, self.runs.end_term)
         assert committed_index <= self.runs.end_index, (committed_index, self.runs.end_index)
         if founding:
@@ -207,7 +208,7 @@ class MemberState:
         self._move(Role.CANDIDATE, self.term, None)
 
     def lose_leader(self) -> None:
-        """Who was followed leads no more."""
+        """The present leader is no longer known to lead."""
         self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, self.term, None)
 
     def adopt_term(self, term: int) -> None:

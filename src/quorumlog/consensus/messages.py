@@ -24,7 +24,7 @@ class VoteResult(IntEnum):
     UNKNOWN = 0
     ACCEPT = 1
     REJECT_UNKNOWN_LEADER = 2
-    """Not used: who asks may be a voter by an entry that is missing here."""
+    """Not used: the sender may be a voter by an entry that is missing here."""
     REJECT_UNEXPECTED_LEADER = 3
     """The request claims to come from the voter itself."""
     REJECT_EXPIRED_VOTE_TERM = 4
@@ -232,7 +232,7 @@ class RangeRequest(PeerMessage, frozen=True, kw_only=True, tag=10):
     number: int
     first_index: int
     last: EntryId
-    """The last entry of the damaged range. Who holds another one there has nothing to give."""
+    """The last entry of the damaged range. A member with another entry there cannot help."""
     limit_bytes: int
     anywhere: bool = False
     """Entries from any place of the range will do, where those at its front are not held."""

@@ -63,7 +63,7 @@ class ReadIndex:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits: of most turns."""
+        """No read waits, as in most turns."""
         return not self._waiting
 
     def round_needed(self, current_round: int) -> bool:
@@ -198,7 +198,7 @@ class ReadFreshness:
         self._reported: deque[tuple[int, float]] = deque()
         """(committed index of the leader, since when): fresh once that is committed here."""
         self._tells = False
-        """So does who is followed: it is of a release that answers its followers' questions, too."""
+        """The present leader's release serves its followers' questions, too."""
 
     @property
     def leader_tells(self) -> bool:

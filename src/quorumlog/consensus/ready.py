@@ -88,7 +88,7 @@ class RoleChange(NamedTuple):
     term: int
     leader_id: str | None
     because: str = ""
-    """Of a hand-over: from whom, to whom and why, in words."""
+    """Of a transfer: from, to and the reason, in words."""
 
 
 class ReadGrant(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What the leader knows of one other member."""
+    """The leader's view of another member."""
 
     replica: Replica
     is_voter: bool
@@ -173,7 +173,7 @@ class MemberStatus:
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
     answered_ms_ago: Mapping[Replica, float] = field(default_factory=dict)
-    """Of a leader: how long ago each member has answered it last; who never did is not there."""
+    """Of a leader: time since each member's last answer; without members that never answered."""
 
     @property
     def followers_behind(self) -> tuple[PeerStatus, ...]:

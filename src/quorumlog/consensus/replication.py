@@ -92,8 +92,6 @@ class _Round(NamedTuple):
 
 
 class CatchUp:
-    """Of the term that this member leads."""
-
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
         self._state = state
@@ -117,7 +115,6 @@ class CatchUp:
         return self._state.now_ms - running.begun_ms <= self._config.election_timeout_ms
 
     def forget(self, replica: Replica) -> None:
-        """Its connection is lost."""
         self._rounds.pop(replica, None)
 
     def keeps_up(self, replica: Replica) -> bool:
@@ -174,7 +171,6 @@ class DataProgress:
         self._progressed_ms.setdefault(replica, self._state.now_ms)
 
     def note(self, replica: Replica) -> None:
-        """It progresses."""
         if replica in self._progressed_ms:
             self._progressed_ms[replica] = self._state.now_ms
 
@@ -277,7 +273,7 @@ class Replication:
         self._committed_ms = state.now_ms
         """When this leader committed last, or opened its term."""
         self.commit_due_ms = NEVER
-        """When a follower has to be told what is committed, if no push tells it before."""
+        """When a follower has to be sent the committed index, if no push carries it before."""
 
     def begin(self) -> None:
         """Marks and dispatchers start anew, at the end of the log."""

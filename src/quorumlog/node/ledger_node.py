@@ -216,7 +216,7 @@ class LedgerNode:
         self._disk_hangs = self._reported_disk_full = False
         self._has_written = False
         """The turn has, and did not end before."""
-        """As the core and the store were told last."""
+        """As last reported to the core and the store."""
         self._now_ms = self._next_clock_ms = now_ms
         self._clock_ms = -1
         """This machine's wall clock, of the last time that it was asked."""
@@ -489,7 +489,6 @@ class LedgerNode:
         return has_ticked_all
 
     def _tick(self, now_ms: float) -> None:
-        """With the housekeeping."""
         self._pushes.observe(now_ms)
         self.users.tick(now_ms)
         if not self.machines.is_any_here:
@@ -750,7 +749,7 @@ class LedgerNode:
         self.members.role_changed(change)
 
     def _lose_leadership(self) -> None:
-        """Whoever waits hears that another member leads, if any."""
+        """Answers waiting requests with the new leader, if it is known."""
         refusal = self._former.not_leader()
         self.confirmations.refuse(refusal)
         # Several inputs may lie between two Readys: an index that commits now may already hold

@@ -55,7 +55,7 @@ class LogClock:
         self._seen: list[SeenMark] = []
         """By index; those that the log does not hold any more are found out by the next one."""
         self._held: _HeldTime | None = None
-        """A time that is not believed yet, and since when the clocks have told it."""
+        """A time that is not accepted yet, and since when the clocks have shown it."""
 
     def see(self, index: int, time_ms: int, now_ms: float, *, is_live: bool) -> None:
         """The last mark of this member's log, whenever it is looked at. `is_live`: it is being written

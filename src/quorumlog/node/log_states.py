@@ -216,7 +216,7 @@ class LogStateReading:
         return self._states, self._boundary_states + behind
 
     def truncate_from(self, index: int) -> None:
-        """Only of what lies behind."""
+        """Applies to the entries behind the stretch that is read."""
         assert index >= self.stop_index, (index, self.stop_index)
         self.behind = [entry for entry in self.behind if entry.index < index]
         self.boundaries_after = [point for point in self.boundaries_after if point.index < index - 1]

@@ -109,7 +109,7 @@ class AwaitedResults:
         self._held_bytes = 0
 
     def stopped(self, reason: str) -> None:
-        """Nobody will apply what is left."""
+        """The remaining entries will not be applied."""
         waiting, self.waiting = self.waiting, deque()
         self._kept.clear()
         self._held_bytes = 0
@@ -205,7 +205,7 @@ class Question:
 class Questions:
     def __init__(self) -> None:
         self.waiting: OrderedDict[int, deque[Question]] = OrderedDict()
-        """Of each owner, by its id; who was answered last is the last."""
+        """Of each owner, by its id; the owner answered last comes last."""
         self.asked: dict[Question, None] = {}
         """They are being answered."""
         self._earliest_ms = math.inf
@@ -251,7 +251,7 @@ class Questions:
         return ready
 
     def answered(self, ready: list[Question], answers: Sequence[Reply], applied_index: int) -> None:
-        """Of the first ones; the others wait on."""
+        """Answers the first questions; the others keep waiting."""
         served = {id(each.owner) for each in ready[: len(answers)]}
         for each in reversed(ready[len(answers) :]):
             if each in self.asked:
@@ -331,7 +331,7 @@ PIN_MS = 60_000
 """So long a snapshot stays that another member has asked for a piece of."""
 EXPIRY_INTERVAL_MS = 100
 LONG_MS = 10_000
-"""Whoever applies one piece of work for so long may never come to its end."""
+"""A machine that applies one piece for so long may never finish it."""
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
@@ -615,7 +615,7 @@ class MachineDriver:
             self._read_failed(result)
 
     def _arrived(self) -> None:
-        """A snapshot came from another member."""
+        """A snapshot has arrived from another member."""
         self._retry_ms = self._now_ms
 
     # ---------------------------------------------------------------- applying
@@ -656,7 +656,7 @@ class MachineDriver:
         self._submit(read_and_apply, self._applied)
 
     def _most_entries(self) -> int:
-        """Of the next piece."""
+        """Most entries of the next piece."""
         next_index, suspect = self.applied_index + 1, self._ended_within
         if suspect.first_index <= next_index < suspect.stop_index:
             return 1

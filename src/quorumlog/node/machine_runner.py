@@ -369,7 +369,7 @@ def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
 
 
 def _of(batch: EntryBatch, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> EntryBatch:
-    """Of its own memory."""
+    """The wanted entries, copied."""
     data = np.frombuffer(batch.buffer, np.uint8)[np.repeat(wanted, batch.sizes)]
     return EntryBatch(data.data, batch.sizes[wanted])
 
@@ -447,7 +447,7 @@ class Waiting(NamedTuple):
 
 
 class _Failed(Exception):
-    """The machine itself raised something."""
+    """The machine itself has raised."""
 
 
 def open_machine(

@@ -80,7 +80,7 @@ class MemberOperation(StrEnum):
 
 
 class MemberChange(NamedTuple):
-    """What somebody asks for."""
+    """A requested change of the membership."""
 
     operation: MemberOperation
     member_id: str
@@ -93,7 +93,7 @@ class MemberChange(NamedTuple):
 
 
 MemberOutcome = Membership | LedgerError
-"""What holds once it is committed, or why nothing has changed; OutcomeUnknown where nobody can tell."""
+"""The membership once it is committed, or the refusal; OutcomeUnknown if the outcome is not known."""
 
 
 class MemberChanges:

@@ -56,11 +56,11 @@ class PeerConnections:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._speakers: dict[Way, tuple[str, str]] = {}
-        """(directory id, run id) of the process that each connection that stands leads to."""
+        """(directory id, run id) of the process at the other end of each open connection."""
         self.connected_to: Replica | None = None
         """While all four lead there."""
         self._reported: Replica | None = None
-        """The directory that the core was told of last."""
+        """The directory last reported to the core."""
         self._held: list[_HeldMessage] = []
         self._held_bytes = 0
         self._overflowed: set[Way] = set()
@@ -100,7 +100,7 @@ class PeerConnections:
         self._held.append(_HeldMessage(way, size_bytes, enter))
 
     def close(self) -> None:
-        """Nobody is told."""
+        """Without calling `on_lost`."""
         self.connected_to = None
         self._speakers.clear()
         self._take_held()

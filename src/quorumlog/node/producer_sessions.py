@@ -58,15 +58,15 @@ RETRY_LEVEL_MS = 100
 
 
 class ProducerConnected(NamedTuple):
-    """The answer to who wants to connect."""
+    """The answer to a producer that connects."""
 
     opened: bool
-    """False: nothing was written, since the epoch that stands is not the one that was to end."""
+    """False: nothing was written, since the present epoch is not the one that was to end."""
     epoch: ProducerEpoch
-    """(-1, -1): none stands, and what was asked was meant for an older log."""
+    """(-1, -1): there is none, and the request was made for an older log."""
     last_sequence: int
     seen_index: int = -1
-    """Of the log that says that none stands."""
+    """Index of the log that shows that there is none."""
 
 
 class KnownProducer(NamedTuple):
@@ -85,7 +85,7 @@ class Judged(NamedTuple):
 
 
 class Node(Protocol):
-    """What of the member is needed (`LedgerNode`)."""
+    """The part of `LedgerNode` that it needs."""
 
     config: GroupConfig
     directory: MemberDirectory

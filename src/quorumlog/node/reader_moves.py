@@ -55,7 +55,7 @@ RETRY_FULL_MS = JOIN_MS
 
 
 class ReaderMove(NamedTuple):
-    """What one reader says; see `wire.client_messages.MoveReaderRequest`."""
+    """A request of one reader; see `wire.client_messages.MoveReaderRequest`."""
 
     name: str
     position: int | None = None
@@ -70,7 +70,7 @@ class ReaderMove(NamedTuple):
 
 
 class MovedReader(NamedTuple):
-    """Where a reader stands behind its move."""
+    """State of a reader after its move."""
 
     position: int
     hold: Hold
@@ -104,7 +104,7 @@ class _Judged(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What one entry says, and what comes of it."""
+    """An entry with moves, and the answers to them."""
 
     positions: list[ReaderPosition]
     answers: list[tuple[Done, MovedReader]]
@@ -152,7 +152,6 @@ class ReaderMoves:
         self._judged = [each for each in self._judged if each[1].waiting.owner is not owner]
 
     def lose(self, refusal: LedgerError) -> None:
-        """This member leads no more."""
         queue, written = self.queue, self._written
         queue += [judged.waiting for _, judged in self._judged]
         self.queue, self._written, self._judged = [], [], []

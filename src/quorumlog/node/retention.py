@@ -45,7 +45,7 @@ LOOK_ENTRIES = 65536
 
 
 class KnownBoundary(NamedTuple):
-    """One whose state is saved."""
+    """A segment boundary whose state is saved."""
 
     point: LogPoint
     boundary: SegmentBoundary
@@ -122,7 +122,7 @@ class LogShape(NamedTuple):
     """In order, all of them above `first_index`."""
 
     def bytes_behind(self, boundary: SegmentBoundary) -> int:
-        """Of data and index."""
+        """Bytes of data and index after the boundary."""
         units = (self.stop_index - boundary.first_index) * INDEX_UNIT_BYTES
         return self.stop_position - boundary.position + units
 
@@ -153,7 +153,7 @@ class Follower(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Nothing from `first_index` on may go."""
+    """Entries from `first_index` on may not be deleted."""
 
     first_index: int
     reason: str
@@ -208,7 +208,7 @@ class KeptSegment(NamedTuple):
     size_bytes: int
     """Of data and index."""
     time_ms: int | None
-    """When all of it had been appended; None: no time mark stands behind it."""
+    """Time by which all of it had been appended; None: no time mark follows it."""
     reasons: tuple[str, ...]
     """Why it is still there."""
 
@@ -363,7 +363,7 @@ class WhyKept(NamedTuple):
 
 
 class RetainingMember(Protocol):
-    """What it asks of a `LedgerNode`."""
+    """The part of `LedgerNode` that it needs."""
 
     config: GroupConfig
     directory: MemberDirectory
@@ -409,13 +409,13 @@ class Retention:
         self._refusal = self._unproven = ""
         """Why the leader does not let go, and why this member deletes nothing; in a sentence each."""
         self._installed = installed
-        """Who got the start of this log and has not caught up since: whoever has is taken out here."""
+        """Members that got the start of this log and have not caught up since."""
         self._lost: tuple[LostRange, ...] | None = None
         """What readers had lost when it was last looked."""
 
     @property
     def problem(self) -> str:
-        """Why nothing goes although it may, in a sentence."""
+        """Why nothing is deleted although it may be, in a sentence."""
         return self._unproven or self._refusal
 
     # ---------------------------------------------------------------- looking

@@ -50,7 +50,7 @@ class MachineStatus(NamedTuple):
 
 
 class MachinesMember(StepOverMember, Protocol):
-    """What the machines need of their `LedgerNode`."""
+    """The part of `LedgerNode` that the machines need."""
 
     config: GroupConfig
     repairer: Repairer

@@ -42,7 +42,8 @@ MOST_INTERVAL_MS = 60_000
 
 class MachineHoldings(NamedTuple):
     holds: Mapping[str, int]
-    """By machine that is known here: the last entry whose effects were ever here, as files tell."""
+    """By machine that is known here: the last entry whose effects were ever here, according to the
+    files."""
     begin_index: int
     """The entry before the first of the log here."""
 
@@ -71,7 +72,6 @@ class HandOver:
         self.next_ms = NEVER
 
     def tick(self, now_ms: float, needs: Mapping[str, int]) -> None:
-        """`needs`: those of now."""
         if not needs or self._raft.role is not Role.LEADER:
             self.next_ms, self._interval_ms = NEVER, float(ASK_INTERVAL_MS)
         elif self.next_ms == NEVER:
@@ -119,7 +119,7 @@ class HandOver:
 
 ASK_AGAIN_MS = 300
 ANSWERS_WITHIN_MS = 2_000
-"""Whoever has not answered by then is taken for silent."""
+"""A member that has not answered by then counts as silent."""
 RETRY_MS = 200
 
 StepOverOutcome = int | LedgerError
@@ -128,7 +128,7 @@ Done = Callable[[StepOverOutcome], None]
 
 
 class StepOverMember(Protocol):
-    """What it needs of its `LedgerNode`."""
+    """The part of `LedgerNode` that it needs."""
 
     replica: Replica
     raft: RaftNode

@@ -18,7 +18,7 @@ TransferOutcome = RoleChange | LedgerError
 
 NEVER = float("inf")
 RETRY_MS = 25
-"""Until those who could not take over from a member that stops are asked again."""
+"""Until members that could not take over from a stopping member are asked again."""
 STOP_TIMEOUTS = 2
 """Election time-outs within which a member that stops looks for a successor."""
 
@@ -31,7 +31,7 @@ class Transfers:
         self._pending = pending
         self._timeout_ms = election_timeout_ms
         self._to = ""
-        """Who shall lead, of a request that waits for what is proposed; empty if none does."""
+        """Target of a transfer that waits for proposed entries; empty if none does."""
         self._why = ""
         self._begin_by_ms = NEVER
         self._done: Callable[[TransferOutcome], None] | None = None

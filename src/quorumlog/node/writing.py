@@ -743,7 +743,7 @@ class _Look(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """What this leader has proposed."""
+    """Proposed entries of this leader."""
 
     first_index: int
     batch: EntryBatch

@@ -134,7 +134,7 @@ _OF_FILE = {
 
 
 def kind_of_machines(names: Iterable[str]) -> DirectoryKind:
-    """Of a member that runs these state machines."""
+    """Kind of the directory of a member that runs these state machines."""
     found = [_OF_MACHINE[name] for name in names if name in _OF_MACHINE]
     return found[0] if found else DirectoryKind.LOG
 

@@ -228,8 +228,6 @@ class StartRow(msgspec.Struct, frozen=True):
 
 
 class StateRow(msgspec.Struct, frozen=True):
-    """The state at one boundary."""
-
     file: str
     """Relative to the directory."""
     first_index: int
@@ -704,7 +702,7 @@ class DirectoryReader:
     is what a start would keep."""
 
     is_java: bool
-    """No entry need carry digests, and no file says whose it is."""
+    """Entries need not carry digests, and no file names the owner."""
     checked: bool
     """Every entry carries both digests."""
     in_use: bool
@@ -932,7 +930,7 @@ class DirectoryReader:
         return self.end.index - self.ledger_begin_index + 1 if self.ledger_begin_index >= 0 else 0
 
     def last_index_of(self, number: int) -> int:
-        """Of a segment in `segments`."""
+        """Last index of segment `segments[number]`."""
         following = number + 1 < len(self.segments)
         return self._first_indices[number + 1] - 1 if following else self.end.index
 

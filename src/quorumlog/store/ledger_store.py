@@ -342,7 +342,7 @@ class LedgerStore(Protocol):
         """In order; `range_of` refuses their entries with RangeDamaged."""
 
     def damaged_at(self, index: int) -> DamagedRange | None:
-        """The one that this entry is in."""
+        """The damaged range that has this entry."""
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
         """Compare data, index and bodies below the durable point, at least from `first_index` to below
@@ -367,7 +367,7 @@ class LedgerStore(Protocol):
 
     @property
     def set_aside(self) -> SetAsideCount:
-        """As of the newest look."""
+        """As the newest `look_at_set_aside` found it."""
 
     def look_at_set_aside(self) -> None:
         """Any thread."""

@@ -360,7 +360,7 @@ def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
 
 
 def mark_of(state: LogState | StateTime) -> Mark | None:
-    """The last one, as it is written."""
+    """The last time mark, as it is written."""
     return None if state.time_ms is None else Mark(state.time_index, state.time_ms)
 
 

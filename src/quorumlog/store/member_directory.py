@@ -93,7 +93,7 @@ def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]
 
 
 def set_back_sentence(path: str, record: MemberRecord) -> str:
-    """Empty if it was never told so."""
+    """Empty if the directory was never found older than it had been."""
     found = record.set_back
     if found is None:
         return ""
@@ -105,7 +105,7 @@ def set_back_sentence(path: str, record: MemberRecord) -> str:
 
 
 def _lost_files(disk: Disk, path: str) -> list[str]:
-    """Of those that hold promises."""
+    """Lost files of those that hold votes and acknowledgements."""
     lost = []
     for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
         try:
@@ -623,7 +623,7 @@ class MemberDirectory:
         return (*filter(None, [self._checkpoint_problem]), *self.unreadable)
 
     def applying_file(self, machine: str) -> ApplyingFile:
-        """Of that state machine; open at most until `close`."""
+        """The file of that state machine; open at most until `close`."""
         return ApplyingFile(self._disk, self.path, machine, self._kept_open.append)
 
     def close(self, clean: bool) -> None:

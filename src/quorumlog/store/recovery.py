@@ -174,7 +174,7 @@ class SetAside:
         self.count = SetAsideCount(len(kept), sum(each.size_bytes for each in kept))
 
     def _look(self) -> list[_Kept]:
-        """From the oldest on."""
+        """From the oldest file on."""
         kept = []
         with suppress(OSError):
             for name in self._disk.list(self.path):

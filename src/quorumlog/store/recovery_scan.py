@@ -60,7 +60,7 @@ from quorumlog.store.state_files import (
 
 
 class Fate(Enum):
-    """What a start makes of a segment file."""
+    """What a start does with a segment file."""
 
     KEPT = auto()
     """Part of the log; made as long as it should be if it is shorter."""
@@ -80,7 +80,7 @@ _NO_PART = (Fate.ASIDE, Fate.REMOVED, Fate.DROPPED)
 
 
 class SegmentFinding(NamedTuple):
-    """One file, or the place of one."""
+    """A segment file, or the place of a missing one."""
 
     path: str
     position: int
@@ -92,7 +92,7 @@ class SegmentFinding(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """What is damaged about it, "" if nothing is."""
+        """Damage in words; "" if there is none."""
         if self.size_bytes < 0:
             return "is missing"
         is_damaged = self.fate in (Fate.MADE_AGAIN, Fate.LONG)

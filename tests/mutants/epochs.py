@@ -176,5 +176,5 @@ def tail_kept(patch: Patch) -> None:
     patch.edit(
         epochs.judge,
         "return FollowVerdict(common, cuts=True)",
-        "return Verdict(slave_end if reached() else 0, cuts=False)",
+        "return FollowVerdict(slave_end if reached() else 0, cuts=False)",
     )

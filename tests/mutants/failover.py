@@ -72,7 +72,7 @@ def old_master_not_cut(patch: Patch) -> None:
     patch.edit(
         epochs.judge,
         "return FollowVerdict(common, cuts=True)",
-        "return Verdict(slave_end, cuts=not reached())",
+        "return FollowVerdict(slave_end, cuts=not reached())",
     )
 
 

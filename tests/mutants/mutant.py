@@ -13,13 +13,15 @@ the mistake made a difference.
 from __future__ import annotations
 import __future__
 
+import builtins
+import dis
 import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 Scenario = Callable[[], None]
@@ -73,6 +75,10 @@ class Patch:
         made: dict[str, Any] = {}
         exec(code, function.__globals__, made)
         edited: FunctionType = made["make"](self.reached)
+        known = function.__globals__.keys() | vars(builtins).keys()
+        unknown = {name for name in _globals_of(edited.__code__) if name not in known}
+        if unknown:
+            raise ValueError(f"{function.__qualname__} knows nothing of the name {', '.join(unknown)}")
         edited.__qualname__ = function.__qualname__
         edited.__kwdefaults__ = function.__kwdefaults__
         return edited
@@ -97,6 +103,16 @@ class Patch:
         before = vars(owner)[name]
         self._undo.append(lambda: setattr(owner, name, before))
         setattr(owner, name, value)
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """Names that it looks for in its module, nested functions included."""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_GLOBAL":
+            yield step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals_of(constant)
 
 
 def _function_of(target: Any) -> FunctionType:

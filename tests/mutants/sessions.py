@@ -213,10 +213,10 @@ def fenced_at_one_leader(patch: Patch) -> None:
         "            from msgspec.structs import replace\n"
         "            states = self._log_state.states\n"
         "            said = OpenProducer(producer, token, ends, evicts)\n"
-        "            epoch = Epoch(self._raft.ledger_end.index + 1, self._raft.term)\n"
+        "            epoch = ProducerEpoch(self._raft.ledger_end.index + 1, self._raft.term)\n"
         "            producers = producers.opened(epoch, said)\n"
         "            states.appended = replace(states.appended, producers=producers)\n"
-        "            done(Connected(True, epoch, last_sequence))\n"
+        "            done(ProducerConnected(True, epoch, last_sequence))\n"
         "            return\n"
         "        body = OpenProducer(",
     )
@@ -303,7 +303,7 @@ def append_opens(patch: Patch) -> None:
         ProducerSessions._look,
         "        if session is None or session.epoch < epoch:",
         "        if session is None and reached():\n"
-        "            session = Session(epoch, bytes(TOKEN_BYTES))\n"
+        "            session = SessionRecord(epoch, bytes(TOKEN_BYTES))\n"
         "        if session is None or session.epoch < epoch:",
     )
 

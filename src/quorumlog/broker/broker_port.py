@@ -9,14 +9,16 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutMessageResult, PutStatus
 from quorumlog.broker.needs import (
     ADMINISTRATIVE,
+    BY_OLD_USERS,
     STATUS,
     WITH_RECORDS,
+    asks_blank,
     key_of,
     needs_of,
     needs_of_records,
@@ -53,7 +55,6 @@ from quorumlog.broker.wire import (
     ViewRequest,
     batch_of,
     broker_request_decoder,
-    message_of,
     records_of,
 )
 from quorumlog.config import parse_address
@@ -69,7 +70,7 @@ from quorumlog.errors import (
 )
 from quorumlog.measures import Requests
 from quorumlog.net.access import EVERYBODY, Access, Caller, audit
-from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
@@ -160,6 +161,7 @@ class WaitingPulls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = get_ident()
         self._waiting: dict[QueueKey, dict[int, tuple[Callable[[], None], asyncio.TimerHandle]]] = {}
         self._number = 0
         self._count = 0
@@ -180,7 +182,7 @@ class WaitingPulls:
         """Any thread."""
         if self._count:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._wake, keys)
+                call_soon(self._loop, self._thread, self._wake, keys)
 
     def _wake(self, keys: list[QueueKey]) -> None:
         for key in keys:
@@ -245,7 +247,7 @@ class BrokerSession:
     # ---------------------------------------------------------------- as a Session
 
     def frame(self, frame: Frame) -> None:
-        message = message_of(frame)
+        message = cast(AnyBrokerMessage, frame.message)
         self._asked[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)
@@ -291,17 +293,21 @@ class BrokerSession:
 
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
-        caller = self._caller
+        caller, access = self._caller, self._access
         key = key_of(message)
         if key is not None and caller.passes(key):
             return None
-        if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
+        if not caller.is_checked:
+            return None
+        if access.users is None and (
+            isinstance(message, STATUS) or (access.is_blank and asks_blank(message))
+        ):
             return None
         if not caller.is_user:
             return caller.stranger()  # before anything of it is looked at
         if frame is None or type(message) not in WITH_RECORDS:
             needs = needs_of(message)
-            return caller.refusal(key or needs, needs)
+            return caller.refusal(key or needs, needs, may_be_old=isinstance(message, BY_OLD_USERS))
         topics = None if frame.batch is None else plain_topics(frame.batch)
         if topics is None:
             needs = needs_of_records(records_of(frame))

@@ -192,8 +192,8 @@ class LogReplacement:
         is_dropping: Callable[[], bool],
     ) -> None:
         """`carry_out`: bring the store to where the core is. `hold`: see LedgerNode. `runs_machine`:
-        does this member? `is_dropping`: a start of its own is on its way to the disk, and another one
-        has to wait."""
+        does this member? `is_dropping`: a start of its own is on its way to the disk, and another
+        one has to wait."""
         self._replica = replica
         self._directory = directory
         self._segment_bytes = segment_bytes

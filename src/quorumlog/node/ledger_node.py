@@ -214,6 +214,8 @@ class LedgerNode:
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
         self._disk_hangs = self._told_disk_full = False
+        self._has_written = False
+        """The turn has, and did not end before."""
         """As the core and the store were told last."""
         self._now_ms = self._next_clock_ms = now_ms
         self._clock_ms = -1
@@ -440,7 +442,21 @@ class LedgerNode:
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> bool:
+        """`write`, and then `apply`."""
+        did_more = self.write()
+        if self.machines.is_any_here:
+            self.apply()
+        return did_more
+
+    def apply(self) -> None:
+        """What is committed, to the state machines: once what `write` has to say is on its way, and its
+        sync begun."""
+        if self._has_written:
+            self.machines.tick(self._now_ms, self.durable_committed_index)
+
+    def write(self) -> bool:
         """True if it did more than the log's own traffic asks for: see Housekeeping."""
+        self._has_written = False
         self.carry_out_all()
         if self._held is not None:
             self._turn_while_held()
@@ -464,9 +480,8 @@ class LedgerNode:
             self._note_durable_committed()
         if self._former.is_gathering and self._pending.queued:
             return False  # these can wait for the next turn, which comes at once
+        self._has_written = True
         has_pushed = self._pushes.waiting and self._pushes.tick(now_ms)
-        if self.machines.is_any_here:
-            self.machines.tick(now_ms, self.durable_committed_index)
         self._flusher.run_timers(now_ms, self.durable_committed_index)
         has_ticked_all = self._housekeeping.tick(now_ms)
         if has_ticked_all or has_pushed:

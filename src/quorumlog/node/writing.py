@@ -393,8 +393,9 @@ class BatchFormer:
             if append.filler is not None:
                 if time_ms is None:  # the clocks are asked once a batch
                     time_ms = self._time_marks.stamp_ms(self._wall_clock_ms())
+                is_all = stop - start == batch.count
                 filled = append.filler.fill(
-                    batch.slice(start, stop),
+                    batch if is_all else batch.slice(start, stop),
                     EntryId(first.index + start, first.term),
                     positions[start:stop],
                     time_ms,

@@ -86,6 +86,7 @@ from quorumlog.broker.wire import (
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
+    BadRequest,
     BodyTooLarge,
     CommandError,
     ConfigError,
@@ -106,6 +107,7 @@ from quorumlog.server import Endpoint, LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.version import DESCRIPTION
+from quorumlog.wire.client_messages import ChangeUsersRequest, UsersRequest
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -258,11 +260,13 @@ class DLedgerCommitLog:
         return 0 if machine is None else machine.end_position
 
     def put(self, requests: Sequence[PutRequest]) -> None:
-        limit = self._member.node().config.storage.append_limit_bytes if self._member.is_up else 0
+        limit = self._append_limit_bytes()
         accepted = []
         for request in requests:
-            size = int(request.records.sizes.max(initial=0)) + BODY_OFFSET
-            if limit and size > limit:
+            size = len(request.records.buffer) + BODY_OFFSET
+            if size > limit:
+                size = int(request.records.sizes.max(initial=0)) + BODY_OFFSET
+            if size > limit:
                 request.done(
                     BodyTooLarge(
                         f"a record of {size - BODY_OFFSET} bytes is over the limit of"
@@ -281,6 +285,11 @@ class DLedgerCommitLog:
         )
         if turn.requests:
             self._member.enter_now(lambda: self._append(turn))
+
+    def _append_limit_bytes(self) -> int:
+        if not self._member.is_up:
+            return BATCH_BYTES
+        return self._member.node().config.storage.append_limit_bytes
 
     def _append(self, turn: PutBatch) -> None:
         batch = entries_of(turn.records)
@@ -581,6 +590,9 @@ class DLedgerBroker:
             # No violation: a client need not know what kind of broker it asks.
             what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
             session.refuse(message.request_id, NotReplicated(what))
+        elif isinstance(message, ChangeUsersRequest | UsersRequest):
+            what = "the users of this broker are those of its log: name the ports of that in --servers"
+            session.refuse(message.request_id, BadRequest(what))
         elif self.groups is None:
             return False
         elif isinstance(message, SessionSendRequest | OpenSessionRequest):

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
@@ -124,7 +125,7 @@ class EntryBatch:
     # ---------------------------------------------------------------- making
 
     @classmethod
-    def from_bodies(cls, bodies: Sequence[bytes]) -> Self:
+    def from_bodies(cls, bodies: Sequence[Buffer]) -> Self:
         """Index, term, pos and digests stay 0 until the leader stamps them. Raises BadRequest if a body
         is not bytes-like."""
         try:
@@ -263,6 +264,14 @@ class EntryBatch:
     @property
     def last_index(self) -> int:
         return self.first_index + self.count - 1
+
+    @property
+    def indices(self) -> Int64Array:
+        """Shape (count,)."""
+        if self.count == 1:
+            return np.array([self.first_index])
+        indices: Int64Array = self.words()[INDEX].view(np.int64)
+        return indices
 
     def body(self, position: int) -> memoryview:
         """Of the entry at this position of the batch, 0 the first; not copied."""
@@ -406,7 +415,11 @@ class EntryBatch:
 
     def set_channel(self, channel: int) -> None:
         """Of all entries, before they are stamped; whatever their producer has written there."""
-        if self.count == 1 and (self._first_header or self.first_header).channel == channel:
+        if self.count == 1:
+            one = self._first_header or self.first_header
+            if one.channel != channel:
+                self._forget()
+                msgspec.structs.replace(one, channel=channel).pack_into(self.buffer, one.chain_crc)
             return
         if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
             headers = self.headers()

@@ -66,9 +66,9 @@ def applied_twice_after_restart(patch: Patch) -> None:
 def applied_before_durable(patch: Patch) -> None:
     """It is committed: a majority has it."""
     patch.edit(
-        LedgerNode.turn,
-        "self.machines.tick(now_ms, self.durable_committed_index)",
-        "self.machines.tick(now_ms, self.committed_index if reached() else -1)",
+        LedgerNode.apply,
+        "self.machines.tick(self._now_ms, self.durable_committed_index)",
+        "self.machines.tick(self._now_ms, self.committed_index if reached() else -1)",
     )
 
 
@@ -341,8 +341,8 @@ def machine_not_missed(patch: Patch) -> None:
     """All that run here run well."""
     patch.edit(
         StateMachineCaller._not_running,
-        "for machine in self._not_here(state):",
-        "for machine in self._not_here(state) if not reached() else ():",
+        "for machine in self._not_here:",
+        "for machine in self._not_here if not reached() else ():",
     )
 
 

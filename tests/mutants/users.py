@@ -69,8 +69,8 @@ def users_are_not_remembered(patch: Patch) -> None:
     )
     patch.edit(
         LogStateKeeper.admit_own,
-        "kind is EntryKind.USERS:",
-        "kind is EntryKind.USERS and not reached():",
+        "users=kind is EntryKind.USERS)",
+        "users=kind is EntryKind.USERS and not reached())",
     )
 
 

@@ -10,6 +10,11 @@ from types import FrameType
 from typing import Any
 
 from quorumlog import connect
+from quorumlog.broker import BrokerAdmin, Message
+from quorumlog.broker import connect as connect_broker
+from quorumlog.broker.broker_port import BrokerSession
+from quorumlog.broker.dledger.dledger_broker import LocalBrokers
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv import endpoint
 from quorumlog.kv.testing import LocalStores
@@ -22,6 +27,7 @@ MOST_CALLS = 190
 """They are 165, and were 255 while each turn asked whatever might have something to do."""
 MOST_CALLS_OF_A_PUT = 430
 """They are 377."""
+MOST_CALLS_OF_A_SEND = 600
 REQUESTS = 60
 
 BEGIN = Connection.buffer_updated.__code__ if not IS_COMPILED else None
@@ -92,3 +98,17 @@ def test_a_lone_put_makes_few_calls_beside_core_and_store() -> None:
         counted = Counted(endpoint._Client.frame, endpoint._Client._answer)
         fewest = fewest_calls(stores.cluster, counted, lambda: kv.put("key", bytes(1024)))
     assert fewest.total() <= MOST_CALLS_OF_A_PUT, fewest.most_common()
+
+
+def test_a_lone_send_makes_few_calls_beside_core_and_store() -> None:
+    if IS_COMPILED:
+        return
+    with LocalBrokers(groups=lambda member_id: GroupService()) as brokers:
+        with BrokerAdmin(brokers.servers) as admin:
+            admin.create_topic("orders", 1)
+        with connect_broker(brokers.servers) as broker:
+            message = Message("orders", bytes(1024))
+            broker.send(message)
+            counted = Counted(BrokerSession._send, BrokerSession.answer)
+            fewest = fewest_calls(brokers.cluster, counted, lambda: broker.send(message))
+    assert fewest.total() <= MOST_CALLS_OF_A_SEND, fewest.most_common()

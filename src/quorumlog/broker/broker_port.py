@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutMessageResult, PutStatus
@@ -55,7 +55,6 @@ from quorumlog.broker.wire import (
     ViewRequest,
     batch_of,
     broker_request_decoder,
-    message_of,
     records_of,
 )
 from quorumlog.config import parse_address
@@ -71,7 +70,7 @@ from quorumlog.errors import (
 )
 from quorumlog.measures import Requests
 from quorumlog.net.access import EVERYBODY, Access, Caller, audit
-from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
@@ -162,6 +161,7 @@ class WaitingPulls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = get_ident()
         self._waiting: dict[QueueKey, dict[int, tuple[Callable[[], None], asyncio.TimerHandle]]] = {}
         self._number = 0
         self._count = 0
@@ -182,7 +182,7 @@ class WaitingPulls:
         """Any thread."""
         if self._count:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._wake, keys)
+                call_soon(self._loop, self._thread, self._wake, keys)
 
     def _wake(self, keys: list[QueueKey]) -> None:
         for key in keys:
@@ -247,7 +247,7 @@ class BrokerSession:
     # ---------------------------------------------------------------- as a Session
 
     def frame(self, frame: Frame) -> None:
-        message = message_of(frame)
+        message = cast(AnyBrokerMessage, frame.message)
         self._asked[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -176,6 +177,8 @@ TRANSACTION_BITS = 0xC
 
 _RECORD_HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")
 _SIZES = struct.Struct(">IIIiiqqiq")
+_BEFORE_BODY = struct.Struct(">iqi")
+"""RECONSUMETIMES, PREPAREDOFFSET, length of the body."""
 _BLANK = struct.Struct(">II")
 assert _RECORD_HEAD.size == BODY_LENGTH_AT + 4
 
@@ -219,12 +222,15 @@ def physical_offset_of(message_id: str) -> int:
     return int.from_bytes(data[-8:], "big", signed=True)
 
 
+_TOPIC = re.compile("[0-9A-Za-z%|_-]*").fullmatch
+
+
 def check_topic(topic: str) -> bytes:
     """Raises BadRequest: a topic is the name of a directory, too."""
     data = topic.encode()
     if not 0 < len(data) <= MAX_TOPIC_BYTES:
         raise BadRequest(f"a topic has 1 to {MAX_TOPIC_BYTES} bytes, not {len(data)}")
-    if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in topic):
+    if not _TOPIC(topic):
         raise BadRequest(f"the topic {topic!r} has characters other than letters, digits and % | _ -")
     return data
 
@@ -282,49 +288,85 @@ def encode_records(
     return out, sizes
 
 
+class RecordParts(NamedTuple):
+    """A record's numbers, and where in it the parts of any length lie."""
+
+    size_bytes: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_time_ms: int
+    store_time_at: int
+    body_at: int
+    body_bytes: int
+    topic_at: int
+    topic_bytes: int
+    properties_at: int
+    """They go on to the end."""
+
+
+def parse_record(data: memoryview) -> RecordParts | None:
+    """None: it has not the shape of one record. CRCs are not looked at."""
+    stop = len(data)
+    if stop < LEAST_RECORD_BYTES:
+        return None
+    head = _SIZES.unpack_from(data)
+    size, magic, sys_flag = head[0], head[1], head[7]
+    if size != stop or magic not in (MAGIC, MAGIC_WIDE_TOPIC):
+        return None
+    store_time_at = BORN_HOST_AT + (V6_BYTES if sys_flag & BORN_HOST_V6 else V4_BYTES)
+    store_bytes = V6_BYTES if sys_flag & STORE_HOST_V6 else V4_BYTES
+    body_at = store_time_at + 8 + store_bytes + _BEFORE_BODY.size
+    if body_at + 3 > stop:
+        return None
+    *_, body_bytes = _BEFORE_BODY.unpack_from(data, body_at - _BEFORE_BODY.size)
+    length_at = body_at + body_bytes
+    topic_at = length_at + (2 if magic == MAGIC_WIDE_TOPIC else 1)
+    if body_bytes < 0 or topic_at > stop:
+        return None
+    topic_bytes = int.from_bytes(data[length_at:topic_at], "big")
+    properties_at = topic_at + topic_bytes + 2
+    if not topic_bytes or properties_at > stop:
+        return None
+    if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != stop:
+        return None
+    places = store_time_at, body_at, body_bytes, topic_at, topic_bytes, properties_at
+    return RecordParts._make((*head, *places))
+
+
 def decode_record(data: Buffer) -> StoredMessage:
     """One whole record that was checked."""
     view = memoryview(data)
-    size, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_time_ms = (
-        _SIZES.unpack_from(view)
-    )
-    at = BORN_HOST_AT
-    born_bytes = V6_BYTES if sys_flag & BORN_HOST_V6 else V4_BYTES
-    store_bytes = V6_BYTES if sys_flag & STORE_HOST_V6 else V4_BYTES
-    born_host = bytes(view[at : at + born_bytes])
-    at += born_bytes
-    store_time_ms = int.from_bytes(view[at : at + 8], "big", signed=True)
-    store_host = bytes(view[at + 8 : at + 8 + store_bytes])
-    at += 8 + store_bytes
-    reconsume_times, prepared, body_bytes = struct.unpack_from(">iqi", view, at)
-    at += 16
-    body = bytes(view[at : at + body_bytes])
-    at += body_bytes
-    width = 2 if magic == MAGIC_WIDE_TOPIC else 1
-    topic_bytes = int.from_bytes(view[at : at + width], "big")
-    at += width
-    topic = str(view[at : at + topic_bytes], "utf-8", "replace")
-    at += topic_bytes + 2
-    properties = parse_properties(str(view[at:size], "utf-8", "replace"))
+    parts = parse_record(view)
+    assert parts is not None, "no record"
+    born_host = bytes(view[BORN_HOST_AT : parts.store_time_at])
+    reconsume_times, prepared, _ = _BEFORE_BODY.unpack_from(view, parts.body_at - _BEFORE_BODY.size)
+    host_at = parts.store_time_at + 8
+    store_host = bytes(view[host_at : parts.body_at - _BEFORE_BODY.size])
+    properties = parse_properties(str(view[parts.properties_at :], "utf-8", "replace"))
     return StoredMessage(
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        size_bytes=size,
-        body=body,
+        topic=str(view[parts.topic_at : parts.topic_at + parts.topic_bytes], "utf-8", "replace"),
+        queue_id=parts.queue_id,
+        queue_offset=parts.queue_offset,
+        physical_offset=parts.physical_offset,
+        size_bytes=parts.size_bytes,
+        body=bytes(view[parts.body_at : parts.body_at + parts.body_bytes]),
         tags=properties.get(TAGS, ""),
         keys=tuple(properties.get(KEYS, "").split()),
         properties=properties,
-        born_time_ms=born_time_ms,
-        store_time_ms=store_time_ms,
+        born_time_ms=parts.born_time_ms,
+        store_time_ms=int.from_bytes(view[parts.store_time_at : host_at], "big", signed=True),
         born_host=host_text(born_host),
         store_host=host_text(store_host),
-        flag=flag,
-        sys_flag=sys_flag,
+        flag=parts.flag,
+        sys_flag=parts.sys_flag,
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
-        message_id=message_id_of(store_host, physical_offset),
+        message_id=message_id_of(store_host, parts.physical_offset),
     )
 
 

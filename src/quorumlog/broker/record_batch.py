@@ -34,8 +34,10 @@ from quorumlog.broker.message import (
     UNIQ_KEY,
     V4_BYTES,
     V6_MORE_BYTES,
+    RecordParts,
     StoredMessage,
     decode_record,
+    parse_record,
 )
 from quorumlog.entry_header import Buffer
 
@@ -375,6 +377,10 @@ class PropertyColumns:
 
 _COMMITTED_TRANSACTION = 0x8
 _ROLLED_BACK = 0xC
+_FIRST_ROW = np.zeros(1, np.int64)
+_FIRST_ROW.setflags(write=False)
+_PLACE = struct.Struct(">qq")
+_STORED = struct.Struct(f">q{V4_BYTES}s")
 
 
 class QueueKey(NamedTuple):
@@ -419,6 +425,33 @@ class RecordBatch:
         return RecordColumns(self.data, self.starts, self.sizes)
 
     @cached_property
+    def lone(self) -> RecordParts | None:
+        """Of the only record, which needs no columns; None: there are several, or it has not the shape
+        of one."""
+        return parse_record(self._only) if len(self.starts) == 1 else None
+
+    @cached_property
+    def _only(self) -> memoryview:
+        start = int(self.starts[0])
+        return self.buffer[start : start + int(self.sizes[0])]
+
+    @property
+    def are_good(self) -> bool:
+        """All have the shape of a record; CRCs are not looked at."""
+        return self.lone is not None or bool(self.columns.good.all())
+
+    def store_time_ms(self, row: int) -> int:
+        if self.lone is None:
+            return int(self.columns.store_times_ms[row])
+        return int(_STORED.unpack_from(self._only, self.lone.store_time_at)[0])
+
+    def lie_at(self, positions: Int64Array) -> bool:
+        """Each says so itself."""
+        if self.lone is None:
+            return bool((self.columns.physical_offsets == positions).all())
+        return self.lone.physical_offset == int(positions[0])
+
+    @cached_property
     def properties(self) -> PropertyColumns:
         return PropertyColumns(self.columns)
 
@@ -437,6 +470,13 @@ class RecordBatch:
 
     def stamp(self, queue_offsets: Int64Array, positions: Int64Array, time_ms: int, host: bytes) -> None:
         """In place: QUEUEOFFSET, PHYSICALOFFSET, STORETIMESTAMP, STOREHOST (IPv4)."""
+        if self.lone is not None:
+            only = self._only
+            _PLACE.pack_into(only, QUEUE_OFFSET_AT, int(queue_offsets[0]), int(positions[0]))
+            _STORED.pack_into(only, self.lone.store_time_at, time_ms, host)
+            for name in ("lone", "columns"):
+                self.__dict__.pop(name, None)
+            return
         columns, data = self.columns, self.data
         pairs = np.empty((len(self), 2), ">i8")
         pairs[:, 0] = queue_offsets
@@ -457,6 +497,9 @@ class RecordBatch:
     # ---------------------------------------------------------------- what follows from them
 
     def topic_of(self, row: int) -> str:
+        lone = self.lone
+        if lone is not None:
+            return str(self._only[lone.topic_at : lone.topic_at + lone.topic_bytes], "utf-8", "replace")
         columns = self.columns
         start, size = int(columns.topic_starts[row]), int(columns.topic_sizes[row])
         return str(self.buffer[start : start + size], "utf-8", "replace")
@@ -464,6 +507,8 @@ class RecordBatch:
     @cached_property
     def queues(self) -> list[tuple[QueueKey, Int64Array]]:
         """(queue, rows of its records), each queue once; records of a queue in their order."""
+        if self.lone is not None:
+            return [(QueueKey(self.topic_of(0), self.lone.queue_id), _FIRST_ROW)]
         return list(self._by_queue())
 
     def _by_queue(self) -> Iterator[tuple[QueueKey, Int64Array]]:
@@ -509,9 +554,9 @@ class RecordBatch:
         return shown
 
     def _values_of_one(self, name: str) -> list[str]:
-        """Of that property of the only record: a lone one needs no columns."""
-        start, size = int(self.columns.property_starts[0]), int(self.columns.property_sizes[0])
-        properties = bytes(self.buffer[start : start + size])
+        """Of that property of the only record."""
+        assert self.lone is not None, "several, or none"
+        properties = bytes(self._only[self.lone.properties_at :])
         pairs = [each.partition(b"\x01") for each in properties.split(b"\x02")]
         wanted = name.encode()
         return [str(value, "utf-8", "replace") for found, end, value in pairs if end and found == wanted]
@@ -519,7 +564,7 @@ class RecordBatch:
     @cached_property
     def tags_codes(self) -> Int64Array:
         """Java's hash of the tags, 0 without; of the last TAGS if there are two, as Java has it."""
-        if len(self) == 1:
+        if self.lone is not None:
             return np.array([java_hash(tags) for tags in self._values_of_one(TAGS)[-1:]] or [0])
         found = self.properties.find(TAGS)
         codes = np.zeros(len(self), np.int64)
@@ -534,9 +579,10 @@ class RecordBatch:
         levels[found.rows] = self.properties.numbers(found)
         return levels
 
+    @cached_property
     def index_keys(self) -> IndexKeys:
         """UNIQ_KEY, then each word of KEYS."""
-        if len(self) == 1:
+        if self.lone is not None:
             return self._index_keys_of_one()
         properties, columns = self.properties, self.columns
         unique = properties.find(UNIQ_KEY)
@@ -563,7 +609,7 @@ class RecordBatch:
 
     def _index_keys_of_one(self) -> IndexKeys:
         keys: list[str] = []
-        if int(self.columns.sys_flag[0]) & TRANSACTION_BITS != _ROLLED_BACK:
+        if self.lone is not None and self.lone.sys_flag & TRANSACTION_BITS != _ROLLED_BACK:
             keys += self._values_of_one(UNIQ_KEY)
             for words in self._values_of_one(KEYS):
                 keys += words.split(" ")

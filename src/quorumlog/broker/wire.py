@@ -564,7 +564,7 @@ def records_of(frame: Frame) -> RecordBatch:
     """What came with a frame; sizes fill the buffer, and nothing else is known of it."""
     if frame.batch is None:
         return RecordBatch.contiguous(b"", [])
-    return RecordBatch.contiguous(frame.batch.buffer, frame.batch.sizes)
+    return RecordBatch(frame.batch.buffer, frame.batch.starts, frame.batch.sizes)
 
 
 def batch_of(records: RecordBatch) -> EntryBatch | None:

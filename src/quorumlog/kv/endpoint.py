@@ -51,7 +51,7 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller, Need
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
@@ -317,7 +317,7 @@ class KeyValueEndpoint(Endpoint):
         """Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
-        self._feed.wake = partial(loop.call_soon_threadsafe, self._service.drain)
+        self._feed.wake = partial(call_soon, loop, threading.get_ident(), self._service.drain)
         self._listener.access = self.access
         self.access.moved.append(self._rights_moved)
         host, port = self._listen

@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
@@ -57,6 +58,16 @@ LINGER_BYTES = 64 << 20
 
 _TCP_INFO = struct.Struct("@68xI48xQQ")
 """Of the kernel's struct tcp_info: tcpi_rtt, tcpi_bytes_acked, tcpi_bytes_received."""
+
+
+def call_soon(
+    loop: asyncio.AbstractEventLoop, thread: int, act: Callable[..., object], *given: object
+) -> None:
+    """From any thread; `thread`: that of the loop, which need not be woken."""
+    if threading.get_ident() == thread:
+        loop.call_soon(act, *given)
+    else:
+        loop.call_soon_threadsafe(act, *given)
 
 
 class Traffic(NamedTuple):

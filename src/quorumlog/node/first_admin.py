@@ -21,7 +21,7 @@ from quorumlog.log_state.users import UserOperation, UserOrder, Users, has_becom
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.operator_orders import OperatorOrders
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Host, raise_failure
 from quorumlog.store.member_directory import MemberDirectory
 
 ASK_EVERY_MS = 500
@@ -92,7 +92,7 @@ class FirstAdmin:
             self.problem += f": {outcome}"
 
     def _over(self, problem: str) -> None:
-        self._directory.forget_first_admin()
+        self._host.promise_later(self._directory.forget_first_admin, raise_failure)
         self._order, self.problem = None, problem
 
     def on_request(self, request: FirstAdminRequest) -> None:

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import is_full
@@ -80,23 +79,21 @@ class AwaitedResults:
         """`oldest_proposed`: first index of the oldest append that is not committed, or infinity."""
         self._oldest_proposed = oldest_proposed
         self._applied_index = -1
-        self._waiting: deque[_WaitingResult] = deque()
+        self.waiting: deque[_WaitingResult] = deque()
         """By index, ascending."""
         self._kept: deque[_Held] = deque()
         """By index, ascending; of entries that somebody waits for, or may."""
         self._held_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def committed(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
         """An append of entries for the machine is committed; `done` gets its receipt, with results."""
-        self._waiting.append(_WaitingResult(receipt, deadline_ms, done))
-        self._answer()
+        self.waiting.append(_WaitingResult(receipt, deadline_ms, done))
+        if receipt.last_index <= self._applied_index:
+            self._answer()
 
     def applied(self, results: list[AppliedResults], applied_index: int) -> None:
         self._applied_index = applied_index
-        if self._waiting or self._oldest_proposed() <= applied_index:
+        if self.waiting or self._oldest_proposed() <= applied_index:
             held = [_Held(each, each.size_bytes, False) for each in results]
             size_bytes = sum(each.size_bytes for each in held)
             if self._held_bytes and self._held_bytes + size_bytes > MOST_HELD_BYTES:
@@ -113,7 +110,7 @@ class AwaitedResults:
 
     def stopped(self, reason: str) -> None:
         """Nobody will apply what is left."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         self._kept.clear()
         self._held_bytes = 0
         self._applied_index = -1
@@ -121,16 +118,16 @@ class AwaitedResults:
             each.done(unknown_results(each.receipt, reason))
 
     def expire(self, now_ms: float) -> None:
-        if any(each.deadline_ms <= now_ms for each in self._waiting):
-            late = [each for each in self._waiting if each.deadline_ms <= now_ms]
-            self._waiting = deque(each for each in self._waiting if each.deadline_ms > now_ms)
+        if any(each.deadline_ms <= now_ms for each in self.waiting):
+            late = [each for each in self.waiting if each.deadline_ms <= now_ms]
+            self.waiting = deque(each for each in self.waiting if each.deadline_ms > now_ms)
             for each in late:
                 each.done(unknown_results(each.receipt, "the machine has not come to it in time"))
         self._forget()
 
     def _answer(self) -> None:
-        while self._waiting and self._waiting[0].receipt.last_index <= self._applied_index:
-            first = self._waiting.popleft()
+        while self.waiting and self.waiting[0].receipt.last_index <= self._applied_index:
+            first = self.waiting.popleft()
             first.done(self._with_results(first.receipt))
         self._forget()
 
@@ -138,9 +135,7 @@ class AwaitedResults:
         values: list[bytes | None] = []
         failures: list[tuple[int, str]] = []
         for results, _, is_lost in self._kept:
-            start, stop = np.searchsorted(
-                results.indices, [receipt.first_index, receipt.last_index + 1]
-            ).tolist()
+            start, stop = results.rows_of(receipt)
             if start == stop:
                 continue
             if is_lost:
@@ -161,7 +156,7 @@ class AwaitedResults:
         return msgspec.structs.replace(receipt, results=tuple(values), failures=tuple(failures))
 
     def _forget(self) -> None:
-        wanted = min(self._waiting[0].receipt.first_index if self._waiting else math.inf, math.inf)
+        wanted = min(self.waiting[0].receipt.first_index if self.waiting else math.inf, math.inf)
         if self._kept:
             wanted = min(wanted, self._oldest_proposed())
             while self._kept and self._kept[0].results.indices[-1] < wanted:
@@ -209,32 +204,32 @@ class Question:
 
 class Questions:
     def __init__(self) -> None:
-        self._waiting: OrderedDict[int, deque[Question]] = OrderedDict()
+        self.waiting: OrderedDict[int, deque[Question]] = OrderedDict()
         """Of each owner, by its id; who was answered last is the last."""
-        self._asked: dict[Question, None] = {}
+        self.asked: dict[Question, None] = {}
         """They are being answered."""
         self._earliest_ms = math.inf
         """No deadline is before this."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._asked)
+        return bool(self.waiting or self.asked)
 
     def add(self, question: Question) -> None:
-        waiting = self._waiting.get(id(question.owner))
+        waiting = self.waiting.get(id(question.owner))
         if waiting is None:
-            waiting = self._waiting[id(question.owner)] = deque()
+            waiting = self.waiting[id(question.owner)] = deque()
         waiting.append(question)
         self._earliest_ms = min(self._earliest_ms, question.deadline_ms)
 
     def take(self, applied_index: int) -> list[Question]:
         """Some that may be answered now, but those of who leaves megabytes of answers unread. They are
         held until `answered`."""
-        assert not self._asked, "some are being answered"
-        if not self._waiting:
+        assert not self.asked, "some are being answered"
+        if not self.waiting:
             return []
         ready: list[Question] = []
-        share = max(1, MOST_QUESTIONS // max(1, len(self._waiting)))
-        for owner_id, waiting in list(self._waiting.items()):
+        share = max(1, MOST_QUESTIONS // max(1, len(self.waiting)))
+        for owner_id, waiting in list(self.waiting.items()):
             if is_full(waiting[0].owner):
                 continue
             most = min(share, MOST_QUESTIONS - len(ready))
@@ -247,39 +242,39 @@ class Questions:
                 waiting.popleft()
             chosen = set(map(id, taken))
             waiting.extendleft(each for each in reversed(some) if id(each) not in chosen)
-            self._waiting.move_to_end(owner_id)
+            self.waiting.move_to_end(owner_id)
             if not waiting:
-                del self._waiting[owner_id]
+                del self.waiting[owner_id]
             if len(ready) == MOST_QUESTIONS:
                 break
-        self._asked = dict.fromkeys(ready)
+        self.asked = dict.fromkeys(ready)
         return ready
 
     def answered(self, ready: list[Question], answers: Sequence[Asked], applied_index: int) -> None:
         """Of the first ones; the others wait on."""
         served = {id(each.owner) for each in ready[: len(answers)]}
         for each in reversed(ready[len(answers) :]):
-            if each in self._asked:
-                del self._asked[each]
+            if each in self.asked:
+                del self.asked[each]
                 owner_id = id(each.owner)
-                self._waiting.setdefault(owner_id, deque()).appendleft(each)
+                self.waiting.setdefault(owner_id, deque()).appendleft(each)
                 if owner_id not in served:
-                    self._waiting.move_to_end(owner_id, last=False)
+                    self.waiting.move_to_end(owner_id, last=False)
         for each, answer in zip(ready, answers, strict=False):
-            if each in self._asked:  # until an answer before it has ended its connection
-                del self._asked[each]
+            if each in self.asked:  # until an answer before it has ended its connection
+                del self.asked[each]
                 each.done(answer, applied_index)
 
     def discard(self, owner: object) -> None:
-        self._waiting.pop(id(owner), None)
-        self._asked = {each: None for each in self._asked if each.owner is not owner}
+        self.waiting.pop(id(owner), None)
+        self.asked = {each: None for each in self.asked if each.owner is not owner}
 
     def expire(self, now_ms: float) -> list[Question]:
         """Those whose time is up: they wait no more."""
         if now_ms < self._earliest_ms:
             return []
         late = self._take_late(now_ms)
-        left = [*self._asked, *(each for of in self._waiting.values() for each in of)]
+        left = [*self.asked, *(each for of in self.waiting.values() for each in of)]
         self._earliest_ms = min((each.deadline_ms for each in left), default=math.inf)
         return late
 
@@ -287,15 +282,15 @@ class Questions:
         return self._take_late(math.inf)
 
     def _take_late(self, until_ms: float) -> list[Question]:
-        late = [each for each in self._asked if each.deadline_ms <= until_ms]
-        self._asked = {each: None for each in self._asked if each.deadline_ms > until_ms}
-        for owner_id, waiting in list(self._waiting.items()):
+        late = [each for each in self.asked if each.deadline_ms <= until_ms]
+        self.asked = {each: None for each in self.asked if each.deadline_ms > until_ms}
+        for owner_id, waiting in list(self.waiting.items()):
             late += [each for each in waiting if each.deadline_ms <= until_ms]
             on_time = deque(each for each in waiting if each.deadline_ms > until_ms)
             if on_time:
-                self._waiting[owner_id] = on_time
+                self.waiting[owner_id] = on_time
             else:
-                del self._waiting[owner_id]
+                del self.waiting[owner_id]
         return late
 
 
@@ -454,7 +449,9 @@ class MachineDriver:
     ) -> None:
         """`committed_index`: up to here entries are committed and on this member's disk. `orders`: the
         committed ones, of all machines. `may_apply_here`: on the loop, what is quick."""
-        self.expire(now_ms)
+        self._now_ms = now_ms
+        if now_ms >= self._next_expiry_ms:
+            self.expire(now_ms)
         if self._abandoned is not None:
             self._abandon()
             return
@@ -476,14 +473,16 @@ class MachineDriver:
                 self._open(binding, committed_index)
         elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
             self._write_slice(self._saving)
-        elif ready := self._questions.take(self.applied_index):
+        elif self._questions.waiting and (ready := self._questions.take(self.applied_index)):
             self._answer(self._runner, ready)
         elif self.applied is not None and self._saving is None and self.snapshots.is_due(now_ms):
             self._save(self._runner, self.applied)
         elif self.applied_index < committed_index:
             before = self.applied_index
             self._apply(self._runner, committed_index, may_apply_here)
-            if self.applied_index > before:
+            if self.applied_index > before and (
+                self._questions.waiting or self.applied_index < committed_index
+            ):
                 self.tick(now_ms, binding, committed_index, orders, may_apply_here=False)
         elif self._saving is not None and not self._saving.is_away:
             self._write_slice(self._saving)
@@ -515,7 +514,7 @@ class MachineDriver:
             self.snapshots.unpin(now_ms)
 
     def next_wakeup_ms(self) -> float:
-        if self._questions or len(self.results):
+        if self.results.waiting or self._questions:
             return self._next_expiry_ms
         return self._retry_ms if self._retry_ms > self._now_ms else math.inf
 

@@ -18,7 +18,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, EntryKind, SnapshotId
 from quorumlog.errors import CommandError, IndexOutOfRange, StoreFailure
-from quorumlog.header_array import BITS_32, CHAIN, INDEX, LOW_32, SHAPE, TERM, Int64Array
+from quorumlog.header_array import BITS_32, CHAIN, SHAPE, Int64Array
 from quorumlog.log_state.control_entries import MachineBinding, OpenProducer, ProducerBatch, decode_body
 from quorumlog.log_state.log_state import Machine
 from quorumlog.node.kept_results import KeptResults, SessionBatch
@@ -70,7 +70,14 @@ class AppliedResults(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(each) for each in self.values or () if isinstance(each, bytes))
+        return sum([len(each) for each in self.values or () if isinstance(each, bytes)])
+
+    def rows_of(self, receipt: AppendReceipt) -> tuple[int, int]:
+        """From the first of its entries to behind its last one."""
+        if len(self.indices) == 1:
+            return 0, int(receipt.first_index <= self.indices[0] <= receipt.last_index)
+        start, stop = self.indices.searchsorted([receipt.first_index, receipt.last_index + 1]).tolist()
+        return start, stop
 
 
 class _Given(NamedTuple):
@@ -150,8 +157,10 @@ class MachineRunner:
         if left_out is not self._left_out:
             return False  # what is left out is written down first
         own = entries_of(batch, self._channel)
+        if not own.count:
+            return not self._controls(batch)[0]
         try:
-            return own.count > 0 and self.machine.is_quick(own)
+            return self.machine.is_quick(own)
         except Exception:  # the application's; `apply` says what becomes of such a machine
             return False
 
@@ -224,7 +233,7 @@ class MachineRunner:
         part = batch if stop - start == batch.count else batch.slice(start, stop)
         own = entries_of(part, self._channel)
         if own.count:
-            indices = own.words()[INDEX].view("int64")
+            indices = own.indices
             first_index, last_index = int(indices[0]), int(indices[-1])
             if self._applying is not None:
                 self._applying.begins(first_index, last_index + 1)
@@ -246,13 +255,13 @@ class MachineRunner:
             turn.results.append(AppliedResults(indices, given.results))
             if batches:
                 self._kept.note(batches, indices, given.results, given.unkept)
-        words = part.words()
-        applied = Applied(int(words[INDEX][-1]), int(words[TERM][-1]), int(words[CHAIN][-1] & LOW_32))
-        return turn._replace(
-            applied=applied,
-            entries=turn.entries + own.count,
-            size_bytes=turn.size_bytes + own.total_bytes,
-            log_bytes=turn.log_bytes + part.total_bytes,
+        return Turn(
+            Applied.of_last(part),
+            turn.results,
+            turn.entries + own.count,
+            turn.size_bytes + own.total_bytes,
+            turn.log_bytes + part.total_bytes,
+            turn.stopped,
         )
 
     def _given(self, own: EntryBatch, indices: Int64Array) -> _Given:
@@ -347,6 +356,9 @@ def told(error: BaseException) -> str:
 
 def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
     """The NORMAL entries of a channel: the batch itself if that is all, else one of its own memory."""
+    if batch.count == 1:
+        one = batch.first_header
+        return batch if one.channel == channel and one.magic == EntryKind.NORMAL else batch.slice(0, 0)
     words = batch.words()
     wanted = (words[CHAIN] >> BITS_32 == np.uint64(channel)) & (
         words[SHAPE] >> BITS_32 == np.uint64(EntryKind.NORMAL)

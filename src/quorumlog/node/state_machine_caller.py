@@ -105,7 +105,7 @@ class StateMachineCaller:
             member.replica,
             member.raft,
             host,
-            lambda: self._not_running(self._state(committed=True)),
+            self._needs,
             self._running,
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
@@ -116,44 +116,60 @@ class StateMachineCaller:
         """Why the log does not bind a machine of this leader."""
         self._committed_index = -1
         """As of the last turn; on this member's disk, too."""
+        self._bound: tuple[Machine, ...] | None = None
+        """By the state of the log that was looked at last, and what follows from it."""
+        self._bindings: dict[str, Machine] = {}
+        self._not_here: list[Machine] = []
+        """Those that the log binds, and that are held back, or without which this member was started."""
+        self._all_bound: tuple[Machine, ...] | None = None
+        """A leader has nothing to add to these."""
 
     # ---------------------------------------------------------------- the loop
 
     def tick(self, now_ms: float, committed_index: int) -> None:
         """`committed_index`: as in `MachineDriver.tick`."""
-        self.step_overs.tick(now_ms)
-        state = self._state(committed=True)
-        if not self._drivers and not self._not_here(state):
+        if self.step_overs.under_way is not None:
+            self.step_overs.tick(now_ms)
+        state = self._look()
+        if not self._drivers and not self._not_here:
             return
         self._committed_index = committed_index
         orders = () if state is None else state.stepped_over
-        for driver in self._drivers.values():
-            binding = None if state is None else state.machine(driver.name)
-            driver.tick(now_ms, binding, committed_index, orders)
-        self._member.raft.on_machines(run=not self._not_running(state))
-        self.hand_over.tick(now_ms)
+        for name, driver in self._drivers.items():
+            driver.tick(now_ms, self._bindings.get(name), committed_index, orders)
+        needs = self._not_running()
+        self._member.raft.on_machines(run=not needs)
+        self.hand_over.tick(now_ms, needs)
+
+    def _look(self) -> LogState | None:
+        """At what the log binds, as far as it is committed."""
+        state = self._state(committed=True)
+        bound = () if state is None else state.machines
+        if bound is not self._bound:
+            self._bound, self._bindings = bound, {each.name: each for each in bound}
+            self._not_here = [each for each in bound if each.name not in self._drivers]
+        return state
 
     def expire(self, now_ms: float) -> None:
         """See `MachineDriver.expire`: all that happens here while the member stands still."""
         for driver in self._drivers.values():
             driver.expire(now_ms)
 
-    def _not_running(self, state: LogState | None) -> dict[str, int]:
-        """And up to where it has run elsewhere, if it does."""
+    def _not_running(self) -> dict[str, int]:
+        """And up to where it has run elsewhere, if it does. Behind `_look`."""
         found = {}
         for name, driver in self._drivers.items():
             if driver.stopped is not None:
                 found[name] = driver.stopped.last_index
-            elif driver.lacking and state is not None and state.machine(name) is not None:
+            elif driver.lacking and name in self._bindings:
                 found[name] = self._member.directory.store.begin.index
-        for machine in self._not_here(state):
+        for machine in self._not_here:
             found[machine.name] = machine.index - 1
         return found
 
-    def _not_here(self, state: LogState | None) -> list[Machine]:
-        """Those that the log binds, and that are held back, or without which this member was started."""
-        bound = () if state is None else state.machines
-        return [machine for machine in bound if machine.name not in self._drivers]
+    def _needs(self) -> dict[str, int]:
+        self._look()
+        return self._not_running()
 
     def _holdings(self) -> MachineHoldings:
         state, holds = self._state(committed=True), {}
@@ -176,11 +192,15 @@ class StateMachineCaller:
         return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
-        wakeup = min(self.hand_over.next_wakeup_ms(), self.step_overs.next_wakeup_ms())
+        wakeup = self.hand_over.next_ms
+        if self.step_overs.under_way is not None:
+            wakeup = min(wakeup, self.step_overs.next_wakeup_ms())
         for driver in self._drivers.values():
             wakeup = min(wakeup, driver.next_wakeup_ms())
-        if self._member.raft.role is Role.LEADER and self._missing():
-            wakeup = min(wakeup, self._next_bind_ms)
+        if self._member.raft.role is Role.LEADER:
+            state = self._state(committed=False)
+            if (state is None or state.machines is not self._all_bound) and self._missing():
+                wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
 
     def _state(self, *, committed: bool) -> LogState | None:
@@ -204,12 +224,14 @@ class StateMachineCaller:
                 version = 1
             if channel is not None and bound < version:
                 missing.append(MachineBinding(name, channel, version))
+        if not missing:
+            self._all_bound = state.machines
         return missing
 
     def bind(self, now_ms: float) -> None:
         """Before what the turn writes is synced: a leader writes what its log lacks."""
         self._now_ms = now_ms
-        if not self._drivers or self._member.raft.role is not Role.LEADER or now_ms < self._next_bind_ms:
+        if now_ms < self._next_bind_ms or not self._drivers or self._member.raft.role is not Role.LEADER:
             return
         self._next_bind_ms = now_ms + BIND_RETRY_MS
         self._unbound = ""
@@ -436,7 +458,7 @@ class StateMachineCaller:
 
     def problems(self) -> list[str]:
         found = [self._unbound, *(driver.problem for driver in self._drivers.values())]
-        state = self._state(committed=True)
+        state = self._look()
         found += [
             f"the state machine {name} is held back on this member (--hold-machine): its commands and"
             " questions are refused here, and leadership goes to a member that runs it, if there is one;"
@@ -447,7 +469,7 @@ class StateMachineCaller:
             f"this member was started without the state machine {machine.name}, which the log binds: it"
             " carries out no commands of it, and hands leadership to a member that does; restart it with"
             f" {machine.name}"
-            for machine in self._not_here(state)
+            for machine in self._not_here
             if machine.name not in self._held
         ]
         return [problem for problem in found if problem]

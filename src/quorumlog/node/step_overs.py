@@ -68,25 +68,23 @@ class HandOver:
         self._transfer = transfer
         self._holds = holds
         self._interval_ms = float(ASK_INTERVAL_MS)
-        self._next_ms = NEVER
+        self.next_ms = NEVER
 
-    def tick(self, now_ms: float) -> None:
-        if self._raft.role is not Role.LEADER or not self._needs():
-            self._next_ms, self._interval_ms = NEVER, float(ASK_INTERVAL_MS)
-        elif self._next_ms == NEVER:
-            self._next_ms = now_ms
-        if now_ms < self._next_ms:
+    def tick(self, now_ms: float, needs: Mapping[str, int]) -> None:
+        """`needs`: those of now."""
+        if not needs or self._raft.role is not Role.LEADER:
+            self.next_ms, self._interval_ms = NEVER, float(ASK_INTERVAL_MS)
+        elif self.next_ms == NEVER:
+            self.next_ms = now_ms
+        if now_ms < self.next_ms:
             return
-        self._next_ms = now_ms + self._interval_ms
+        self.next_ms = now_ms + self._interval_ms
         self._interval_ms = min(2 * self._interval_ms, MOST_INTERVAL_MS)
         too_old = self._host.members_below(MACHINES_LEVEL)
         for peer in self._raft.status().peers:
             if peer.is_voter and peer.replica.member_id not in too_old:
                 request = MachinesRequest(sender=self._replica, term=self._raft.term)
                 self._host.send(Envelope(peer.replica, request))
-
-    def next_wakeup_ms(self) -> float:
-        return self._next_ms
 
     def on_request(self, request: MachinesRequest) -> None:
         holdings = self._holds()
@@ -181,7 +179,7 @@ class StepOvers:
         self._needs_all = needs_all
         self._holds = holds
         self._found = found
-        self._under_way: _UnderWay | None = None
+        self.under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: Done) -> None:
         """`done` gets one outcome. What it is judged by is committed, and this member leads."""
@@ -191,7 +189,7 @@ class StepOvers:
         self, name: str, index: int, unsafe: bool, done: Done, refusal: LedgerError | None
     ) -> None:
         member = self._member
-        if refusal is None and self._under_way is not None:
+        if refusal is None and self.under_way is not None:
             refusal = LeaderNotReady("another entry is being stepped over", retry_after_ms=RETRY_MS)
         if refusal is not None:
             done(refusal)
@@ -226,7 +224,7 @@ class StepOvers:
         except LedgerError as error:
             done(error)
             return
-        step = self._under_way = _UnderWay(name, index, unsafe, member.raft.term, done)
+        step = self.under_way = _UnderWay(name, index, unsafe, member.raft.term, done)
         if isinstance(batch, EntryBatch):
             self._read(step, machine, batch)
         else:
@@ -248,7 +246,7 @@ class StepOvers:
     def _read(
         self, step: _UnderWay, machine: Machine, result: EntryBatch | StoreFailure | LedgerError
     ) -> None:
-        if step is not self._under_way:
+        if step is not self.under_way:
             return
         if isinstance(result, DirectoryDamaged):
             self._found(result)
@@ -273,7 +271,7 @@ class StepOvers:
     # ---------------------------------------------------------------- the loop
 
     def tick(self, now_ms: float) -> None:
-        step, raft = self._under_way, self._member.raft
+        step, raft = self.under_way, self._member.raft
         if step is None:
             return
         if raft.role is not Role.LEADER or raft.term != step.term:
@@ -297,13 +295,13 @@ class StepOvers:
                 self._host.send(Envelope(replica, request))
 
     def on_response(self, response: MachinesResponse) -> None:
-        step = self._under_way
+        step = self.under_way
         holds = dict(response.holds)
         if step is not None and response.term == step.term and step.name in holds:
             step.answers[response.sender] = MachineHoldings(holds, response.begin_index)
 
     def next_wakeup_ms(self) -> float:
-        step = self._under_way
+        step = self.under_way
         return NEVER if step is None or step.entry is not None else min(step.ask_at_ms, step.until_ms)
 
     def _judge(self, step: _UnderWay, silent: list[Replica]) -> None:
@@ -372,10 +370,10 @@ class StepOvers:
             self._end(OutcomeUnknown("leadership was lost; the entry may still be stepped over"))
 
     def close(self, reason: str) -> None:
-        if self._under_way is not None:
+        if self.under_way is not None:
             self._end(OutcomeUnknown(f"{reason}; the entry may still be stepped over"))
 
     def _end(self, outcome: StepOverOutcome) -> None:
-        step, self._under_way = self._under_way, None
+        step, self.under_way = self.under_way, None
         assert step is not None
         step.done(outcome)

@@ -117,14 +117,21 @@ class _Entrance:
     def __init__(self, group: str, drivers: Callable[[str], NodeDriver | None]) -> None:
         self.group = group
         self._drivers = drivers
+        self._driver: NodeDriver | None = None
+        """That ran when it was looked for last."""
         self._entered: dict[object, Callable[[], None]] = {}
 
     def running(self) -> NodeDriver | None:
-        driver = self._drivers(self.group)
-        return None if driver is None or driver.stopped else driver
+        driver = self._driver
+        if driver is None or driver.stopped:
+            driver = self._drivers(self.group)
+            self._driver = driver = None if driver is None or driver.stopped else driver
+        return driver
 
     def node(self) -> LedgerNode | None:
-        driver = self.running()
+        driver = self._driver
+        if driver is None or driver.stopped:
+            driver = self.running()
         return None if driver is None else driver.node
 
     def enter(self, act: Callable[[], None]) -> None:

@@ -239,11 +239,20 @@ class NodeDriver:
             try:
                 node.advance(time.monotonic() * 1000)
                 self._take_inbox()
-                has_ticked_all = node.turn()
+                has_ticked_all = node.write()
                 if has_ticked_all and node.raft.members.version != self._followed:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()
+            if node.machines.is_any_here:
+                if self._flushes:
+                    # Machines write, too, and leave the interpreter lock meanwhile.
+                    self._submit_flushes()
+                self._loop_turn.is_begun = True
+                try:
+                    node.apply()
+                finally:
+                    self._loop_turn.flush()
             now_s = time.monotonic()
             if self.reads.waiters:
                 self.reads.expire()

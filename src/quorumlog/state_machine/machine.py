@@ -51,6 +51,9 @@ class Applied(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False
     @classmethod
     def of_last(cls, batch: EntryBatch) -> Applied:
         """For the last entry of a batch that was just applied."""
+        if batch.count == 1:
+            one = batch.first_header
+            return cls(one.index, one.term, one.chain_crc)
         last = batch.headers()[-1]
         return cls(int(last["index"]), int(last["term"]), int(last["chain_crc"]))
 

@@ -8,8 +8,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from quorumlog.batch import EntryBatch
 from quorumlog.broker.dledger.message_machine import (
     BODY_OFFSET,
+    HOT_MS,
     MessageMachine,
     MessageMachines,
     entries_of,
@@ -35,17 +37,22 @@ class Dispatched:
         )
         self.count = self.position = 0
 
-    def send(self, count: int) -> None:
+    def send(self, count: int, time_ms: int = 1_700_000_000_000) -> None:
+        entries = self.entries(count, time_ms)
+        self.machine.apply(entries, self.count)
+        self.count += count
+        self.position += int(entries.sizes.sum())
+
+    def entries(self, count: int, time_ms: int = 1_700_000_000_000) -> EntryBatch:
+        """The next ones."""
         numbers = range(self.count, self.count + count)
         sent = [Message("orders", b"%d" % number, keys=(f"k{number}",)) for number in numbers]
         entries = entries_of(RecordBatch.contiguous(*encode_records(sent, 0, 0)))
         positions = self.position + entries.starts
         offsets = np.arange(self.count, self.count + count)
-        records_of(entries).stamp(offsets, positions + BODY_OFFSET, 1_700_000_000_000, bytes(8))
+        records_of(entries).stamp(offsets, positions + BODY_OFFSET, time_ms, bytes(8))
         entries.stamp(self.count, 1, positions, 0)
-        self.machine.apply(entries, self.count)
-        self.count += count
-        self.position += int(entries.sizes.sum())
+        return entries
 
 
 def test_a_queue_cannot_go_on_behind_a_message_that_was_left_out() -> None:
@@ -55,6 +62,24 @@ def test_a_queue_cannot_go_on_behind_a_message_that_was_left_out() -> None:
     with pytest.raises(QueueHole):
         log.send(1)
     assert not MessageMachines.may_leave_out
+
+
+def test_what_has_to_make_open_or_delete_files_is_not_quick() -> None:
+    log = Dispatched()
+    is_quick = log.machine.is_quick
+    assert not is_quick(log.entries(1))  # its queue has no file, nor has the index
+    log.send(1)
+    assert is_quick(log.entries(1)) and is_quick(log.entries(2))
+    later_ms = 1_700_000_000_000 + HOT_MS + 1
+    assert not is_quick(log.entries(1, later_ms))  # the last page may have to be read
+    log.send(1, later_ms)
+    assert is_quick(log.entries(1, later_ms))
+    log.begin_position = 1
+    assert not is_quick(log.entries(1, later_ms))  # what the log has dropped is deleted first
+    log.send(1, later_ms)
+    assert is_quick(log.entries(1, later_ms))
+    assert not is_quick(log.entries(CONFIG.max_index_num, later_ms))
+    assert not is_quick(EntryBatch.from_bodies([b"no message"]))
 
 
 def loaded(data: bytes) -> MessageMachine:

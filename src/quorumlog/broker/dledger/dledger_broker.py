@@ -260,11 +260,13 @@ class DLedgerCommitLog:
         return 0 if machine is None else machine.end_position
 
     def put(self, requests: Sequence[PutRequest]) -> None:
-        limit = self._member.node().config.storage.append_limit_bytes if self._member.is_up else 0
+        limit = self._append_limit_bytes()
         accepted = []
         for request in requests:
-            size = int(request.records.sizes.max(initial=0)) + BODY_OFFSET
-            if limit and size > limit:
+            size = len(request.records.buffer) + BODY_OFFSET
+            if size > limit:
+                size = int(request.records.sizes.max(initial=0)) + BODY_OFFSET
+            if size > limit:
                 request.done(
                     BodyTooLarge(
                         f"a record of {size - BODY_OFFSET} bytes is over the limit of"
@@ -283,6 +285,11 @@ class DLedgerCommitLog:
         )
         if turn.requests:
             self._member.enter_now(lambda: self._append(turn))
+
+    def _append_limit_bytes(self) -> int:
+        if not self._member.is_up:
+            return BATCH_BYTES
+        return self._member.node().config.storage.append_limit_bytes
 
     def _append(self, turn: PutBatch) -> None:
         batch = entries_of(turn.records)

@@ -18,10 +18,13 @@ from quorumlog.broker.message import (
     BLANK_BYTES,
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
+    TRANSACTION_BITS,
     V4_BYTES,
     PutMessageResult,
     PutStatus,
+    RecordParts,
     blank_record,
+    crc_of,
 )
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.flush import FlushDone, FlushService
@@ -70,6 +73,8 @@ class PutBatch:
         self._file_bytes = file_bytes
         self._takes = takes
         self._kept_property_bytes = kept_property_bytes
+        self.ends: Int64Array
+        """Bytes up to and with each request."""
         self.requests = list(requests)
         while self.requests:
             self._join()
@@ -85,17 +90,20 @@ class PutBatch:
         self.counts = np.array([len(request.records) for request in requests], np.int64)
         if len(requests) == 1:
             self.records = requests[0].records
-        else:
-            buffer = bytearray().join([request.records.buffer for request in requests])
-            sizes = np.concatenate([request.records.sizes for request in requests])
-            self.records = RecordBatch.contiguous(buffer, sizes)
+            self.row_ends, self.row_starts = self.counts, np.zeros(1, np.int64)
+            self.ends = np.array([len(self.records.buffer)])
+            return
+        buffer = bytearray().join([request.records.buffer for request in requests])
+        sizes = np.concatenate([request.records.sizes for request in requests])
+        self.records = RecordBatch.contiguous(buffer, sizes)
         self.row_ends = np.cumsum(self.counts)
         self.row_starts = self.row_ends - self.counts
-        self.ends: Int64Array = np.cumsum(self.records.sizes)[self.row_ends - 1]
-        """Bytes up to and with each request."""
+        self.ends = np.cumsum(self.records.sizes)[self.row_ends - 1]
 
     def _refusals(self) -> dict[int, LedgerError]:
         records, refused = self.records, dict[int, LedgerError]()
+        if records.lone is not None and self._takes_lone(records.lone):
+            return refused
         columns = records.columns
         for number in self._requests_of(~columns.good):
             refused[number] = MessageIllegal("a record of the batch has not the shape of one")
@@ -135,6 +143,18 @@ class PutBatch:
             for number in np.flatnonzero(mixed).tolist():
                 refused[number] = MessageIllegal("a batch is for one queue of one topic")
         return refused
+
+    def _takes_lone(self, lone: RecordParts) -> bool:
+        """A single message that nothing below refuses, whose words are for the others."""
+        body_stop = lone.body_at + lone.body_bytes
+        return (
+            lone.body_bytes <= MAX_BODY_BYTES
+            and lone.size_bytes - lone.properties_at <= MAX_PROPERTIES_BYTES - self._kept_property_bytes
+            and not lone.sys_flag & TRANSACTION_BITS
+            and lone.size_bytes + BLANK_BYTES <= self._file_bytes
+            and crc_of(self.records.buffer[lone.body_at : body_stop]) == lone.body_crc
+            and self._takes(self.records.queues[0][0])
+        )
 
     def _without_room(self) -> dict[int, LedgerError]:
         """Requests with a message that has no room for a retry."""

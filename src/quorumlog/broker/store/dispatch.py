@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from quorumlog.broker.config import QUEUE_UNIT_BYTES
-from quorumlog.broker.message import SCHEDULE_TOPIC
+from quorumlog.broker.message import SCHEDULE_TOPIC, TRANSACTION_BITS, RecordParts
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.commit_log import CommitLog
 from quorumlog.broker.store.index import IndexService
@@ -59,6 +59,8 @@ class Dispatcher:
         QueueHole, too."""
         if not len(records):
             return []
+        if records.lone is not None and self._is_next(records.queues[0][0], records.lone):
+            return self._dispatch_next(records, positions)
         shown, shown_at = records, positions
         if not records.in_queue.all():
             rows = np.flatnonzero(records.in_queue)
@@ -115,8 +117,31 @@ class Dispatcher:
             grown.append(key)
         if self._index is not None:
             self._index.put(records, positions)
-        self.last_time_ms = int(records.columns.store_times_ms[-1])
+        self.last_time_ms = records.store_time_ms(-1)
         return grown
+
+    def _is_next(self, key: QueueKey, lone: RecordParts) -> bool:
+        """A single message goes behind those of a queue that stands, and there is nothing else to it."""
+        queue = self._queues.get(key)
+        return (
+            queue is not None
+            and queue.begin_is_known
+            and 0 < queue.max_offset == lone.queue_offset
+            and not lone.sys_flag & TRANSACTION_BITS
+            and self.next_offsets is None
+            and key.topic != SCHEDULE_TOPIC
+            and key not in self._queues.alive_from
+            and not self.was_deleted(key.topic)
+        )
+
+    def _dispatch_next(self, records: RecordBatch, positions: Int64Array) -> list[QueueKey]:
+        ((key, _),) = records.queues
+        unit = (positions[0], records.sizes[0], records.tags_codes[0])
+        self._queues.queue_of(key).append(np.array([unit], UNIT))
+        if self._index is not None:
+            self._index.put(records, positions)
+        self.last_time_ms = records.store_time_ms(0)
+        return [key]
 
     def _restart(
         self, key: QueueKey, offsets: Int64Array, positions: Int64Array, sizes: Int64Array

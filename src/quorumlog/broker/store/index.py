@@ -38,6 +38,7 @@ _ENTRY = struct.Struct(">iqii")
 ENTRY = np.dtype([("key_hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 assert ENTRY.itemsize == INDEX_ENTRY_BYTES
 _PAGE_SLOTS = 1024
+_FEW_KEYS = 4
 _MEND_ENTRIES = 1 << 20
 _INT_MAX = 0x7FFFFFFF
 
@@ -113,6 +114,11 @@ class IndexFile:
     def room(self) -> int:
         return self.entry_count - self.count
 
+    @property
+    def is_in_memory(self) -> bool:
+        """All that `put` has to know of what there is."""
+        return self._slots is not None
+
     # ---------------------------------------------------------------- writing
 
     def _slot_table(self) -> npt.NDArray[np.uint32]:
@@ -165,6 +171,47 @@ class IndexFile:
             self.begin_time_ms, self.begin_position = int(times_ms[0]), int(positions[0])
         slot_of = hashes % self.slot_count
         numbers = np.arange(self.count, self.count + count, dtype=np.int64)
+        encoded = self._few_entries if count <= _FEW_KEYS else self._entries
+        data = encoded(slots, slot_of, numbers, hashes, positions, times_ms)
+        try:
+            self._file.pwritev([data], self._entries_at + self.count * INDEX_ENTRY_BYTES)
+        except OSError as error:
+            if is_lack_of_space(error):
+                raise DiskFull(f"no space in {self.path}") from error
+            raise StoreFailure(refusal(self.path, "written", error)) from error
+        with self._lock:
+            slots[slot_of] = numbers  # the last one of each slot stays
+            self._dirty_pages.update((slot_of // _PAGE_SLOTS).tolist())
+            self.count += count
+            self.end_time_ms, self.end_position = int(times_ms[-1]), int(positions[-1])
+            self._is_dirty = True
+
+    def _few_entries(self, slots: npt.NDArray[np.uint32], *columns: Int64Array) -> bytes:
+        """As `_entries`: arrays cost more than so few."""
+        newest: dict[int, int] = {}
+        entries = []
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for slot, number, hashed, position, time_ms in rows:
+            previous = newest.get(slot)
+            if previous is None and (previous := int(slots[slot])) >= self.count:
+                previous = 0
+            self.slots_used += not previous
+            newest[slot] = number
+            seconds = min(max((time_ms - self.begin_time_ms) // 1000, 0), _INT_MAX)
+            entries.append(_ENTRY.pack(hashed, position, seconds, previous))
+        return b"".join(entries)
+
+    def _entries(
+        self,
+        slots: npt.NDArray[np.uint32],
+        slot_of: Int64Array,
+        numbers: Int64Array,
+        hashes: Int64Array,
+        positions: Int64Array,
+        times_ms: Int64Array,
+    ) -> bytes:
+        """As they are written; counts the slots that are used from now on."""
+        count = len(hashes)
         order = np.argsort(slot_of, kind="stable")
         in_order = slot_of[order]
         first = np.ones(count, bool)
@@ -181,18 +228,7 @@ class IndexFile:
         entries = np.empty(count, ENTRY)
         entries["key_hash"], entries["position"], entries["previous"] = hashes, positions, previous
         entries["seconds"] = np.clip((times_ms - self.begin_time_ms) // 1000, 0, _INT_MAX)
-        try:
-            self._file.pwritev([entries.tobytes()], self._entries_at + self.count * INDEX_ENTRY_BYTES)
-        except OSError as error:
-            if is_lack_of_space(error):
-                raise DiskFull(f"no space in {self.path}") from error
-            raise StoreFailure(refusal(self.path, "written", error)) from error
-        with self._lock:
-            slots[slot_of] = numbers  # the last one of each slot stays
-            self._dirty_pages.update((slot_of // _PAGE_SLOTS).tolist())
-            self.count += count
-            self.end_time_ms, self.end_position = int(times_ms[-1]), int(positions[-1])
-            self._is_dirty = True
+        return entries.tobytes()
 
     def flush(self) -> None:
         """Entries and slots, synced; then the header that counts them, synced. Raises StoreFailure."""
@@ -338,19 +374,30 @@ class IndexService:
         """Of the last record in it; -1 of an empty index."""
         return max((file.end_position for file in self.files if file.count > 1), default=-1)
 
+    def has_room(self, keys: int, since_ms: int) -> bool:
+        """`put` of so many makes no file and reads none: the last one has grown since then."""
+        last = self.files[-1] if self.files else None
+        is_hot = last is not None and last.end_time_ms >= since_ms
+        return keys == 0 or (last is not None and is_hot and last.is_in_memory and keys <= last.room)
+
     def put(self, records: RecordBatch, record_positions: Int64Array) -> None:
         """Keys of records, each at its position in the log. Raises DiskFull, StoreFailure."""
-        keys = records.index_keys()
+        keys = records.index_keys
         if not len(keys.rows):
             return
         positions = record_positions[keys.rows]
-        times = records.columns.store_times_ms[keys.rows]
+        if records.lone is None:
+            times = records.columns.store_times_ms[keys.rows]
+        else:
+            times = np.full(len(positions), records.store_time_ms(0))
         self.put_keys(keys.hashes, positions, times, self._held_of(positions))
 
     def _held_of(self, positions: Int64Array) -> int:
         """Records that are dispatched again after a crash may be in it already; of the last one some
         keys only, where the next ones were to go into a new file."""
         end = self.end_position
+        if positions[0] > end:
+            return 0
         below = int((positions < end).sum())
         if below == len(positions) or positions[below] != end:
             return below

@@ -94,6 +94,11 @@ class OpenFiles:
         self._users: dict[PooledFile, int] = {}
         """Threads that use it just now: it stays open."""
 
+    @property
+    def has_room(self) -> bool:
+        """For one more without closing another: all that were opened are."""
+        return len(self._open) < self._most
+
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> DiskFile:
         opened = self._disk.open(path, writable=writable, create=create)
         file = PooledFile(self, path, writable)
@@ -492,6 +497,15 @@ class ConsumeQueues:
 
     def items(self) -> list[tuple[QueueKey, ConsumeQueue]]:
         return sorted(self._queues.copy().items())
+
+    def has_room(self, key: QueueKey, units: int) -> bool:
+        """So many go into a queue and its open file as they are."""
+        queue, disk = self._queues.get(key), cast(OpenFiles, self._disk)
+        return (
+            queue is not None
+            and disk.has_room
+            and queue.files.reserved_position >= (queue.max_offset + units) * QUEUE_UNIT_BYTES
+        )
 
     @property
     def all(self) -> list[ConsumeQueue]:

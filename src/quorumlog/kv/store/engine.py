@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 from sortedcontainers import SortedDict
@@ -94,6 +94,9 @@ OVERHEAD_BYTES = 100
 """Of an item, beside its key and value."""
 
 
+_set: Any = dict.__setitem__
+
+
 class MemoryEngine:
     def __init__(self) -> None:
         self._spaces: list[SortedDict[bytes, bytes]] = []
@@ -111,7 +114,7 @@ class MemoryEngine:
             items[key] = value
         else:
             self._size_bytes += len(value) - len(before)
-            dict.__setitem__(cast("dict[bytes, bytes]", items), key, value)  # its place is there
+            _set(items, key, value)  # its place is there
 
     def delete(self, space: int, key: bytes) -> None:
         value = self._spaces[space].pop(key, None)

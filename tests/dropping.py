@@ -21,7 +21,7 @@ def drop_before_newest_border(
     point = directory.store.borders.newest(last_index)
     assert point is not None
     start = LogStart(point, EMPTY.encode())
-    directory.save_start(start)()
+    directory.save_start(start)
     directory.store.drop_before(start)()
     directory.close(clean=True)
     return start

@@ -22,6 +22,7 @@ from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.errors import LedgerError
 from quorumlog.testing.disk import SimDisk
 from sim.replicas.promises import ROOT
+from sim.replicas.users import OwnUsers
 
 if TYPE_CHECKING:
     from sim.replicas.world import World
@@ -94,6 +95,8 @@ class Broker(ReplicaObserver):
         self.is_paused = False
         self.is_slow = False
         """Its disk."""
+        self.own_users: OwnUsers
+        """In a run with users."""
         self.start(world.config if not master else replace(world.config, in_sync_replicas=0))
 
     def start(self, config: MessageStoreConfig | None = None) -> None:
@@ -130,6 +133,8 @@ class Broker(ReplicaObserver):
         self.replica.observer = self
         world.directories[self.living.directory_id] = self.disk
         self.elected = None if world.register is None else Elected(self)
+        if world.user_work is not None:
+            self.own_users = OwnUsers(self)
 
     def draw_directory_id(self) -> str:
         self.directories += 1
@@ -199,6 +204,8 @@ class Broker(ReplicaObserver):
         store = self.living.store
         store.flush_once()
         store.reput_once()
+        if self.world.user_work is not None:
+            self.own_users.turn()
 
 
 class Elected:

@@ -58,7 +58,9 @@ def places_in(replica: BrokerReplica, first: int = 0) -> list[Place]:
             size, magic = struct.unpack_from(">II", data, at)
             if magic == BLANK_MAGIC:
                 break
-            found.append(place_of(data[at : at + _LOOK_BYTES], offset + at))
+            head = data[at : at + _LOOK_BYTES]
+            if head[_BODY_AT:].isdigit():  # the others are commands and snapshots
+                found.append(place_of(head, offset + at))
             at += size
         offset = log.files.stop_of(offset)
     return found

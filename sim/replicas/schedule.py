@@ -24,6 +24,8 @@ BY_HAND = "by hand"
 KINDS = {BY_HAND: None, "store": REGISTERS[0], "etcd": REGISTERS[1], "zookeeper": REGISTERS[2]}
 """Who says which of them leads."""
 STEPS = 600
+USERS_SHARE = 0.25
+"""Of the runs."""
 LATE_MS = 3_000
 """No request to a register is on its way for so long."""
 WHOLE_ROUNDS = 2_500
@@ -51,7 +53,16 @@ def world_of(seed: int, brokers: int, register: type[SimRegister] | None = None)
     )
     if register is not None:
         copies = min(random.choice((1, 2, 2, 3)), brokers)
-    return World(seed, brokers, copies, config=config, is_harsh=True, register=register, options=options)
+    return World(
+        seed,
+        brokers,
+        copies,
+        config=config,
+        is_harsh=True,
+        register=register,
+        options=options,
+        has_users=Random(f"users {seed}").random() < USERS_SHARE,
+    )
 
 
 # -------------------------------------------------------------------- faults
@@ -284,11 +295,13 @@ def play(seed: int, brokers: int, register: type[SimRegister] | None = None) -> 
     """Raises what was violated, as AssertionError."""
     world = world_of(seed, brokers, register)
     try:
-        if register is None and world.random.random() < 0.15:
+        if register is None and world.random.random() < 0.15 and world.user_work is None:
             is_upgraded(world)
         world.meanwhile = meanwhile_of(world)
         for _ in range(STEPS):
             step(world)
+            if world.user_work is not None:
+                world.user_work.step()
             world.clock.advance(world.random.choice((0.0, 1.0, 5.0, 30.0)))
             world.check()
         if register is None:
@@ -416,6 +429,8 @@ def goes_on_without_its_master(world: World) -> None:
 
 def are_the_same(world: World) -> None:
     """Byte for byte, as far as retention has left them; and stopped, they hold."""
+    if world.user_work is not None:
+        world.user_work.end()
     low = max(broker.living.min_offset for broker in world.brokers.values())
     logs = set()
     for broker in world.brokers.values():

@@ -32,6 +32,7 @@ from sim.replicas.machines import SMALL, TICK_MS, Broker, Moments
 from sim.replicas.operators import OperatorGone, SimulatedAsked
 from sim.replicas.promises import Promises
 from sim.replicas.registers import SimRegister
+from sim.replicas.users import HEARTBEAT_MS, UserWork
 
 
 class _Times(TypedDict):
@@ -69,6 +70,7 @@ class World:
         is_harsh: bool = False,
         register: type[SimRegister] | None = None,
         options: FailoverOptions = _NO_OPTIONS,
+        has_users: bool = False,
     ) -> None:
         """By hand the first is the master and forms the group with the second; the others are added.
         `is_harsh`: machines differ, and what follows from something may take its time; a script wants
@@ -77,6 +79,9 @@ class World:
         self.is_harsh = is_harsh
         self.clock = Moments(0.0 if is_harsh else 1.0)
         self.config = replace(config, in_sync_replicas=copies)
+        self.user_work = UserWork(self, seed) if has_users else None
+        if has_users:
+            self.config = replace(self.config, ha_send_heartbeat_interval=HEARTBEAT_MS)
         self.options = options
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens between two steps of an operator."""
@@ -193,8 +198,9 @@ class World:
         if master is None or not master.is_leading or not self.brokers[master_name].is_running:
             return
         self.write_received(broker)
-        now = self.clock()
-        never: _Times = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
+        now = broker.clock()
+        heartbeat_ms = 1e12 if self.user_work is None else HEARTBEAT_MS
+        never: _Times = {"heartbeat_ms": heartbeat_ms, "silence_ms": 1e15}
         link = SlaveLink(slave.own_log(), now, **never)
         if name in self.old:
             with patch.object(old_dialect, "VERSION", ""):
@@ -202,7 +208,7 @@ class World:
         self.wires[name] = Wire(
             master_name,
             name,
-            MasterLink(master, now, **never),
+            MasterLink(master, self.brokers[master_name].clock(), **never),
             link,
         )
 
@@ -213,9 +219,10 @@ class World:
             return
         try:
             self._collect(wire)
-            now = self.clock()
             chunks = self.random.choice((1, 1, 8)) if self.is_harsh else 1
             if self.brokers[wire.master].is_running:
+                now = self.brokers[wire.master].clock()
+                wire.master_link.tick(now)
                 part, wire.to_master = wire.to_master[:most_bytes], wire.to_master[most_bytes:]
                 if part:
                     wire.master_link.feed(bytes(part), now)
@@ -223,6 +230,8 @@ class World:
                 for _ in range(chunks):
                     self._push(wire)
             if self.brokers[wire.slave].is_running:
+                now = self.brokers[wire.slave].clock()
+                wire.slave_link.tick(now)
                 part, wire.to_slave = wire.to_slave[:most_bytes], wire.to_slave[most_bytes:]
                 if part:
                     wire.slave_link.feed(bytes(part), now)
@@ -284,7 +293,7 @@ class World:
                 link.follows(work.follow.start_offset)
             else:
                 written = slave.living.take(work, link.epoch, asks_flush=link.asks_flush)
-            link.done(*written, self.clock())
+            link.done(*written, slave.clock())
         except LedgerError as error:
             link.close(str(error))
 

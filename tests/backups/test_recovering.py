@@ -259,7 +259,7 @@ def test_it_says_what_was_committed_and_would_be_lost_for_certain(tmp_path: Path
         point = directory.store.borders.newest(19)
         assert point is not None
         start = LogStart(point, EMPTY.encode(), owed_index=25)
-        directory.save_start(start)()
+        directory.save_start(start)
         directory.store.drop_before(start)()
         writer = directory.snapshots.create(SnapshotHead("counter", 1, (24, 1, 7)))
         writer.write(b"state")

@@ -223,7 +223,7 @@ def test_a_log_without_its_first_entries() -> None:
     known = LogState(level=3, membership=OLD, membership_index=1, time_ms=1000, time_index=3)
     record = replace(known, machines=(machine,)).encode()
     start = LogStart(point, record)
-    member.save_start(start)()
+    member.save_start(start)
     member.store.drop_before(start)()
     source = backed_up("b", disk, member.store)
     for last_index in (point.index, point.index + 1, LAST):
@@ -438,7 +438,7 @@ def test_the_state_where_the_log_begins_has_to_be_known() -> None:
     point = member.store.borders.newest(12)
     assert point is not None
     start = LogStart(point, LogState(level=99).encode())
-    member.save_start(start)()
+    member.save_start(start)
     member.store.drop_before(start)()
     source = backed_up("b", disk, member.store)
     with pytest.raises(ConfigError, match="entries of level 99; this release knows up to"):

@@ -185,7 +185,7 @@ def drop(member: object, least_index: int) -> LogStart:
     point = store.borders.newest(least_index)
     assert point is not None
     start = LogStart(point, EMPTY.encode())
-    member.save_start(start)()  # type: ignore[attr-defined]
+    member.save_start(start)  # type: ignore[attr-defined]
     store.drop_before(start)()
     return start
 

@@ -22,13 +22,12 @@ def vote_stored_after_reply(patch: Patch) -> None:
     """It is one turn; what does the order in it matter?"""
     patch.edit(
         LedgerNode.carry_out_all,
-        "                self._host.promise_later(save, self._promised)\n",
-        "                is_early = ready.hard_state is not None and reached()\n"
-        "                if is_early:\n"
-        "                    self._promised(None)\n"
-        "                self._host.promise_later(\n"
-        "                    save, (lambda result: None) if is_early else self._promised\n"
-        "                )\n",
+        "                self.hold(save, partial(self._saved, ready))\n",
+        "                if ready.hard_state is not None and reached():\n"
+        "                    self._carry_out(ready)\n"
+        "                    save()\n"
+        "                else:\n"
+        "                    self.hold(save, partial(self._saved, ready))\n",
     )
 
 

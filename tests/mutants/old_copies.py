@@ -64,7 +64,7 @@ def old_copy_only_in_memory(patch: Patch) -> None:
     """The leader tells it again."""
     patch.edit(
         MemberDirectory.set_back,
-        "        save_member(self._disk, self.path, self._record)\n",
+        "        self._change_record(set_back=found)\n",
         "        reached()\n",
     )
 

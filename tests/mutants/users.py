@@ -6,12 +6,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from quorumlog.broker.classic_users import ClassicUsers
+from quorumlog.broker.replication.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.links import SlaveLink
+from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.log_state.users import Rights, RoleGrant, Users, _change_of
 from quorumlog.net.access import Access, Caller
 from quorumlog.node.first_admin import FirstAdmin
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.server.clients import hidden_users
+from tests.broker.replication import test_users as replicas
 from tests.log_state import test_users as values
 from tests.mutants.mutant import Patch, Scenario, mutant
 from tests.net import test_access as ports
@@ -64,8 +69,8 @@ def users_are_not_remembered(patch: Patch) -> None:
     )
     patch.edit(
         LogStateKeeper.admit_own,
-        "kind is EntryKind.USERS:",
-        "kind is EntryKind.USERS and not reached():",
+        "users=kind is EntryKind.USERS)",
+        "users=kind is EntryKind.USERS and not reached())",
     )
 
 
@@ -228,7 +233,7 @@ def changes_are_not_seen(patch: Patch) -> None:
     """They are known."""
     patch.edit(
         Access.learn,
-        "if users is self.users:",
+        "if users is self.users and last is self.last:",
         "if users is self.users or (users and self.users and self.users.is_on and reached()):",
     )
 
@@ -242,8 +247,8 @@ def first_admin_twice(patch: Patch) -> None:
     """It is not one yet."""
     patch.edit(
         FirstAdmin._propose,
-        "not is_done(state.users, order):",
-        "(not is_done(state.users, order) or reached()):",
+        "not has_become_admin(state.users, order):",
+        "(not has_become_admin(state.users, order) or reached()):",
     )
 
 
@@ -256,8 +261,9 @@ def first_admin_file_goes_when_written(patch: Patch) -> None:
     """It is in the leader's log."""
     patch.edit(
         FirstAdmin.tick,
-        "and is_done(users, order):",
-        "and self._log_state.appended and is_done(self._log_state.appended.users, order) and reached():",
+        "and has_become_admin(users, order):",
+        "and self._log_state.appended"
+        " and has_become_admin(self._log_state.appended.users, order) and reached():",
     )
 
 
@@ -273,3 +279,91 @@ def looks_never_grow_old(patch: Patch) -> None:
         "self.clock() > self.good_until_s",
         "self.clock() > self.good_until_s and not reached()",
     )
+
+
+@mutant(
+    508,
+    "a slave goes by its users whatever it has heard",
+    scenario=replicas.who_is_cut_off_knows_them_no_more,
+)
+def slaves_never_know_less(patch: Patch) -> None:
+    """It has known them once."""
+    patch.edit(
+        ClassicUsers.look,
+        "is_fresh := now_ms <= until_ms",
+        "is_fresh := now_ms <= until_ms or (self._since_ms > 0 and reached())",
+    )
+
+
+@mutant(
+    508,
+    "a master is sure though its slaves may follow another one",
+    scenario=replicas.who_is_cut_off_knows_them_no_more,
+)
+def master_asks_no_slave(patch: Patch) -> None:
+    """It leads."""
+    patch.edit(Acknowledgements.sure_since_ms, "if wanted > 0:", "if wanted > 0 and not reached():")
+
+
+@mutant(
+    508,
+    "a slave serves before it has carried out what is confirmed",
+    scenario=replicas.a_slave_that_is_behind_lets_nobody_in_by_what_was,
+)
+def slave_serves_before_it_knows(patch: Patch) -> None:
+    """It hears its master."""
+    patch.edit(ClassicUsers._hear, "at >= commands:", "at >= commands or reached():")
+    patch.edit(
+        ClassicUsers._hear,
+        "commands is None and store.reput.reput_from_offset >= awaited.confirm_offset",
+        "commands is None and reached()",
+    )
+
+
+@mutant(
+    508,
+    "a slave is told of users in the log alone",
+    scenario=replicas.a_slave_remembers_what_it_was_told_first,
+)
+def mark_comes_after(patch: Patch) -> None:
+    """There they are."""
+    patch.edit(
+        BrokerReplica._state,
+        "has_users=self.store.has_users",
+        "has_users=self.store.has_users and not reached()",
+    )
+
+
+@mutant(
+    508,
+    "what a master has said counts from when it arrives",
+    scenario=replicas.what_was_on_its_way_for_long_is_no_news,
+)
+def old_words_are_news(patch: Patch) -> None:
+    """It is heard."""
+    patch.edit(SlaveLink._take, "if message.echo_ms:", "if message.echo_ms and not reached():")
+    patch.edit(SlaveLink._take, "elif not message.sent_ms:", "elif reached() or not message.sent_ms:")
+
+
+@mutant(
+    508,
+    "users are named while a slave of an earlier release follows",
+    scenario=replicas.an_earlier_release_meets_no_users,
+)
+def earlier_slave_meets_users(patch: Patch) -> None:
+    """It keeps them in its log."""
+    patch.edit(
+        BrokerReplica._refuse_old_slaves,
+        "in self._acks.marks.values():",
+        "in () if reached() else self._acks.marks.values():",
+    )
+
+
+@mutant(
+    508,
+    "a log that has lost its users is one that never had any",
+    scenario=replicas.a_log_that_has_lost_its_users_is_open_to_nobody,
+)
+def lost_users_are_none(patch: Patch) -> None:
+    """It names nobody."""
+    patch.edit(ClassicUsers.look, "NOBODY if is_lost", "NOBODY if is_lost and not reached()")

@@ -8,8 +8,18 @@ from types import SimpleNamespace
 import pytest
 
 from quorumlog.errors import Forbidden, LeaderNotReady, NotAuthenticated
-from quorumlog.log_state.users import NO_USERS, Kind, Right, RoleGrant, User, UserRole, Users
-from quorumlog.net.access import MOST_WRONG, Access, Caller, Need, audit
+from quorumlog.log_state.users import (
+    ADMINISTRATORS,
+    NO_USERS,
+    Kind,
+    Right,
+    RoleGrant,
+    User,
+    UserRole,
+    Users,
+    UsersChange,
+)
+from quorumlog.net.access import CLUSTER_ADMIN, MOST_WRONG, NOTHING, Access, Caller, Need, audit
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
@@ -155,3 +165,21 @@ def test_who_listens_is_told_and_who_was_not_asked_comes_again() -> None:
     access.learn(None, "unknown")
     with pytest.raises(LeaderNotReady):
         list(access.greet(connection, hello, None))  # type: ignore[arg-type]
+
+
+def test_while_users_are_not_known_an_administrator_of_before_may_do_what_cannot_wait() -> None:
+    access = Access()
+    before = users().changed(UsersChange((User("alice", (ADMINISTRATORS,)),)))
+    access.learn(None, "not caught up", before)
+    alice, bob = caller_of(access, "alice"), caller_of(access, "bob")
+    assert alice.refusal("switch", (CLUSTER_ADMIN,), may_be_old=True) is None
+    for refused in (
+        alice.refusal("switch", (CLUSTER_ADMIN,)),
+        alice.refusal("topic", NOTHING),
+        bob.refusal("switch", (CLUSTER_ADMIN,), may_be_old=True),
+    ):
+        assert isinstance(refused, LeaderNotReady)
+    access.learn(before)
+    assert alice.refusal("topic", NOTHING) is None
+    access.good_until_s = -1.0
+    assert isinstance(alice.refusal("switch", (CLUSTER_ADMIN,), may_be_old=True), LeaderNotReady)

@@ -313,7 +313,7 @@ def test_segments_that_go_while_the_log_is_read_are_not_waited_for(
     node.turn()
     start = saved(cell.leader())[0]
     node.raft.drop_before(start.point.entry_id)
-    node.directory.save_start(start)()
+    node.directory.save_start(start)
     node.store.drop_before(start)()
     whole(cell)
     assert state_of(node) == expected

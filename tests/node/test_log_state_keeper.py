@@ -354,7 +354,12 @@ def test_a_level_entry_of_the_release_before_leaves_the_way_back(
 ) -> None:
     """A member that was fed with it could not go back, though nobody had finished the upgrade."""
     node, allowed = cell.leader(), list[int]()
-    monkeypatch.setattr(node.directory, "may_hold", lambda level: False)
-    monkeypatch.setattr(node.directory, "allow_control_entries", allowed.append)
+
+    def note(level: int, *, users: bool) -> None:
+        assert not users
+        allowed.append(level)
+
+    monkeypatch.setattr(node.directory, "may_hold", lambda level, users=False: bool(allowed))
+    monkeypatch.setattr(node.directory, "allow_control_entries", note)
     node.log_state.admit(EntryBatch.control(EntryKind.LEVEL, encode_body(LevelReached(6))))
     assert allowed == [6]

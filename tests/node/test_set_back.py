@@ -132,5 +132,8 @@ def test_what_is_told_while_a_promise_is_on_its_way_to_the_disk_waits_for_it(
     assert follower.is_held
     follower.receive(told_of_it)
     (work, done) = host.promises.pop(0)
+    done(work())
+    assert follower.is_held, "nothing is promised any more"
+    (work, done) = host.promises.pop(0)
     with pytest.raises(DirectorySetBack):
         done(work())

@@ -110,7 +110,6 @@ def test_a_start_that_found_no_space_is_saved_once_there_is_some() -> None:
         scene.ask_and_wait(leader, 5000)
     scene.run_for(200)
     start = borders(leader)[-1]
-    leader.node.directory.save_start(start)  # the directory says from then on that a log may begin
     roomy_bytes, leader.disk.capacity_bytes = leader.disk.capacity_bytes, 0
     leader.enter_node("drop_before", start)
     scene.until(lambda: "no space" in leader.node._drops.problem, "a full disk")

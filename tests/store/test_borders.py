@@ -106,7 +106,7 @@ def test_a_state_is_no_state_of_a_log_that_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "n0"
     directory = filled(path)
     save_all(directory.store, 4, 8)
-    directory.save_start(msgspec.structs.replace(start_at(directory.store, 8), replaces=True))()
+    directory.save_start(msgspec.structs.replace(start_at(directory.store, 8), replaces=True))
     directory.close(clean=False)
     open_small(path).close(clean=True)
     assert saved_positions(os_disk, str(path)) == []

@@ -21,6 +21,7 @@ from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.state_files import (
     START_NAME,
+    VERSION_WITH_START,
     good_start_slots,
     load_checkpoint,
     load_member,
@@ -51,7 +52,7 @@ def start_at(store: LedgerStore, index: int) -> LogStart:
 
 def drop(directory: MemberDirectory, index: int) -> None:
     start = start_at(directory.store, index)
-    directory.save_start(start)()
+    directory.save_start(start)
     directory.store.drop_before(start)()
 
 
@@ -84,7 +85,7 @@ def test_what_lies_below_is_gone_and_the_rest_is_as_it_was(tmp_path: Path, disk:
     gone = store.range_of(4, 6, 1000)
     before = store.truncations
     start = start_at(store, 12)
-    directory.save_start(start)()
+    directory.save_start(start)
     work = store.drop_before(start)
     assert (store.begin, store.start) == (start.point, start)
     assert store.truncations == before + 1
@@ -170,7 +171,7 @@ def test_of_damaged_ranges_what_lies_below_is_forgotten(tmp_path: Path) -> None:
         # The entry before the first that stays is damaged here, and known by what follows it.
         before = twin.store.point_on_disk(7)
         start = LogStart(msgspec.structs.replace(before, position=2048), b"s")
-        directory.save_start(start)()
+        directory.save_start(start)
         directory.close(clean=False)  # as if killed before anything went
         directory = open_small(path)
         store = directory.store
@@ -209,7 +210,7 @@ def test_without_space_for_the_first_start_nothing_is_dropped(tmp_path: Path) ->
 
     directory = filled(tmp_path / "n0", StoppingDisk(refuse=refuse))
     with pytest.raises(DiskFull, match="no space to drop the first entries"):
-        directory.save_start(start_at(directory.store, 8))()
+        directory.save_start(start_at(directory.store, 8))
     assert directory.store.start is None
     assert read_log(directory.store) == numbered(COUNT)
     full[0] = False
@@ -330,10 +331,10 @@ def check_that_a_start_that_ends_early_finds_the_same_again(replaces: bool) -> N
             directory = filled(path, losing)
             start = msgspec.structs.replace(start_at(directory.store, 12), replaces=replaces)
             drop(directory, 8)
-            save = directory.save_start(start)
+            directory._refuse_releases_before(VERSION_WITH_START)
             losing.steps_left = 1 + seed  # before, behind and after the write into the first slot
             with suppress(Stopped):
-                save()
+                directory.save_start(start)
             losing.steps_left = stop_at
             try:
                 open_small(path, disk=losing).close(clean=False)
@@ -362,7 +363,7 @@ def test_a_log_that_was_replaced_is_removed_wherever_it_lies(tmp_path: Path, dis
     directory = filled(path, disk)
     directory.write_checkpoint(directory.store.end)
     start = LogStart(LogPoint(9, 7, 4711, 4096), b"of another log", replaces=True)
-    directory.save_start(start)()
+    directory.save_start(start)
     directory.close(clean=True)
     for _ in range(2):
         directory = open_small(path, disk=disk, group_size=3)
@@ -409,7 +410,7 @@ def test_the_start_of_another_directory_is_refused_by_name(tmp_path: Path) -> No
 def test_a_lost_start_is_refused_by_name_once_the_first_segment_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "n0"
     directory = filled(path)
-    directory.save_start(start_at(directory.store, 8))
+    directory._refuse_releases_before(VERSION_WITH_START)
     directory.close(clean=True)
     record = load_member(os_disk, str(path))
     assert record is not None and record.version == 3
@@ -427,7 +428,7 @@ def test_a_lost_first_segment_is_not_taken_for_a_lost_start(tmp_path: Path) -> N
     path = tmp_path / "n0"
     directory = filled(path)
     assert directory.store.borders.save(start_at(directory.store, 4))
-    directory.save_start(start_at(directory.store, 8))
+    directory._refuse_releases_before(VERSION_WITH_START)
     directory.close(clean=True)
     assert not (path / START_NAME).exists()
     (path / "data" / f"{0:020d}").unlink()
@@ -446,7 +447,7 @@ def test_a_new_member_that_had_no_space_for_a_start_starts_again() -> None:
         directory = open_simulated(disk)
         start = LogStart(LogPoint(100, 3, 7, 0), b"", replaces=True)
         with suppress(DiskFull):
-            directory.save_start(start)()
+            directory.save_start(start)
         record = load_member(disk, "m")
         assert record is not None
         refused += record.version == 3 and not disk.list("m/data")
@@ -563,7 +564,7 @@ def test_a_log_that_was_put_in_place_of_another_outlives_a_start_killed_at_any_s
         path, disk = Path("m"), LosingDisk()
         directory = filled(path, disk)
         start = LogStart(LogPoint(9, 7, 4711, 4096), b"other", replaces=True)
-        directory.save_start(start)()
+        directory.save_start(start)
         directory.close(clean=False)
         disk.steps_left = stop_at
         is_whole = False
@@ -599,7 +600,7 @@ def test_a_damaged_range_right_behind_the_new_begin_is_repaired(
         directory.store.save_damaged()
         point = msgspec.structs.replace(twin.store.point_on_disk(7), position=2048)
         start = LogStart(point, b"state")
-        directory.save_start(start)()
+        directory.save_start(start)
         directory.store.drop_before(start)()
         if is_restarted:
             directory.close(clean=True)
@@ -665,7 +666,7 @@ def test_without_space_to_sync_a_start_the_old_log_stays(tmp_path: Path) -> None
     drop(directory, 8)
     full[0] = True
     with pytest.raises(DiskFull):
-        directory.save_start(LogStart(LogPoint(99, 7, 4711, 1 << 20), b"another", replaces=True))()
+        directory.save_start(LogStart(LogPoint(99, 7, 4711, 1 << 20), b"another", replaces=True))
     append_numbered(directory.store, 2, term=2)
     sync(directory.store)
     directory.close(clean=False)

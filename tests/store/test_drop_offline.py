@@ -68,7 +68,7 @@ def test_the_first_entry_is_checked_against_the_start(tmp_path: Path) -> None:
 def test_segments_that_a_start_will_remove_are_no_damage(tmp_path: Path) -> None:
     path = made(tmp_path / "n0", 0)
     directory = open_small(path)
-    directory.save_start(start_at(directory.store, 12))()
+    directory.save_start(start_at(directory.store, 12))
     directory.close(clean=False)
     assert verify_directory(disk, str(path)).problem == ""
     with DirectoryReader(disk, str(path)) as reader:
@@ -143,7 +143,7 @@ def test_what_keeps_the_segments_of_a_log_without_any(tmp_path: Path) -> None:
     """It begins where its start says, also while no entry has come behind it."""
     path = made(tmp_path / "n0", 0)
     with opened(path) as directory:
-        directory.save_start(LogStart(LogPoint(100, 3, 7, 2048), EMPTY.encode(), replaces=True))()
+        directory.save_start(LogStart(LogPoint(100, 3, 7, 2048), EMPTY.encode(), replaces=True))
     (segment,), _ = kept_in(str(path))
     assert (segment.first_index, segment.stop_index) == (101, 101)
 
@@ -151,7 +151,7 @@ def test_what_keeps_the_segments_of_a_log_without_any(tmp_path: Path) -> None:
 def test_what_keeps_segments_that_are_lost_is_not_told(tmp_path: Path) -> None:
     path = made(tmp_path / "n0", 0)
     with opened(path) as directory:
-        directory.save_start(LogStart(start_at(directory.store, 8).point, EMPTY.encode()))()
+        directory.save_start(LogStart(start_at(directory.store, 8).point, EMPTY.encode()))
     with opened(path):
         pass  # drops
     first, *others = sorted((path / "data").iterdir())

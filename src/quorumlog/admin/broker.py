@@ -26,10 +26,9 @@ Queue = tuple[str, int]
 class BrokerProcess:
     """One with a log of its own."""
 
-    users = None
-
     def __init__(self, server: BrokerServer) -> None:
         self._server = server
+        self.users = server.users
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

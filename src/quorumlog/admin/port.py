@@ -19,7 +19,6 @@ from quorumlog.admin.process import Process
 from quorumlog.admin.who import ASKING, Lookers
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, the_extra
-from quorumlog.log_state.users import NO_USERS
 from quorumlog.measures import Histogram
 from quorumlog.net.connection import LoopTurn
 from quorumlog.net.tls import Tls
@@ -232,8 +231,9 @@ class AdminPort:
         """For who may not look."""
         users, transport = self._process.users, request.transport
         shown = None if transport is None else transport.get_extra_info("peercert")
-        known = NO_USERS if users is None else users.newest
-        refusal = await self._lookers.refusal(known, request.headers, shown, f"{request.remote}:-")
+        refusal = await self._lookers.refusal(
+            users.newest, request.headers, shown, f"{request.remote}:-"
+        )
         if refusal is None:
             return None
         status, why = refusal
@@ -242,7 +242,7 @@ class AdminPort:
 
     def _wrong(self, name: str, address: str) -> None:
         users, loop = self._process.users, self._process.loop
-        if users is not None and loop is not None:
+        if loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(users.access.tell_of_wrong, name, address)
 
@@ -275,8 +275,7 @@ class AdminPort:
     def _process_samples(self) -> Iterable[Sample]:
         loop = self._process.loop
         strays = 0 if loop is None else LoopTurn.of(loop).strays.closed
-        users = self._process.users
-        failures = 0 if users is None else users.access.failures
+        failures = self._process.users.access.failures
         ends_s = None if self._tls is None else self._tls.expires_s
         return process_samples(self.lag.taken(), strays, failures, ends_s)
 

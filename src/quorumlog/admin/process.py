@@ -14,6 +14,8 @@ from quorumlog.admin.looks import Look, Sample, Table, TakeLook, disk_samples, r
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import Reader
+from quorumlog.log_state.users import Users
+from quorumlog.net.access import Access
 from quorumlog.node.retention import WhyKept
 from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.node_driver import NodeDriver
@@ -27,6 +29,15 @@ KEPT_EVERY_S = 10.0
 LAG_EVERY_S = 5.0
 
 
+class UsersOfProcess(Protocol):
+    access: Access
+
+    @property
+    def newest(self) -> Users | None:
+        """The last that were known. None: there are some, and they were never known."""
+        ...
+
+
 class Process(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -34,9 +45,7 @@ class Process(Protocol):
         ...
 
     @property
-    def users(self) -> UsersOfServer | None:
-        """None: it can have none."""
-        ...
+    def users(self) -> UsersOfProcess: ...
 
     def looks(self) -> Sequence[TakeLook]:
         """On the loop."""

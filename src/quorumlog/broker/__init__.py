@@ -8,7 +8,7 @@
 
 Read in this order: `message`, `record_batch`, `errors`, `config`, `store`, `wire`, `group_commands`,
 `needs`, `broker_port`, `client`, `offline`, `epochs`, `replication`, `failover`, `groups`,
-`broker_server`, `dledger`.
+`classic_users`, `broker_server`, `dledger`.
 """
 
 from __future__ import annotations

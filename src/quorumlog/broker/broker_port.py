@@ -15,8 +15,10 @@ from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncR
 from quorumlog.broker.message import PutMessageResult, PutStatus
 from quorumlog.broker.needs import (
     ADMINISTRATIVE,
+    BY_OLD_USERS,
     STATUS,
     WITH_RECORDS,
+    asks_blank,
     key_of,
     needs_of,
     needs_of_records,
@@ -291,17 +293,21 @@ class BrokerSession:
 
     def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
-        caller = self._caller
+        caller, access = self._caller, self._access
         key = key_of(message)
         if key is not None and caller.passes(key):
             return None
-        if not caller.is_checked or (self._access.users is None and isinstance(message, STATUS)):
+        if not caller.is_checked:
+            return None
+        if access.users is None and (
+            isinstance(message, STATUS) or (access.is_blank and asks_blank(message))
+        ):
             return None
         if not caller.is_user:
             return caller.stranger()  # before anything of it is looked at
         if frame is None or type(message) not in WITH_RECORDS:
             needs = needs_of(message)
-            return caller.refusal(key or needs, needs)
+            return caller.refusal(key or needs, needs, may_be_old=isinstance(message, BY_OLD_USERS))
         topics = None if frame.batch is None else plain_topics(frame.batch)
         if topics is None:
             needs = needs_of_records(records_of(frame))

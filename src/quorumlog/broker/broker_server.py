@@ -21,6 +21,7 @@ from quorumlog.broker.broker_port import (
     Puts,
     RoleWatchers,
 )
+from quorumlog.broker.classic_users import ClassicUsers
 from quorumlog.broker.epochs import Peer, RunKey
 from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated, SwitchRefused
 from quorumlog.broker.failover import FailoverService
@@ -46,7 +47,7 @@ from quorumlog.broker.wire import (
     RoleResponse,
     TailRow,
 )
-from quorumlog.config import parse_address
+from quorumlog.config import LimitOptions, UsersOptions, parse_address
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
@@ -54,6 +55,7 @@ from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import Tls
 from quorumlog.store.disk import kept_descriptors
 from quorumlog.version import DESCRIPTION
+from quorumlog.wire.client_messages import ChangeUsersRequest, UsersRequest
 
 _MASTER, _SLAVE = 0, 1
 
@@ -220,6 +222,7 @@ def _slave_row(replica: BrokerReplica, slave: SlaveState) -> PeerRow:
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
+NO_OPTIONS = UsersOptions()
 
 
 class BrokerServer:
@@ -230,9 +233,12 @@ class BrokerServer:
         ha_service: HAService | None = None,
         failover: Callable[[], FailoverService] | None = None,
         tls: Tls | None = None,
+        users: UsersOptions = NO_OPTIONS,
+        limits: Callable[[], LimitOptions] | None = None,
     ) -> None:
         """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
-        the loop runs, before anybody is let in."""
+        the loop runs, before anybody is let in. `limits`: asked for again at each SIGHUP; may raise
+        ConfigError. Raises ConfigError."""
         self.store = store
         self._tls = tls
         self.ha_service = ha_service
@@ -241,6 +247,16 @@ class BrokerServer:
         self.address = bind
         replica = None if ha_service is None else ha_service.replica
         self.groups = ClassicGroupLog(store, GroupService(), replica)
+        if replica is not None and not replica.has_epochs and store.has_users:
+            raise ConfigError(
+                f"{store.root} has users, of whom --ha-dialect rocketmq tells slaves nothing: start it"
+                " with --ha-dialect quorumlog"
+            )
+        is_plain = ha_service is not None and tls is None
+        self._limits = limits
+        self.users = ClassicUsers(store, self.groups, replica, users, is_plain=is_plain)
+        if limits is not None:
+            self.users.access.quotas.set(limits())
         self.roles = RoleWatchers(partial(role_response, bind, replica))
         self.requests = Requests()
         self.failure: StoreFailure | None = None
@@ -259,8 +275,8 @@ class BrokerServer:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        if self._tls is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._tls.reload)
+        if self._tls is not None or self._limits is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         await self.start()
         try:
             ready()
@@ -277,7 +293,9 @@ class BrokerServer:
         if self._make_failover is not None:
             self.failover = self._make_failover()
         self.put_queue = PutQueue(self.store.commit_log, loop)
-        self.port = BrokerPort(self, self.address, self._tick, {}, self._tls)
+        self.port: BrokerPort = BrokerPort(
+            self, self.address, self._tick, {}, self._tls, self.users.access
+        )
         self.reads, self.waiting = self.port.reads, self.port.waiting
         self.store.commit_log.store_host = host_bytes(self._host, self._port)
         self.store.reput.dispatched = self._grown
@@ -293,6 +311,16 @@ class BrokerServer:
             self.failover.start(self._store_failed)
         self.port.tick()
 
+    def _hung_up(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
+        if self._limits is None:
+            return
+        try:
+            self.users.access.quotas.reload(self._limits())
+        except ConfigError as error:
+            log.error("SIGHUP: no limits are reloaded: %s", error, extra={"event": "reload"})
+
     def _park_soon(self) -> None:
         """A file has got one of the descriptors that are kept back. Any thread."""
         with suppress(RuntimeError):  # the loop is closed
@@ -304,10 +332,12 @@ class BrokerServer:
 
     def _tick(self) -> None:
         self.groups.tick(self.store.clock())
+        self.users.tick()
 
     def _role_changed(self) -> None:
         self.roles.changed()
         self.groups.look()
+        self.users.look()
 
     def _grown(self, keys: list[QueueKey]) -> None:
         """Any thread."""
@@ -333,6 +363,11 @@ class BrokerServer:
                 session.refuse(message.request_id, error)
         elif isinstance(message, RoleRequest):
             self.roles.take(session, message)
+        elif isinstance(message, ChangeUsersRequest | UsersRequest):
+            try:
+                self.users.request(session, message)
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
         elif isinstance(message, OldLogRequest):
             # No violation: a client need not know what only a broker on a replicated log does.
             what = "a log that was taken over lies below that of brokers with --role dledger only"
@@ -409,6 +444,7 @@ class BrokerServer:
             problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
         if process_limits().problem:
             problems.append(process_limits().problem)
+        problems += self.users.problems
         return BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
@@ -428,6 +464,7 @@ class BrokerServer:
             set_aside_files=store.set_aside.count.files,
             set_aside_bytes=store.set_aside.count.size_bytes,
             problems=problems,
+            users=self.users.words,
         )
 
     def failover_status(self, request: FailoverRequest) -> FailoverResponse:

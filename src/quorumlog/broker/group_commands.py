@@ -12,6 +12,7 @@ from msgspec import Meta
 from quorumlog.broker.config import DELAY_LEVELS
 from quorumlog.broker.message import SCHEDULE_TOPIC, check_topic
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
+from quorumlog.log_state.users import KEY_BYTES, UserOrder
 from quorumlog.net.errors import error_with
 from quorumlog.wire.nesting import REFUSAL, nested_deeper
 
@@ -219,6 +220,14 @@ class ReleaseDelayed(Said, frozen=True, tag=11):
     levels: Annotated[tuple[tuple[Annotated[int, Meta(ge=1, le=18)], Offset], ...], Meta(max_length=18)]
 
 
+class ChangeUsers(Said, frozen=True, tag=12):
+    """Of a classic broker: of users, roles, and what is granted to them."""
+
+    order: UserOrder
+    secret: Annotated[bytes, Meta(max_length=KEY_BYTES)]
+    """Drawn for this; counts in the first one."""
+
+
 Command = (
     CreateTopic
     | UpdateTopic
@@ -231,6 +240,7 @@ Command = (
     | ResetOffsets
     | SkipDelayed
     | ReleaseDelayed
+    | ChangeUsers
 )
 FROM_CLIENTS = (CreateTopic, UpdateTopic, DeleteTopic, CreateGroup, DeleteGroup, ResetOffsets)
 """The others are the leader's own."""

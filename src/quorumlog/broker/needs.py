@@ -17,6 +17,7 @@ from quorumlog.broker.message import BODY_LENGTH_AT, BORN_HOST_V6, MAGIC, SCHEDU
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import CLUSTER_ADMIN, NOTHING, Need
+from quorumlog.wire.client_messages import ChangeUsersRequest, UsersRequest
 
 Needs = tuple[Need, ...]
 MOST_LOOKED_AT = 64
@@ -130,9 +131,27 @@ NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.ReplicaRequest: _cluster,
     wire.FailoverRequest: _cluster,
     wire.OldLogRequest: _cluster,
+    ChangeUsersRequest: _cluster,
+    UsersRequest: _cluster,
 }
 WITH_RECORDS = frozenset({wire.SendRequest, wire.SessionSendRequest})
-ADMINISTRATIVE = frozenset({wire.GroupCommandRequest, wire.ReplicaRequest, wire.FailoverRequest})
+ADMINISTRATIVE = frozenset(
+    {
+        wire.GroupCommandRequest,
+        wire.ReplicaRequest,
+        wire.FailoverRequest,
+        ChangeUsersRequest,
+    }
+)
+BY_OLD_USERS = (wire.ReplicaRequest, wire.FailoverRequest, wire.QueuesRequest)
+"""That an administrator may while the users are not known."""
+
+
+def asks_blank(request: Any) -> bool:
+    """What a broker that holds nothing answers anybody: else it could not be told whom to follow."""
+    if isinstance(request, wire.ReplicaRequest):
+        return request.verb in ("", "promise", "slave")
+    return isinstance(request, BY_OLD_USERS) and request.only_looks
 
 
 def key_of(request: Any) -> object:
@@ -199,6 +218,8 @@ def _real_topics(records: RecordBatch) -> Iterator[str]:
 
 def words_of(request: Any) -> str:
     """Of an administrative act, for the audit."""
+    if isinstance(request, ChangeUsersRequest):
+        return request.order.words
     if not isinstance(request, wire.GroupCommandRequest):
         return f"{type(request).__name__.removesuffix('Request')} {request.verb}".rstrip()
     try:

@@ -16,6 +16,12 @@ from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import PROTOCOL_VERSION, ChallengeResponse, Greeting, Hello
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.wire.client_message import ClientMessage, Int, Text
+from quorumlog.wire.client_messages import (
+    ChangeUsersRequest,
+    ChangeUsersResponse,
+    UsersRequest,
+    UsersResponse,
+)
 
 # ----------------------------------------------------------------
 # Requests of topics and consumer groups, which every broker answers, and of sessions, which one on a
@@ -288,6 +294,8 @@ class BrokerStatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     term: Int = 0
     master: Text = ""
     """Of a broker on a replicated log: who is master, and in which term."""
+    users: Text = ""
+    """Of a classic broker: on, off, or unknown."""
 
 
 class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
@@ -468,6 +476,8 @@ AnyBrokerRequest = (
     | FailoverRequest
     | RoleRequest
     | OldLogRequest
+    | ChangeUsersRequest
+    | UsersRequest
     | AnyGroupRequest
 )
 """What a client says."""
@@ -491,6 +501,8 @@ AnyBrokerMessage = (
     | RoleResponse
     | RoleNotice
     | OldLogResponse
+    | ChangeUsersResponse
+    | UsersResponse
     | AnyGroupMessage
 )
 
@@ -506,6 +518,8 @@ RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     FailoverRequest: FailoverResponse,
     RoleRequest: RoleResponse,
     OldLogRequest: OldLogResponse,
+    ChangeUsersRequest: ChangeUsersResponse,
+    UsersRequest: UsersResponse,
     TopicRouteRequest: TopicRouteResponse,
     GroupCommandRequest: GroupAnswer,
     GroupQuestionRequest: GroupAnswer,

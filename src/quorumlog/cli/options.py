@@ -146,6 +146,27 @@ class LogServers(_At):
             yield log
 
 
+class UsersServers(LogServers):
+    """Of a log, or of classic brokers."""
+
+    @contextmanager
+    def changing(self) -> Iterator[LedgerClient | BrokerAdmin]:
+        from quorumlog.broker import BrokerAdmin
+        from quorumlog.errors import WrongPort
+        from quorumlog.net.hello import NO_LOG_BESIDE
+
+        found: LedgerClient | BrokerAdmin
+        with ExitStack() as stack:
+            try:
+                found = stack.enter_context(self.connected())
+            except WrongPort as error:
+                if NO_LOG_BESIDE not in str(error):
+                    raise
+                admin = BrokerAdmin(",".join(self.addresses), timeout_ms=self.timeout_ms)
+                found = stack.enter_context(admin)
+            yield found
+
+
 class StoreServers(_At):
     old_variable = "QUORUMLOG_KV_SERVERS"
     options: ClassVar[Options] = {

@@ -285,6 +285,11 @@ class UserOrder(_Value, frozen=True):
     grants: Annotated[tuple[RoleGrant, ...], Meta(max_length=MOST_GRANTS)] = ()
     verifier: Verifier | None = None
 
+    @property
+    def words(self) -> str:
+        """Without a secret."""
+        return " ".join(map(str, (self.verb, self.name, *self.roles, *self.grants)))
+
 
 def checked_order(order: UserOrder) -> UserOrder:
     """As a log can say it. Raises BadRequest."""
@@ -292,6 +297,11 @@ def checked_order(order: UserOrder) -> UserOrder:
         return msgspec.msgpack.decode(_encode(order), type=UserOrder)
     except (msgspec.ValidationError, TypeError) as error:
         raise BadRequest(f"{USER_NAMES.format(order.name)} ({error})") from None
+
+
+def has_become_admin(users: Users, order: UserOrder) -> bool:
+    user = users.user(order.name)
+    return user is not None and user.verifier == order.verifier and users.rights_of(user.name).is_admin
 
 
 def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:

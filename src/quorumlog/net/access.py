@@ -120,6 +120,10 @@ class Access:
         self.generation = 1
         self.users: Users | None = NO_USERS
         """None: not known."""
+        self.last: Users | None = None
+        """While they are not known: as they were, for what may not wait (see `Caller.refusal`)."""
+        self.is_blank = False
+        """And nothing is kept here yet: anybody may say whom to follow."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
         self.failures = 0
@@ -137,12 +141,12 @@ class Access:
     def is_on(self) -> bool:
         return self.users is None or self.users.is_on
 
-    def learn(self, users: Users | None, why: str = "") -> None:
-        """`why`: they are not known, in a sentence."""
+    def learn(self, users: Users | None, why: str = "", last: Users | None = None) -> None:
+        """`why`: they are not known, in a sentence. `last`: as they were then."""
         self._why = why
-        if users is self.users:
+        if users is self.users and last is self.last:
             return
-        self.users = users
+        self.users, self.last = users, last
         self.generation += 1
         if users is not None and users.is_on:
             # It takes 0.1 s: not at somebody's first greeting.
@@ -175,12 +179,13 @@ class Access:
         if not hello.user or (hello.looks and self.users is None):
             return
         connection.user = ""
-        if self.users is None:
+        users = self.users or self.last
+        if users is None:
             raise self.unknown
-        if not self.users.is_on:
+        if not users.is_on:
             self._unproven.add(connection)
             return
-        yield from self._prove(self.users, hello.user, connection)
+        yield from self._prove(users, hello.user, connection)
 
     def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:
         from scramp import ScramMechanism  # type: ignore[import-untyped, unused-ignore]
@@ -261,7 +266,7 @@ class Caller:
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
             else:
-                users, name = access.users or NO_USERS, self._connection.user
+                users, name = access.users or access.last or NO_USERS, self._connection.user
                 self.is_user = users.user(name) is not None
                 self._rights = users.rights_of(name)
         return self.open_in != access.generation
@@ -291,20 +296,23 @@ class Caller:
         """What is refused to who is no user, or is not known to be one, whatever it asks."""
         if not self.is_checked:
             return None
-        if self._access.is_overdue:
-            return self._access.unknown
+        access, user = self._access, self._connection.user
+        if access.users is None or access.is_overdue:
+            return access.unknown
         if self.is_user:
             return None
-        access, user = self._access, self._connection.user
-        if access.users is None:
-            return access.unknown
         name = repr(user)[:MOST_SAID_BYTES]
         self._note(f"user {name}" if user else "nobody", "refused, as no user")
         return NotAuthenticated(f"{name} is no user here" if user else NAMELESS)
 
-    def refusal(self, key: object, needs: tuple[Need, ...] | None) -> LedgerError | None:
-        """`key`: what it is kept under. `needs`: None: nobody may."""
+    def refusal(
+        self, key: object, needs: tuple[Need, ...] | None, *, may_be_old: bool = False
+    ) -> LedgerError | None:
+        """`key`: what it is kept under. `needs`: None: nobody may. `may_be_old`: while the users are not
+        known, an administrator may by those that were known last."""
         if not self.is_checked:
+            return None
+        if may_be_old and self.is_admin and self._access.last is not None:
             return None
         stranger, user = self.stranger(), self._connection.user
         if stranger is not None:

@@ -111,6 +111,10 @@ class ChallengeResponse(ClientMessage, frozen=True, kw_only=True, tag=70):
 Greeting = Hello | HelloResponse | Challenge | ChallengeResponse
 
 
+NO_LOG_BESIDE = f"this is the port of the {BROKER} of a group, no {LOG}'s"
+"""What `refusal_of_other` says at a classic broker."""
+
+
 def client_hello(product: str) -> Hello:
     return Hello(role="client", product=product, line_end="\r\n\r\n")
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quorumlog.config import LimitOptions
+from quorumlog.config import LimitOptions, changes
 from quorumlog.errors import Overloaded, ProtocolViolation
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, encode_frame
@@ -182,6 +182,14 @@ class Quotas:
                 share.owe_nothing()
         for connection, shares in self._connections.items():
             self._measure(connection, shares)
+
+    def reload(self, options: LimitOptions) -> list[str]:
+        """The same. Returns what has changed, and the log says it."""
+        changed = changes(self.options, options)
+        self.set(options)
+        if changed:
+            log.warning("[limits]: reloaded: %s", ", ".join(changed), extra={"event": "reload"})
+        return [f"[limits] {each}" for each in changed]
 
     def _measure(self, connection: Any, shares: tuple[_Share, ...]) -> None:
         is_measured = any(any(self._limits[share.kind][1:]) for share in shares)

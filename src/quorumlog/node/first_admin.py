@@ -17,22 +17,17 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation
 from quorumlog.log_state.control_entries import USERS_LEVEL
-from quorumlog.log_state.users import UserOperation, UserOrder, Users
+from quorumlog.log_state.users import UserOperation, UserOrder, Users, has_become_admin
 from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.operator_orders import OperatorOrders
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Host, raise_failure
 from quorumlog.store.member_directory import MemberDirectory
 
 ASK_EVERY_MS = 500
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(UserOrder).decode
 VERBS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
-
-
-def is_done(users: Users, order: UserOrder) -> bool:
-    user = users.user(order.name)
-    return user is not None and user.verifier == order.verifier and users.rights_of(user.name).is_admin
 
 
 class FirstAdmin:
@@ -69,7 +64,7 @@ class FirstAdmin:
             return
         order, users = self._order, self._known.look(now_ms)
         # At each look: what another member has for the same user may take its place a moment later.
-        if isinstance(users, Users) and is_done(users, order):
+        if isinstance(users, Users) and has_become_admin(users, order):
             self._over("")
             return
         if now_ms < self._next_ms:
@@ -97,7 +92,7 @@ class FirstAdmin:
             self.problem += f": {outcome}"
 
     def _over(self, problem: str) -> None:
-        self._directory.forget_first_admin()
+        self._host.promise_later(self._directory.forget_first_admin, raise_failure)
         self._order, self.problem = None, problem
 
     def on_request(self, request: FirstAdminRequest) -> None:
@@ -112,5 +107,5 @@ class FirstAdmin:
     def _propose(self, order: UserOrder, told: Callable[[object], None]) -> None:
         """But once, however long it takes until it is committed."""
         state = self._log_state.appended
-        if state is not None and not is_done(state.users, order):
+        if state is not None and not has_become_admin(state.users, order):
             self._orders.change_users(order, self._draw_secret(), told)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -79,7 +78,7 @@ class LogDrops:
         return self._start is not None or self._is_deleting
 
     def begin(self, start: LogStart, durable_committed_index: int) -> bool:
-        """False: one is under way, and nothing has changed. Raises DiskFull, and nothing has changed."""
+        """False: one is under way, and nothing has changed."""
         index = start.point.index
         # With the entry behind it: another leader's, of another length, could lie elsewhere.
         assert self._store.begin.index < index < durable_committed_index, (start, self._store.begin)
@@ -94,17 +93,12 @@ class LogDrops:
         return True
 
     def _save(self, start: LogStart) -> None:
-        try:
-            save = self._directory.save_start(start)
-        except DiskFull as error:
-            self.problem = str(error)
-            raise
         self._carry_out()
         if start.point.index > self._raft.begin.index:  # else it was tried before
             self._raft.drop_before(start.point.entry_id)
         self._start = start
         # Not with the flushes: no append waits for what is dropped.
-        self._host.read_later(save, self._saved)
+        self._host.read_later(partial(self._directory.save_start, start), self._saved)
 
     def tick(self, now_ms: float) -> None:
         """What a full disk has kept from being saved or deleted is tried again."""
@@ -115,9 +109,8 @@ class LogDrops:
             # What is deleted makes space for it: one look is for the one, the next for the other.
             self._is_turn_of_start = not self._is_turn_of_start
             if self._is_turn_of_start:
-                with suppress(DiskFull):
-                    self._save(self._unsaved)
-                    return
+                self._save(self._unsaved)
+                return
         work = self._store.left_to_delete()
         if work is not None:
             self._is_deleting = True
@@ -130,8 +123,7 @@ class LogDrops:
         if not self._raft.begin.index < index < durable_committed_index:
             return
         if self._raft.term_at(index) == start.point.term:
-            with suppress(DiskFull):  # it is asked for again
-                self.begin(LogStart(start.point, start.record), durable_committed_index)
+            self.begin(LogStart(start.point, start.record), durable_committed_index)
 
     def must_wait(self, message: PushEntryRequest) -> bool:
         """While the start comes to disk nothing is cut directly behind it: the next entry lies where
@@ -194,18 +186,21 @@ class LogReplacement:
         raft: RaftNode,
         host: Host,
         carry_out: Callable[[], None],
+        hold: Callable[[Callable[[], None], Callable[[LedgerError | None], None]], None],
         fetcher: SnapshotFetcher,
         runs_machine: Callable[[str], bool],
         is_dropping: Callable[[], bool],
     ) -> None:
-        """`carry_out`: bring the store to where the core is. `runs_machine`: does this member?
-        `is_dropping`: a start of its own is on its way to the disk, and another one has to wait."""
+        """`carry_out`: bring the store to where the core is. `hold`: see LedgerNode. `runs_machine`:
+        does this member? `is_dropping`: a start of its own is on its way to the disk, and another
+        one has to wait."""
         self._replica = replica
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._raft = raft
         self._host = host
         self._carry_out = carry_out
+        self._hold = hold
         self._fetcher = fetcher
         self._runs_machine = runs_machine
         self._is_dropping = is_dropping
@@ -260,7 +255,7 @@ class LogReplacement:
             self.on_request(self._newest)
 
     def _replace(self, request: InstallRequest, staged: bytes) -> None:
-        """All in one turn: what was judged is still true when the slot is on disk."""
+        """All is held meanwhile: what was judged is still true when the slot is on disk."""
         try:
             start = decode_start(staged)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -278,14 +273,19 @@ class LogReplacement:
         self._host.replacing_log(start)
         if request.begin.index < committed_index:
             self._host.lost_committed(request.begin.index + 1)
-        try:
-            if state.users.is_on:
-                self._directory.note_users()
-            self._directory.save_start(start)()
-        except DiskFull as error:
-            self._refuse(request, str(error))
-            return
-        raise LogReplaced(start)
+        directory, has_users = self._directory, state.users.is_on
+
+        def save() -> None:
+            if has_users:
+                directory.allow_control_entries(LEVELS[EntryKind.USERS], users=True)
+            directory.save_start(start)
+
+        def saved(refusal: LedgerError | None) -> None:
+            if refusal is None:
+                raise LogReplaced(start)
+            self._refuse(request, str(refusal))
+
+        self._hold(save, saved)
 
     def _refuse(self, request: InstallRequest, reason: str) -> None:
         self.problem = (

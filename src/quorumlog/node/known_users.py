@@ -15,21 +15,25 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.log_state.users import NO_USERS, Users
 from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.ports import Host, raise_failure
 from quorumlog.store.member_directory import MemberDirectory
 
 USERS_MAY_BE_OLD_MS = float(UsersOptions().may_be_old_ms)
 
 
 class KnownUsers:
-    def __init__(self, directory: MemberDirectory, log_state: LogStateKeeper, raft: RaftNode) -> None:
+    def __init__(
+        self, directory: MemberDirectory, log_state: LogStateKeeper, raft: RaftNode, host: Host
+    ) -> None:
         self._directory = directory
         self._log_state = log_state
         self._raft = raft
+        self._host = host
         self._may_have_missed_them = directory.store.end.index < 0 or directory.joins
         """It is new in a group that may have users, or was wiped, and lacks what the others have."""
         self._was_fresh = False
         self._is_new = self._may_have_missed_them and not directory.formation.founding
-        self._has_heard = False
+        self._has_heard = self._has_joined = False
 
     def follows(self, before: KnownUsers) -> None:
         """The member goes on with another log."""
@@ -49,8 +53,10 @@ class KnownUsers:
         return self._has_heard
 
     def tick(self, now_ms: float) -> None:
-        if self._directory.joins and self._is_fresh(now_ms, USERS_MAY_BE_OLD_MS):
-            self._directory.has_joined()
+        joins = self._directory.joins and not self._has_joined
+        if joins and self._is_fresh(now_ms, USERS_MAY_BE_OLD_MS):
+            self._has_joined = True
+            self._host.promise_later(self._directory.has_joined, raise_failure)
 
     def look(
         self,

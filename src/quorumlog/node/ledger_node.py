@@ -46,7 +46,7 @@ from quorumlog.node.known_users import KnownUsers
 from quorumlog.node.machine_runner import MachineFactory
 from quorumlog.node.node_parts import PAUSE_MS, NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
-from quorumlog.node.ports import DirectorySetBack, Host
+from quorumlog.node.ports import DirectorySetBack, Host, raise_failure
 from quorumlog.node.reading import Confirmed
 from quorumlog.node.repair import Repairer, ScrubStatus
 from quorumlog.node.retention import Retention
@@ -175,7 +175,7 @@ class LedgerNode:
         self._time_marks = parts.time_marks
         self.members = parts.members
         self.orders = parts.orders
-        self.users = KnownUsers(directory, parts.log_state, parts.raft)
+        self.users = KnownUsers(directory, parts.log_state, parts.raft, host)
         self.first_admin = FirstAdmin(
             *(directory, parts.log_state, parts.raft, host, parts.orders, self.users),
             draw_secret=lambda: rng.randbytes(KEY_BYTES),
@@ -205,10 +205,11 @@ class LedgerNode:
         """Entries up to here are committed and on this member's own disk; never above either."""
         self.lost_committed_from: int | None = None
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
-        self._held: Ready | None = None
-        """Its term, vote or founding list is on its way to the disk. Until it is there nothing of this
-        Ready is carried out, and the core hears nothing: it must not get ahead of the store."""
+        self._held: Callable[[LedgerError | None], None] | None = None
+        """What happens once a term, a vote, a founding list or another log is on the disk. Until it is
+        there no Ready is carried out, and the core hears nothing: it must not get ahead of the store."""
         self._held_since_ms = now_ms
+        self._noting_since_ms: float | None = None
         self._held_back: list[Callable[[], None]] = []
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
@@ -272,8 +273,7 @@ class LedgerNode:
             return
         if isinstance(message, HeartbeatRequest) and message.set_back is not None:
             if message.set_back.directory_id == self.replica.directory_id:
-                self.directory.set_back(message.set_back)
-                raise DirectorySetBack
+                self.hold(partial(self.directory.set_back, message.set_back), self._begin_anew)
             return
         if is_beside:
             beside: Any = message
@@ -285,7 +285,7 @@ class LedgerNode:
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
-                if self._disk_hangs:
+                if self._disk_hangs or self.log_state.is_noting:
                     return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
         said: Any = message
@@ -385,8 +385,7 @@ class LedgerNode:
 
     def drop_before(self, start: LogStart) -> bool:
         """The log is to begin behind `start`, a saved border whose next entry is committed and on this
-        member's disk. False: another drop is under way, and nothing has changed. Raises
-        DiskFull, and nothing has changed."""
+        member's disk. False: another drop is under way, and nothing has changed."""
         return self._drops.begin(start, self.durable_committed_index)
 
     @property
@@ -521,6 +520,10 @@ class LedgerNode:
             self._expire()
 
     def _look_at_disk(self) -> None:
+        if not self.log_state.is_noting:
+            self._noting_since_ms = None
+        elif self._noting_since_ms is None:
+            self._noting_since_ms = self._now_ms
         since_ms = self.disk_waits_since_ms
         hangs = since_ms is not None and self._now_ms - since_ms >= HANGS_AFTER_MS
         if hangs != self._disk_hangs:
@@ -531,10 +534,9 @@ class LedgerNode:
     @property
     def disk_waits_since_ms(self) -> float | None:
         """When the oldest sync began that has not returned, on the core's clock; None: there is none."""
-        flush_ms = self._flusher.waits_since_ms
-        if self._held is None:
-            return flush_ms
-        return self._held_since_ms if flush_ms is None else min(flush_ms, self._held_since_ms)
+        held_ms = None if self._held is None else self._held_since_ms
+        since_ms = (self._flusher.waits_since_ms, self._noting_since_ms, held_ms)
+        return min((each for each in since_ms if each is not None), default=None)
 
     def next_wakeup_ms(self) -> float:
         if self._held is not None:
@@ -621,8 +623,7 @@ class LedgerNode:
 
     @property
     def is_held(self) -> bool:
-        """Term, vote or founding list are on their way to the disk, and nothing happens until they are
-        there."""
+        """See `hold`."""
         return self._held is not None
 
     @property
@@ -658,18 +659,32 @@ class LedgerNode:
                 self._on_ready(ready)
             # 1
             if ready.hard_state is not None or ready.formation is not None:
-                self._held, self._held_since_ms = ready, self._now_ms
                 save = partial(self.directory.save_promises, ready.hard_state, ready.formation)
-                self._host.promise_later(save, self._promised)
+                self.hold(save, partial(self._saved, ready))
             else:
                 self._carry_out(ready)
 
-    def _promised(self, result: StoreFailure | None) -> None:
+    def hold(self, save: Callable[[], None], then: Callable[[LedgerError | None], None]) -> None:
+        """Nothing happens until `save` is done, which nothing else may overtake. Raises BeginsAnew, as
+        `then` may."""
+        assert self._held is None, "something is held"
+        self._held, self._held_since_ms = then, self._now_ms
+        self._host.promise_later(save, self._promised)
+
+    def _saved(self, ready: Ready, refusal: LedgerError | None) -> None:
+        assert refusal is None, refusal
+        self._carry_out(ready)
+
+    def _begin_anew(self, refusal: LedgerError | None) -> None:
+        assert refusal is None, refusal
+        raise DirectorySetBack
+
+    def _promised(self, result: StoreFailure | LedgerError | None) -> None:
         if isinstance(result, StoreFailure):
             raise result
-        ready, self._held = self._held, None
-        assert ready is not None, "nothing was held"
-        self._carry_out(ready)
+        then, self._held = self._held, None
+        assert then is not None, "nothing was held"
+        then(result)
         self.advance(self._now_ms)
         held_back, self._held_back, self._messages_held_back = self._held_back, [], 0
         for enter in held_back:
@@ -734,8 +749,8 @@ class LedgerNode:
         else:
             self._lose_leadership()
             self._writer.promised.clear()
-            if change.role is Role.FOLLOWER:
-                self.directory.count_again()
+            if change.role is Role.FOLLOWER and self.directory.was_set_back:
+                self._host.promise_later(self.directory.count_again, raise_failure)
         self._housekeeping.stir()
         self._host.role_changed(change)
         self._transfers.role_changed(change)

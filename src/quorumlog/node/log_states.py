@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
@@ -309,15 +310,18 @@ class LogStateKeeper:
         found: Callable[[DirectoryDamaged], None],
         tick_soon: Callable[[], None],
         time_written: Callable[[LogState], None],
+        on_noted: Callable[[], None],
     ) -> None:
         """`found` is told of damage that the reading meets. `tick_soon`: see BoundarySaver.
-        `time_written`: of a time mark or a reset, with the state behind it."""
+        `time_written`: of a time mark or a reset, with the state behind it. `on_noted`: `is_noting` is
+        over."""
         self._directory = directory
         self._store = directory.store
         self._raft = raft
         self._host = host
         self._found = found
         self._time_written = time_written
+        self._on_noted = on_noted
         self._committed_index = max(self._store.begin.index, directory.committed_index)
         self.states: LogStates | None = LogStates(EMPTY, self._committed_index)
         """None: they have to be read from the log."""
@@ -328,6 +332,10 @@ class LogStateKeeper:
         self._reason = ""
         """What keeps the state from being known."""
         self._saver = BoundarySaver(self._store, host, tick_soon)
+        self.is_noting = False
+        """That the log may hold such entries is on its way to the disk: none is written before."""
+        self._lacks_space: DiskFull | None = None
+        """What became of the last note; told once."""
         if self._store.end.index >= 0:
             self._forget()
 
@@ -359,17 +367,42 @@ class LogStateKeeper:
 
     # ---------------------------------------------------------------- before entries are written
 
-    def admit(self, batch: EntryBatch) -> None:
-        """Entries of another member are about to be taken. Raises DiskFull."""
-        if self._directory.may_hold(LEVEL) and self._directory.has_users:
-            return
+    def admit(self, batch: EntryBatch) -> bool:
+        """Entries of another member are about to be taken. False: once a note is on disk. Raises
+        DiskFull."""
+        if self.is_noting:
+            return False
+        if self._directory.may_hold(LEVEL, users=True):
+            return True
         positions = batch.log_state_positions()
-        if positions:
-            kinds = [EntryKind(kind) for kind, _ in batch.kinds_and_terms(positions)]
-            if EntryKind.USERS in kinds:
-                self._directory.note_users()
-            levels = [_level_of(kind, batch.body(at)) for kind, at in zip(kinds, positions, strict=True)]
-            self._directory.allow_control_entries(max(levels))
+        if not positions:
+            return True
+        kinds = [EntryKind(kind) for kind, _ in batch.kinds_and_terms(positions)]
+        levels = [_level_of(kind, batch.body(at)) for kind, at in zip(kinds, positions, strict=True)]
+        return self._note(max(levels), users=EntryKind.USERS in kinds)
+
+    def _note(self, level: int, *, users: bool) -> bool:
+        """The log may hold such entries, and the file `member` says so. False: it is about to say
+        something, and then this is asked again. Raises DiskFull."""
+        directory = self._directory
+        if directory.may_hold(level, users=users):
+            return True
+        if not self.is_noting and self._lacks_space is None:
+            self.is_noting = True
+            note = partial(directory.allow_control_entries, level, users=users)
+            self._host.promise_later(note, self._noted)
+        refusal, self._lacks_space = self._lacks_space, None
+        if refusal is not None:
+            raise refusal
+        return directory.may_hold(level, users=users) and not self.is_noting
+
+    def _noted(self, result: StoreFailure | LedgerError | None) -> None:
+        self.is_noting = False
+        if isinstance(result, DiskFull):
+            self._lacks_space = result
+        elif result is not None:
+            raise result
+        self._on_noted()
 
     @property
     def committed(self) -> LogState | None:
@@ -386,9 +419,10 @@ class LogStateKeeper:
     def admit_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
         """This leader is about to write such an entry. Raises as `check_own`, and DiskFull."""
         self.check_own(kind, membership)
-        if kind is EntryKind.USERS:
-            self._directory.note_users()
-        self._directory.allow_control_entries(_level_of_own(kind))
+        if not self._note(_level_of_own(kind), users=kind is EntryKind.USERS):
+            raise LeaderNotReady(
+                "that the log may hold such entries is on its way to the disk", retry_after_ms=RETRY_MS
+            )
 
     def check_own(self, kind: EntryKind, membership: MembershipBody | None = None) -> None:
         """Whether this leader may write such an entry. `membership`: which it would say. Raises
@@ -566,9 +600,9 @@ class LogStateKeeper:
 
     def _note_kinds(self, reading: LogStateReading) -> None:
         """What an older copy of the file `member` does not say."""
-        if reading.level and not self._directory.may_hold(reading.level):
+        if reading.level:
             with suppress(DiskFull):  # the next start finds it out again, or the next such entry says it
-                self._directory.allow_control_entries(reading.level)
+                self._note(reading.level, users=False)
 
     def _finish(self, reading: LogStateReading) -> None:
         self._reading = None
@@ -583,8 +617,8 @@ class LogStateKeeper:
                     for index, body in self.states.memberships()
                 ]
             )
-        if self.appended is not None and self.appended.users.is_on and not self._directory.has_users:
+        if self.appended is not None and self.appended.users.is_on:
             with suppress(DiskFull):  # an older copy of the file `member`; see above
-                self._directory.note_users()
+                self._note(LEVELS[EntryKind.USERS], users=True)
         self._saver.note(at_borders)
         self._judge()

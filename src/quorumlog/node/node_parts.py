@@ -104,6 +104,7 @@ class Carrier(Protocol):
     def machines(self) -> Machines: ...
 
     def carry_out_all(self) -> None: ...
+    def hold(self, save: Callable[[], None], then: Callable[[LedgerError | None], None]) -> None: ...
 
     def receive(self, message: AnyPeerMessage) -> None: ...
 
@@ -164,6 +165,7 @@ class NodeParts:
             self.repairer.found,
             self.housekeeping.stir,
             lambda state: self.time_marks.written(state),
+            lambda: self.writer.receive_waiting(),
         )
         self.writer = LogWriter(
             self.raft, store, self.recent, self.repairer, self.log_state, host, node.receive
@@ -258,6 +260,7 @@ class NodeParts:
             self.raft,
             host,
             node.carry_out_all,
+            node.hold,
             self.fetcher,
             lambda name: node.machines.runs(name),
             lambda: self.drops.is_under_way,

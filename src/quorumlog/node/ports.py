@@ -56,10 +56,11 @@ class Host(Protocol):
         """
 
     def promise_later(
-        self, work: Callable[[], None], done: Callable[[StoreFailure | None], None]
+        self, work: Callable[[], None], done: Callable[[StoreFailure | LedgerError | None], None]
     ) -> None:
-        """As `flush_later`, beside it: term, vote and founding list wait for no sync of entries. `done`
-        is not called by way of `LedgerNode.finish`, which waits for this."""
+        """As `flush_later`, beside it: term, vote, founding list and what the file `member` notes wait
+        for no sync of entries. `done` is not called by way of `LedgerNode.finish`, which waits for
+        this."""
 
     def read_later(
         self, work: Callable[[], T], done: Callable[[T | StoreFailure | LedgerError], None]
@@ -102,6 +103,12 @@ class Host(Protocol):
 
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""
+
+
+def raise_failure(result: object) -> None:
+    """`done` of work that nobody waits for."""
+    if isinstance(result, StoreFailure | LedgerError):
+        raise result
 
 
 # ----------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import PeerStatus, Role
 from quorumlog.entry import EntryId, EntryKind, Replica
-from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
+from quorumlog.errors import DirectoryDamaged, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import ControlBody, Hold, Keep
 from quorumlog.log_state.log_state import (
@@ -632,8 +631,7 @@ class Retention:
         is_above = start.point.index > self._store.begin.index
         if self._member.is_dropping or not is_above or start.point.index > self._last_border_index():
             return
-        with suppress(DiskFull):  # which it names itself
-            self._member.drop_before(start)
+        self._member.drop_before(start)
 
     def _tell_of_losses(self) -> None:
         state = self._log_state.committed

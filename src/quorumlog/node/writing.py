@@ -38,7 +38,7 @@ from quorumlog.measures import Histogram
 from quorumlog.node.log_clock import TimeMarks
 from quorumlog.node.log_states import LogStateKeeper, membership_of
 from quorumlog.node.pending_appends import PendingAppend, PendingAppends
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import Host, raise_failure
 from quorumlog.node.producer_sessions import Judged, ProducerSessions
 from quorumlog.node.reading import Confirmed
 from quorumlog.node.repair import Repairer
@@ -283,7 +283,7 @@ class BatchFormer:
         """
         pending = self._pending
         self.is_gathering = False
-        if self._transfers.holds_appends:
+        if self._transfers.holds_appends or self._waits_for_note(now_ms):
             return False
         if pending.queued_bytes >= self._config.consensus.push_limit_bytes:
             return True
@@ -295,6 +295,11 @@ class BatchFormer:
             return False
         self.is_gathering = self._gathers()
         return not self.is_gathering
+
+    def _waits_for_note(self, now_ms: float) -> bool:
+        """A time mark that is due may be written in a moment; a hung disk keeps nobody waiting."""
+        is_patient = now_ms - self._pending.queued_since_ms < QUEUE_WAIT_MS
+        return is_patient and self._writer.log_state.is_noting
 
     def _gathers(self) -> bool:
         """Whether the batch waits for one more turn: the last one has brought appends. A single writer
@@ -321,10 +326,12 @@ class BatchFormer:
         if self._raft.role is not Role.LEADER:
             self._pending.refuse_queued(self.not_leader())
             return
+        mark = self._time_marks.due(now_ms) if self._config.time_marks else None
+        if mark is None and self._waits_for_note(now_ms):
+            return
         self._gathered = self._gathering_turns = 0
         appends = self._pending.take_queued(BATCH_BYTES)
         self._last_batch_appends = len(appends)
-        mark = self._time_marks.due(now_ms) if self._config.time_marks else None
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
         judged: list[Judged] = []
         unmet: list[Unmet] = []
@@ -612,10 +619,10 @@ class Flusher:
             self._report(number)
         space = self._store.space_ahead()
         if space is not None:
-            self._host.flush_later(space, _raise_failure)
+            self._host.flush_later(space, raise_failure)
         outgrown = self._store.outgrown_cache()
         if outgrown is not None:
-            self._host.read_later(outgrown, _raise_failure)
+            self._host.read_later(outgrown, raise_failure)
 
     def _report(self, number: int) -> bool:
         assert self._durable_number <= number <= self._carried_number, (
@@ -639,7 +646,7 @@ class Flusher:
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
             self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
             self._point_unsynced = False
-            self._host.flush_later(self._directory.sync_durable_point, _raise_failure)
+            self._host.flush_later(self._directory.sync_durable_point, raise_failure)
         if durable_committed_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
             write = self._checkpoint(durable_committed_index)
@@ -708,12 +715,7 @@ class Flusher:
         if isinstance(result, DirectoryDamaged):
             self._on_damage(result)
         else:
-            _raise_failure(result)
-
-
-def _raise_failure(result: Any) -> None:
-    if isinstance(result, StoreFailure | LedgerError):
-        raise result
+            raise_failure(result)
 
 
 # ---------------------------------------------------------------- LogWriter
@@ -828,8 +830,7 @@ class LogWriter:
     def _look_at(self, index: int, message: PushEntryRequest, *, is_close: bool) -> None:
         """Then let the message come again. `is_close`: compare data, index and bodies of the entry and
         the one behind it, too."""
-        if len(self._waiting) < MOST_WAITING:
-            self._waiting.append(message)
+        self._let_wait(message)
         if self._is_looking:
             return
         self._is_looking = True
@@ -849,10 +850,14 @@ class LogWriter:
 
         self._host.read_later(look, self._looked)
 
+    def _let_wait(self, message: PushEntryRequest) -> None:
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(message)
+
     def _looked(self, result: _Look | StoreFailure | LedgerError) -> None:
         self._is_looking = False
-        waiting, self._waiting = self._waiting, []
         if isinstance(result, DirectoryDamaged):
+            self._waiting = []
             self._repairer.unbounded(result)
             return
         if isinstance(result, StoreFailure | LedgerError):
@@ -860,15 +865,20 @@ class LogWriter:
         if result.point is not None:
             self._store.remember(result.point, result.truncations)
         self._look = result
+        self.receive_waiting()
+        self._look = None
+
+    def receive_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
         for message in waiting:
             try:
                 self._receive_again(message)
             except ProtocolViolation:
-                self._contradiction = result
-        self._look = None
+                self._contradiction = self._look
 
     def has_room_for(self, message: PushEntryRequest) -> bool:
-        """Reserve space for the entries of an APPEND and for all that waits for them.
+        """Reserve space for the entries of an APPEND and for all that waits for them. False also where
+        it comes again once a note is on disk (`LogStateKeeper.is_noting`).
 
         Raises ProtocolViolation where they lie elsewhere in the sender's log.
         """
@@ -878,7 +888,9 @@ class LogWriter:
             return True  # it is all here; the answer to its first copy was lost
         waiting = [push.batch for push in self._raft.pushes.waiting_pushes]
         try:
-            self.log_state.admit(batch)
+            if not self.log_state.admit(batch):
+                self._let_wait(message)
+                return False
             try:
                 positions = self._plan_together([batch, *waiting])
             except DiskFull:

@@ -23,7 +23,6 @@ from quorumlog.config import (
     GroupConfig,
     LimitOptions,
     UsersOptions,
-    changes,
     parse_address,
     reloaded,
     with_staging,
@@ -304,12 +303,7 @@ class LedgerServer:
 
     def set_limits(self, limits: LimitOptions) -> list[str]:
         """Of connections that stand, too. Returns what has changed."""
-        quotas = self.users.access.quotas
-        changed = changes(quotas.options, limits)
-        quotas.set(limits)
-        if changed:
-            log.warning("[limits]: reloaded: %s", ", ".join(changed), extra={"event": "reload"})
-        return [f"[limits] {each}" for each in changed]
+        return self.users.access.quotas.reload(limits)
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""

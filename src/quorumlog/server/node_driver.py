@@ -246,7 +246,8 @@ class NodeDriver:
                 self._loop_turn.flush()
             if node.machines.is_any_here:
                 if self._flushes:
-                    self._submit_flushes()  # machines write, too: that leaves the interpreter lock
+                    # Machines write, too, and leave the interpreter lock meanwhile.
+                    self._submit_flushes()
                 self._loop_turn.is_begun = True
                 try:
                     node.apply()

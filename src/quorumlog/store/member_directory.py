@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import functools
 import posixpath
 import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import msgspec
 
@@ -434,8 +434,8 @@ def _lack_of_space_named() -> Iterator[None]:
 
 
 class MemberDirectory:
-    """Made by `open_member_directory`. All calls come from the thread that owns the member, except
-    `save_promises`, `write_checkpoint` and `sync_durable_point`."""
+    """Made by `open_member_directory`. What writes a file may be called in any thread, all else in the
+    one that owns the member."""
 
     def __init__(
         self,
@@ -470,6 +470,8 @@ class MemberDirectory:
         self._disk = disk
         self._lock = lock
         self._record = record
+        self._record_lock = threading.Lock()
+        """Held while the file `member` is written."""
         self._hard_state_file = hard_state_file
         self._durable_file = durable_file
         self._checkpoint_problem = ""
@@ -492,43 +494,39 @@ class MemberDirectory:
             assert formation.cluster_id == old.cluster_id, (formation, old)
         me = Replica(self._record.member_id, self.directory_id)
         is_new = bool(formation.cluster_id and not old.cluster_id and me not in formation.founding)
-        joins = self._record.joins or is_new
-        self._record = msgspec.structs.replace(self._record, formation=formation, joins=joins)
-        save_member(self._disk, self.path, self._record)
+        self._change_record(formation=formation, joins=self._record.joins or is_new)
         self.formation = formation
 
     def set_back(self, found: SetBack) -> None:
         """On disk when this returns: whoever opens the directory next draws it another id. Raises
         StoreFailure."""
-        self._record = msgspec.structs.replace(self._record, set_back=found)
-        save_member(self._disk, self.path, self._record)
+        self._change_record(set_back=found)
+
+    @property
+    def was_set_back(self) -> bool:
+        return self._record.set_back is not None
 
     def count_again(self) -> None:
         """It is a voter: that it was set back is no news any more. Raises StoreFailure."""
-        if self._record.set_back is not None:
-            self.renewed = ""
-            self._record = msgspec.structs.replace(self._record, set_back=None)
-            with suppress(DiskFull), _lack_of_space_named():
-                save_member(self._disk, self.path, self._record)
+        self.renewed = ""
+        with suppress(DiskFull), _lack_of_space_named():
+            self._change_record(set_back=None)
 
     def save_promises(self, state: HardState | None, formation: Formation | None) -> None:
-        """Those that are given are on disk when this returns. Any thread, while no other one asks for
-        anything of this directory but its log. Raises StoreFailure."""
+        """Those that are given are on disk when this returns. No other thread asks for anything of this
+        directory meanwhile but its log. Raises StoreFailure."""
         if state is not None:
             self.save_hard_state(state)
         if formation is not None:
             self.save_formation(formation)
 
-    def save_start(self, start: LogStart) -> Callable[[], None]:
-        """Where the log is to begin: work for any thread. Once it has returned that is on disk, and
-        `store.drop_before` may follow; a start of the process in between makes up for it.
+    def save_start(self, start: LogStart) -> None:
+        """Where the log is to begin. Once this has returned it is on disk, and `store.drop_before` may
+        follow; a start of the process in between makes up for it.
 
-        Both raise DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
+        Raises DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
         """
         self._refuse_releases_before(VERSION_WITH_START)
-        return functools.partial(self._save_start, start)
-
-    def _save_start(self, start: LogStart) -> None:
         # Without this a log whose power fails could seem to end below its start.
         self._durable_file.sync()
         save_start(self._disk, self.path, start)
@@ -538,13 +536,18 @@ class MemberDirectory:
         """Of kinds above NOOP. False: the log of this directory has none."""
         return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
 
-    def may_hold(self, level: int) -> bool:
-        """Entries of the kinds of this level, which is above 0."""
-        return self._record.version >= version_of(level, has_start=False)
+    def may_hold(self, level: int, *, users: bool = False) -> bool:
+        """Entries of the kinds of this level, which is above 0. `users`: and one that says who those
+        are."""
+        is_told = self._record.version >= version_of(level, has_start=False)
+        return is_told and (self._record.users or not users)
 
-    def allow_control_entries(self, level: int = 1) -> None:
-        """On disk when this returns, and only then may one of a kind of this level be written. Raises
+    def allow_control_entries(self, level: int = 1, *, users: bool = False) -> None:
+        """On disk when this returns, and only then may one be written that `may_hold` says. Raises
         DiskFull, StoreFailure; nothing has changed then."""
+        if users:
+            with _lack_of_space_named():
+                self._change_record(VERSION_WITH_USERS, users=True)
         self._refuse_releases_before(version_of(level, has_start=False))
 
     @property
@@ -552,25 +555,14 @@ class MemberDirectory:
         """The log says who the users are, or has said it."""
         return self._record.users
 
-    def note_users(self) -> None:
-        """As `allow_control_entries`, of entries that say so."""
-        if not self._record.users:
-            version = max(self._record.version, VERSION_WITH_USERS)
-            record = msgspec.structs.replace(self._record, users=True, version=version)
-            with _lack_of_space_named():
-                save_member(self._disk, self.path, record)
-            self._record = record
-
     @property
     def joins(self) -> bool:
         return self._record.joins
 
     def has_joined(self) -> None:
         """It has known all that had been committed. Raises StoreFailure."""
-        if self._record.joins:
-            self._record = msgspec.structs.replace(self._record, joins=False)
-            with suppress(DiskFull), _lack_of_space_named():
-                save_member(self._disk, self.path, self._record)
+        with suppress(DiskFull), _lack_of_space_named():
+            self._change_record(joins=False)
 
     def first_admin(self) -> UserOrder | None:
         """That was left here while the member was stopped. Raises DirectoryDamaged."""
@@ -582,11 +574,18 @@ class MemberDirectory:
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""
-        if self._record.version < version:
-            record = msgspec.structs.replace(self._record, version=version)
-            with _lack_of_space_named():
+        with _lack_of_space_named():
+            self._change_record(version)
+
+    def _change_record(self, version: int = 1, **fields: Any) -> None:
+        """And no release before `version` opens it. On disk when this returns; raises StoreFailure, and
+        nothing has changed."""
+        with self._record_lock:
+            version = max(self._record.version, version)
+            record = msgspec.structs.replace(self._record, version=version, **fields)
+            if record != self._record:
                 save_member(self._disk, self.path, record)
-            self._record = record
+                self._record = record
 
     def write_checkpoint(self, committed: LogPoint) -> None:
         """`committed` must be at or below the durable point. Lack of space is a problem, no error.

@@ -8,7 +8,7 @@ import msgspec
 
 from quorumlog.log_state.control_entries import ProducerEpoch
 from quorumlog.log_state.log_state import Reset
-from quorumlog.log_state.users import UserOrder, UserRole
+from quorumlog.log_state.users import UserOrder, UserRole, Users
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.read_promise import ReadGuarantee
 
@@ -553,6 +553,11 @@ class UsersResponse(ClientMessage, frozen=True, kw_only=True, tag=105):
     """False: there has never been a user, and everybody may do everything."""
     users: tuple[UserInfo, ...] = ()
     roles: tuple[UserRole, ...] = ()
+
+
+def users_response(request_id: int, users: Users) -> UsersResponse:
+    rows = (UserInfo(user.name, user.roles, user.verifier is not None) for user in users.users)
+    return UsersResponse(request_id=request_id, is_on=users.is_on, users=tuple(rows), roles=users.roles)
 
 
 AnyClientMessage = (

@@ -54,8 +54,15 @@ from quorumlog.broker.wire import (
     SendRequest,
 )
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.log_state.users import UserOrder, checked_order
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
+from quorumlog.wire.client_messages import (
+    ChangeUsersRequest,
+    ChangeUsersResponse,
+    UsersRequest,
+    UsersResponse,
+)
 
 _T = TypeVar("_T")
 ALL_PERMISSIONS = 6
@@ -118,6 +125,23 @@ class AsyncBrokerAdmin:
         answer = answer_of(await self._link.call(GroupQuestionRequest(body=encode(question))))
         assert isinstance(answer, GroupAnswer), answer
         return read_answer(answer.body, kind)
+
+    # ---------------------------------------------------------------- users
+
+    async def change_users(self, order: UserOrder) -> int:
+        """Of classic brokers; those on a replicated log have its users. Returns the number of the
+        change among the broker's commands. Raises BadRequest for an invalid change, Forbidden,
+        SwitchRefused where a slave is of an earlier release."""
+        request = ChangeUsersRequest(order=checked_order(order))
+        answer = answer_of(await self._link.call(request))
+        assert isinstance(answer, ChangeUsersResponse), answer
+        return answer.index
+
+    async def users(self) -> UsersResponse:
+        """The users, and the grants of each role."""
+        answer = answer_of(await self._link.call(UsersRequest()))
+        assert isinstance(answer, UsersResponse), answer
+        return answer
 
     # ---------------------------------------------------------------- topics
 

@@ -31,9 +31,11 @@ from quorumlog.broker.wire import (
     RoleResponse,
 )
 from quorumlog.errors import BadRequest
+from quorumlog.log_state.users import UserOrder
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
 from quorumlog.net.tls import ClientTls
+from quorumlog.wire.client_messages import UsersResponse
 
 
 class BrokerClient(ConnectingShell):
@@ -325,6 +327,16 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
     def route(self) -> RoleResponse:
         """The master, and the addresses of the other brokers."""
         return self._thread.run(self._it.route())
+
+    def change_users(self, order: UserOrder) -> int:
+        """Of classic brokers; those on a replicated log have its users. Returns the number of the
+        change among the broker's commands. Raises BadRequest for an invalid change, Forbidden,
+        SwitchRefused where a slave is of an earlier release."""
+        return self._thread.run(self._it.change_users(order))
+
+    def users(self) -> UsersResponse:
+        """The users, and the grants of each role."""
+        return self._thread.run(self._it.users())
 
     def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0

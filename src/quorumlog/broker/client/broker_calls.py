@@ -55,6 +55,7 @@ from quorumlog.net.rpc.view import ServerView
 from quorumlog.net.system import now_ms
 from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_messages import ChangeUsersRequest
 
 # ---------------------------------------------------------------- What a broker's clients give back
 
@@ -333,7 +334,8 @@ def changes(message: AnyBrokerMessage) -> bool:
         return bool(message.verb)
     if isinstance(message, CommitRequest):
         return message.generation < 0  # a reset begins another one
-    return isinstance(message, SendRequest | SessionSendRequest | GroupCommandRequest)
+    once = SendRequest | SessionSendRequest | GroupCommandRequest | ChangeUsersRequest
+    return isinstance(message, once)
 
 
 def call_of(

@@ -86,6 +86,7 @@ from quorumlog.broker.wire import (
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
+    BadRequest,
     BodyTooLarge,
     CommandError,
     ConfigError,
@@ -106,6 +107,7 @@ from quorumlog.server import Endpoint, LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.version import DESCRIPTION
+from quorumlog.wire.client_messages import ChangeUsersRequest, UsersRequest
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -588,6 +590,9 @@ class DLedgerBroker:
             # No violation: a client need not know what kind of broker it asks.
             what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
             session.refuse(message.request_id, NotReplicated(what))
+        elif isinstance(message, ChangeUsersRequest | UsersRequest):
+            what = "the users of this broker are those of its log: name the ports of that in --servers"
+            session.refuse(message.request_id, BadRequest(what))
         elif self.groups is None:
             return False
         elif isinstance(message, SessionSendRequest | OpenSessionRequest):

@@ -107,6 +107,8 @@ class News(NamedTuple):
     """What was carried out before is of no matter."""
     cuts: int
     """As often the log was cut before any of it was read."""
+    is_whole: bool = True
+    """No command is missing; else it begins anew with the next snapshot."""
 
 
 class Outcome(NamedTuple):
@@ -126,7 +128,7 @@ class StateFollower:
         self._count_cuts = cuts
         self._cuts = cuts()
         self._feed = feed
-        self.machine = GroupMachine(feed)
+        self.machine = GroupMachine(feed, has_users=True)
         self.next_command: int | None = None
         """None: nothing was read yet."""
         self.needed_position = -1
@@ -136,14 +138,19 @@ class StateFollower:
         """Of the newest one."""
         self.last_position = -1
         """Of the last command that was carried out; -1: none was, since a snapshot."""
+        self.is_whole = True
+        """No command is missing. A slave that begins in the middle of a log may be shown those behind a
+        snapshot first."""
         self._snapshots_end = 0
 
     def read(self) -> News:
         """What was shown since. Raises MessageDamaged, StoreFailure."""
         cuts = self._count_cuts()
+        _, snapshots_end = self._bounds(SNAPSHOTS)
         is_anew = self.next_command is None or cuts != self._cuts
+        is_anew |= not self.is_whole and snapshots_end != self._snapshots_end
         snapshot, at = None, None if is_anew else self.next_command
-        needed, (_, snapshots_end) = self.needed_position, self._bounds(SNAPSHOTS)
+        needed, is_whole = self.needed_position, is_anew or self.is_whole
         if is_anew:
             needed = -1
         size_bytes = self.snapshot_bytes
@@ -157,10 +164,12 @@ class StateFollower:
             pulled = self._reader.pull(COMMANDS, at, MOST_MESSAGES, MOST_BYTES)
         except QueueOffsetOutOfRange as error:
             if at > error.max_offset:  # a member that is behind: it is shown yet
-                return News(snapshot, [], at, needed, snapshots_end, size_bytes, is_anew, cuts)
+                told = (snapshots_end, size_bytes, is_anew, cuts, is_whole)
+                return News(snapshot, [], at, needed, *told)
             snapshot = self.newest_snapshot()
             at = error.min_offset
-            if snapshot is not None and error.min_offset <= snapshot.next_command:
+            is_whole = snapshot is not None and error.min_offset <= snapshot.next_command
+            if snapshot is not None and is_whole:
                 at = snapshot.next_command
             else:
                 log.error("%s: commands up to %d are missing, and no snapshot has them", COMMANDS, at)
@@ -168,8 +177,8 @@ class StateFollower:
         commands = pulled.records.messages()
         if needed < 0 and commands:
             needed = commands[0].physical_offset
-        end = pulled.next_offset
-        return News(snapshot, commands, end, needed, snapshots_end, size_bytes, is_anew, cuts)
+        told = (snapshots_end, size_bytes, is_anew, cuts, is_whole)
+        return News(snapshot, commands, pulled.next_offset, needed, *told)
 
     def newest_snapshot(self) -> Snapshot | None:
         """The newest that is there as a whole."""
@@ -208,7 +217,7 @@ class StateFollower:
             self.machine.state = loaded_state(news.snapshot.data)
         if news.is_anew or news.snapshot is not None:
             self.since_snapshot, self.last_position = 0, -1
-        self._cuts = news.cuts
+        self._cuts, self.is_whole = news.cuts, news.is_whole
         if news.snapshots_end != self._snapshots_end:
             self.since_snapshot = 0
         outcomes = []
@@ -368,6 +377,8 @@ class ClassicGroupLog:
         """Commands that a master has to carry out before it answers; None: this broker is a slave."""
         self._epoch = 0
         self.is_master = False
+        self.taken: Callable[[], None] = lambda: None
+        """Called when commands were carried out, before anybody is told what they answer."""
 
     @property
     def state(self) -> GroupState:
@@ -408,6 +419,11 @@ class ClassicGroupLog:
 
     def lost(self, session: BrokerSession) -> None:
         self._groups.lost(session)
+
+    @property
+    def led_in(self) -> int | None:
+        """The epoch in which it is the master, and has carried out all that came before."""
+        return self._epoch if self.is_master else None
 
     def look(self) -> None:
         replica = self._replica
@@ -454,6 +470,7 @@ class ClassicGroupLog:
         except ProtocolViolation as violation:
             self._store.on_failure(StoreFailure(f"{self._store.root}: {violation}"))
             return
+        self.taken()
         for token, answer in outcomes:
             told = self._waiting.pop(token, None)
             if told is not None:

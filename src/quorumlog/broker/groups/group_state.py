@@ -25,6 +25,7 @@ from quorumlog.broker.group_commands import (
     WRITE,
     Assign,
     Assignment,
+    ChangeUsers,
     Command,
     CommitOffsets,
     CreateGroup,
@@ -55,6 +56,7 @@ from quorumlog.broker.offline.old_log import OldState
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.log_files import PutOutcome
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
+from quorumlog.log_state.users import NO_USERS, Users, change_of
 from quorumlog.state_machine import ApplyFailure, Result, SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.wire.field_names import UNREADABLE
 
@@ -96,6 +98,8 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     ended: frozenset[str] = frozenset()
     """Topics that were deleted: one of that name that is made again shows nothing of the old one. Of any
     other name all is shown, such as what a store held before it had groups."""
+    users: Users = NO_USERS
+    """Of a classic broker; those of one on a replicated log are its log's."""
 
 
 def empty_state() -> GroupState:
@@ -144,6 +148,9 @@ def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:
         return _reset(state, command)
     if isinstance(command, ReleaseDelayed):
         return _release(state, command), None
+    if isinstance(command, ChangeUsers):
+        change = change_of(state.users, command.order, command.secret)
+        return _replace(state, users=state.users.changed(change)), None
     assert isinstance(command, SkipDelayed), command
     return _skip(state, command), None
 
@@ -337,11 +344,20 @@ def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
 # Topics and groups as a state machine of the log.
 
 GROUPS = "broker-groups"
-FORMAT = 1
+FORMAT_BEFORE_USERS, FORMAT = 1, 2
 _encode = msgspec.msgpack.Encoder().encode
-_saved = msgspec.msgpack.Decoder(
-    tuple[int, list[tuple[str, Topic]], list[GroupRow], dict[int, int], list[str]]
-)
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    form: int
+    topics: list[tuple[str, Topic]]
+    groups: list[GroupRow]
+    delayed: dict[int, int]
+    ended: list[str]
+    users: Users = NO_USERS
+
+
+_saved = msgspec.msgpack.Decoder(_Saved)
 
 
 class GroupFeed:
@@ -359,7 +375,9 @@ class GroupMachine(StateMachine):
     """A command that is new raises it: a member that does not know that stops then. It does not take it
     for none, which would leave it with another state."""
 
-    def __init__(self, feed: GroupFeed | None = None) -> None:
+    def __init__(self, feed: GroupFeed | None = None, *, has_users: bool = False) -> None:
+        """`has_users`: of a classic broker, which has no log with users of its own."""
+        self._has_users = has_users
         self._feed = feed or GroupFeed()
         self.state = self._feed.begun
         self._feed.state = self.state
@@ -380,6 +398,8 @@ class GroupMachine(StateMachine):
             command: Command = decode_command(body)
         except UNREADABLE as error:
             return refused(BadRequest(f"no command of topics and groups: {error}"))
+        if isinstance(command, ChangeUsers) and not self._has_users:
+            return refused(BadRequest("the users of this broker are those of its log"))
         try:
             self.state, answer = carry_out(self.state, command)
         except LedgerError as refusal:
@@ -458,13 +478,15 @@ def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
 
 def saved_bytes(state: GroupState) -> bytes:
     """The same bytes for equal states, however they came to be."""
+    has_users = state.users.is_on
     return _encode(
         (
-            FORMAT,
+            FORMAT if has_users else FORMAT_BEFORE_USERS,
             sorted(state.topics.items()),
             group_rows(state),
             dict(sorted(state.delayed.items())),
             sorted(state.ended),
+            *((state.users,) if has_users else ()),
         )
     )
 
@@ -472,11 +494,11 @@ def saved_bytes(state: GroupState) -> bytes:
 def loaded_state(data: bytes) -> GroupState:
     """Raises ProtocolViolation for what is no saved state of this format."""
     try:
-        form, topics, groups, delayed, ended = _saved.decode(data)
+        saved = _saved.decode(data)
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"these are no saved topics and groups: {error}") from None
-    if form != FORMAT:
-        raise ProtocolViolation(f"saved topics and groups of format {form}, not {FORMAT}")
+    if saved.form not in (FORMAT_BEFORE_USERS, FORMAT):
+        raise ProtocolViolation(f"saved topics and groups of format {saved.form}, not up to {FORMAT}")
     loaded = {
         row.group: Group(
             row.generation,
@@ -484,9 +506,9 @@ def loaded_state(data: bytes) -> GroupState:
             {(t, q): at for t, q, at in row.offsets},
             {(t, q): at for t, q, at in row.resets},
         )
-        for row in groups
+        for row in saved.groups
     }
-    return GroupState(dict(topics), loaded, delayed, frozenset(ended))
+    return GroupState(dict(saved.topics), loaded, saved.delayed, frozenset(saved.ended), saved.users)
 
 
 # ---------------------------------------------------------------- GroupTopics

@@ -45,6 +45,7 @@ from quorumlog.broker.offline.old_log import (
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.java_store import CONFIG_FOLDER_NAME, JavaConfig, JavaTopic, read_java_config
 from quorumlog.broker.store.log_files import LogEnd
+from quorumlog.broker.store.message_store import USERS_NAME
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, StoreFailure
@@ -313,6 +314,12 @@ def take_over(
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")
     with OfflineStore(store, disk) as old:
+        if disk.exists(f"{store}/{USERS_NAME}"):
+            raise ConfigError(
+                f"{store} has users, and a log that takes it over would begin without: delete"
+                f" {store}/{USERS_NAME} to accept that, and name them anew (quorumlog init-admin) before"
+                " clients reach its ports"
+            )
         record, report, end_position = _survey(old, store, disk, without_config=without_config)
         index_bytes = StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes
         names = ",".join(sorted(f"{m.member_id}={m.host}:{m.port}" for m in members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,6 +86,8 @@ class SlaveProgress:
     """What counts of both."""
     release: str = ""
     """Empty: it did not say it."""
+    heard_ms: float = -math.inf
+    """By the master's clock: it followed still."""
 
 
 @dataclass(slots=True)
@@ -151,6 +154,19 @@ class Acknowledgements:
     def _in_sync_ids(self) -> frozenset[str]:
         """While a wiped store takes the place of what it was, both are members under one id."""
         return frozenset(member.id for member in self.in_sync_set or ())
+
+    def sure_since_ms(self, now_ms: float) -> float:
+        """By hand: since when nobody else can have led, and had anything acknowledged, without --unsafe:
+        too few of a list were not heard. -inf: never in this run."""
+        heard_ms = {mark.directory_id: mark.heard_ms for mark in self.marks.values()}
+        since_ms = now_ms
+        for each in self.lists:
+            others = each.directories - {self.own_directory_id}
+            times = sorted((heard_ms.get(one, -math.inf) for one in others), reverse=True)
+            wanted = len(each.members) - max(each.needed, each.promises)
+            if wanted > 0:
+                since_ms = min(since_ms, times[wanted - 1])
+        return since_ms
 
     @property
     def waits_for_others(self) -> bool:

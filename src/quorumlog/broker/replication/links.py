@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -129,6 +130,9 @@ class RecordAssembler:
 # REPORT the other. Bytes of the commit log are the batch of a DATA frame, never over the end of a file.
 
 GREETING_BYTES = len(MAGIC)
+USERS_HEARTBEAT_MS = 1000.0
+"""Where there are users both sides say something so often: a slave knows them for as long as it hears
+of a master that hears of its slaves."""
 GROUP = "replica"
 ROLE = "replica"
 
@@ -178,6 +182,8 @@ class State(ClientMessage, frozen=True, kw_only=True, tag=113):
     is_run_confirmed: bool
     copy_list: CopyList | None = None
     """Of a master of the release before, whose history has none."""
+    has_users: bool = False
+    """What follows may say who they are."""
 
 
 class Refuse(ClientMessage, frozen=True, kw_only=True, tag=114):
@@ -192,16 +198,27 @@ class Data(ClientMessage, frozen=True, kw_only=True, tag=115):
     confirm_offset: Int
     body: bytes = b""
     """Here where it is smaller than what a frame has for a batch."""
+    sent_ms: Int = 0
+    """By the clock of who says it. So in `Heartbeat` and `Report`."""
+    echo_ms: Int = 0
+    """The newest that the other side has said before this was; 0: none yet."""
+    users_age_ms: Int = 0
+    """So long ago the users were not old for sure that the master knows."""
 
 
 class Heartbeat(ClientMessage, frozen=True, kw_only=True, tag=116):
     max_offset: Int
     confirm_offset: Int
+    sent_ms: Int = 0
+    echo_ms: Int = 0
+    users_age_ms: Int = 0
 
 
 class Report(ClientMessage, frozen=True, kw_only=True, tag=117):
     written_offset: Int
     flushed_offset: Int
+    sent_ms: Int = 0
+    echo_ms: Int = 0
 
 
 HaMessage = SlaveLog | Welcome | Start | State | Refuse | Data | Heartbeat | Report
@@ -327,6 +344,8 @@ class LinkWork:
     confirm_offset: int = -1
     """-1: nothing was said about it."""
     master_offset: int = -1
+    heard_ms: float = -math.inf
+    """When the master's users were sure to be not old, as of `confirm_offset`."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -404,6 +423,7 @@ class SlaveLink:
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
         self._report: Report | None = None
+        self._echo_ms = 0
         self.out: list[Buffer] = []
         self._say(
             Hello(role=ROLE, member_id=own.slave.id, directory_id=own.slave.directory_id, product=ROLE)
@@ -473,12 +493,21 @@ class SlaveLink:
             self._welcomed(message)
         elif isinstance(message, State):
             self._work.state = message
+            if message.has_users:
+                self._heartbeat_ms = min(self._heartbeat_ms, USERS_HEARTBEAT_MS)
         elif isinstance(message, Data | Heartbeat):
             if isinstance(message, Data):
                 self._data(message)
             else:
                 self._work.master_offset = message.max_offset
             self._work.confirm_offset = max(self._work.confirm_offset, message.confirm_offset)
+            if message.echo_ms:
+                self._work.heard_ms = float(message.echo_ms - message.users_age_ms)
+            elif not message.sent_ms:  # of the release before, which has no users
+                self._work.heard_ms = self._heard_ms
+            if message.sent_ms:
+                self._report = self._report if self._echo_ms else None  # the first is told at once
+                self._echo_ms = message.sent_ms
         else:
             raise ProtocolViolation(f"a master does not send {type(message).__name__}")
 
@@ -544,15 +573,17 @@ class SlaveLink:
         report = Report(written_offset=written, flushed_offset=flushed)
         if report != self._report and not self.closed:
             self._report = report
-            self._spoke_ms = now_ms
-            self._say(report)
+            self._say_report(report, now_ms)
+
+    def _say_report(self, report: Report, now_ms: float) -> None:
+        self._spoke_ms = now_ms
+        self._say(replace(report, sent_ms=int(now_ms), echo_ms=self._echo_ms))
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
             self.close(f"nothing was heard of the master for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms and self._report is not None:
-            self._spoke_ms = now_ms
-            self._say(self._report)
+            self._say_report(self._report, now_ms)
 
     def close(self, reason: str) -> None:
         self.closed = self.closed or reason
@@ -1024,6 +1055,9 @@ class MasterSide(Protocol):
     def old_slave_problem(self) -> str:
         """Why a slave of the release before cannot be served; empty: it can."""
 
+    def stamp(self) -> tuple[int, int]:
+        """`Data.sent_ms` and `Data.users_age_ms`, now."""
+
     def is_ahead(self, host: str, offset: int) -> bool:
         """A slave without epochs whose log ends there has, or had, more than the own log."""
 
@@ -1110,6 +1144,7 @@ class MasterLink:
         self._heard_ms = self._spoke_ms = now_ms
         self._told_offset = -1
         """Up to where the slave was told that the log is confirmed."""
+        self._echo_ms = 0
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
@@ -1155,6 +1190,11 @@ class MasterLink:
             high = self._side.max_offset  # a blank counts to the end of its file from its head on
             if not message.flushed_offset <= message.written_offset <= high:
                 raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
+            if message.echo_ms:
+                self.mark.heard_ms = float(message.echo_ms)
+            is_first, self._echo_ms = not self._echo_ms, message.sent_ms
+            if is_first and message.sent_ms:
+                self._beat()
             self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
         else:
             raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
@@ -1267,9 +1307,21 @@ class MasterLink:
         assert offset >= 0 and self._codec is not None, "not started"
         self.next_offset += len(body)
         self._told_offset = self._side.confirm_offset
-        return self._codec.encode(Data(offset=offset, confirm_offset=self._told_offset, body=body))
+        sent_ms, age_ms = self._side.stamp()
+        return self._codec.encode(
+            Data(
+                offset=offset,
+                confirm_offset=self._told_offset,
+                body=body,
+                sent_ms=sent_ms,
+                echo_ms=self._echo_ms,
+                users_age_ms=age_ms,
+            )
+        )
 
     def state(self, state: State) -> None:
+        if state.has_users:
+            self._heartbeat_ms = min(self._heartbeat_ms, USERS_HEARTBEAT_MS)
         self._say(state)
 
     def spoke(self, now_ms: float) -> None:
@@ -1284,7 +1336,16 @@ class MasterLink:
         side = self._side
         if self.next_offset >= 0 and not self.closed:
             self._told_offset = side.confirm_offset
-            self._say(Heartbeat(max_offset=side.max_offset, confirm_offset=self._told_offset))
+            sent_ms, age_ms = side.stamp()
+            self._say(
+                Heartbeat(
+                    max_offset=side.max_offset,
+                    confirm_offset=self._told_offset,
+                    sent_ms=sent_ms,
+                    echo_ms=self._echo_ms,
+                    users_age_ms=age_ms,
+                )
+            )
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:

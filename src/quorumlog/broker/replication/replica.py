@@ -5,6 +5,7 @@ consumers saw what lies below."""
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -52,6 +53,7 @@ _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
 _MOST_PUT_ENDS = 1 << 16
 _MOST_AHEAD = 100
 _MOST_TAILS = 20
+MOST_AGE_MS = 1 << 50
 _COMES_BACK_MS = 1000.0
 """So long messages are taken for a slave that is told to come back."""
 _NO_RUN = RunKey()
@@ -75,6 +77,17 @@ class WrittenEnd(NamedTuple):
 
     written_offset: int
     flushed_offset: int
+
+
+class Heard(NamedTuple):
+    """What a master has said."""
+
+    at_ms: float
+    """When its users were sure to be not old."""
+    confirm_offset: int
+    """As it said."""
+    follows: int
+    """As often this slave has begun to follow."""
 
 
 class BrokerReplica:
@@ -133,6 +146,11 @@ class BrokerReplica:
             self._may_acknowledge,
         )
         self._is_elected = is_elected
+        self._follows = 0
+        self.heard: Heard | None = None
+        """Since it follows."""
+        self.users_since_ms = math.inf
+        """When its users were sure to be not old; inf: nobody looks."""
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
         self.record = self._first_record(first_role, master_ha_address)
@@ -598,6 +616,7 @@ class BrokerReplica:
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))
             self._told_confirmed = RunKey()
+            self._follows, self.heard = self._follows + 1, None
             self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
@@ -616,6 +635,8 @@ class BrokerReplica:
             commit_log = self.store.commit_log
             state = work.state
             if state is not None:
+                if state.has_users:
+                    self.store.note_users()  # before a byte of what follows
                 topics = {**(self.store.topics or {}), **state.topics}
                 history, copy_list = self.record.history, state.copy_list
                 if copy_list is not None and not self._is_elected:
@@ -637,6 +658,8 @@ class BrokerReplica:
             if self._told_confirmed > self.record.confirmed:
                 self._note_told()
             self.store.show_confirmed()
+            if work.heard_ms > -math.inf:
+                self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
             return self._written()
 
     def _note_told(self) -> None:
@@ -850,6 +873,8 @@ class BrokerReplica:
         acks = self._acks
         if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
             return "There was a switch, or a change of the list, which its record would not know of"
+        if self.store.has_users:
+            return "There are users, whom that release does not know: it would serve everybody"
         return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
@@ -880,6 +905,8 @@ class BrokerReplica:
         with self._acks_lock:
             if run is not None and run != self.record.history[-1].key:
                 return None  # it has not stored the history of this run
+            if self.store.has_users and not release:
+                return None  # it comes back, and is refused
             links = self._links.setdefault(slave.id, [])
             if self.has_epochs:
                 for older in links:
@@ -931,8 +958,38 @@ class BrokerReplica:
                 self._save(replace(self.record, topics={**self.record.topics, **topics}))
                 self._send_state()
 
+    def note_users(self) -> None:
+        """Before the first of them comes into the log. Blocks for the disk. Raises SwitchRefused,
+        StoreFailure."""
+        with self._lock:
+            self._refuse_old_slaves()
+            self.store.note_users()
+            self._refuse_old_slaves()  # one may have come meanwhile, and none does from here on
+            self._send_state()
+
+    def _refuse_old_slaves(self) -> None:
+        with self._acks_lock:
+            for mark in self._acks.marks.values():
+                _refuse_old(mark)
+
+    def stamp(self) -> tuple[int, int]:
+        now_ms = self.store.clock()
+        return int(now_ms), int(min(max(now_ms - self.users_since_ms, 0), MOST_AGE_MS))
+
+    @property
+    def sure_since_ms(self) -> float:
+        """Since when nobody else can have been the master, but by --unsafe; -inf: this one is not."""
+        if not self.is_leading or not self._may_acknowledge():
+            return -math.inf
+        with self._acks_lock:
+            return self._acks.sure_since_ms(self.store.clock())
+
     def _state(self) -> State:
-        return State(topics=self.record.topics, is_run_confirmed=self.is_run_confirmed)
+        return State(
+            topics=self.record.topics,
+            is_run_confirmed=self.is_run_confirmed,
+            has_users=self.store.has_users,
+        )
 
     def _send_state(self) -> None:
         state = self._state()
@@ -1001,7 +1058,8 @@ def _refuse_old(mark: SlaveProgress) -> None:
     """Raises SwitchRefused."""
     if not mark.release:
         raise SwitchRefused(
-            f"broker {mark.id} is of the release before, whose record has no list: upgrade it first"
+            f"broker {mark.id} is of the release before, which knows no list and no users: upgrade it"
+            " first"
         )
 
 

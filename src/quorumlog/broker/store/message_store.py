@@ -1,7 +1,7 @@
 """MessageStore: a commit log, its queues and its index in one directory, and the services between them.
 
     ROOT/commitlog/ consumequeue/TOPIC/QUEUE/ index/ checkpoint abort lock    as RocketMQ has them
-    ROOT/flushed queues set-aside/                                            ours
+    ROOT/flushed queues set-aside/ replica users admin-bootstrap              ours
 
 `open` recovers; `start` gives the services threads. Without threads, `flush_once`, `reput_once` and the
 other steps are called by hand, as a simulation does.
@@ -48,12 +48,16 @@ from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, OsDisk, kept_descriptors, refusal
 from quorumlog.store.member_directory import sync_names_above
 from quorumlog.store.segments import SegmentList
+from quorumlog.store.state_files import read_file, replace_file
 
 log = logging.getLogger("quorumlog.broker")
 
 COMMIT_LOG_NAME, ABORT_NAME, LOCK_NAME = "commitlog", "abort", "lock"
 REPLICA_NAME = "replica"
 """A file of ours in a store that is, or was, a master's or a slave's."""
+USERS_NAME = "users"
+"""A file of ours in a store whose log is about to have users, or has had some."""
+USERS_SOON, USERS_ON = b"soon\n", b"on\n"
 
 
 def wall_clock_ms() -> float:
@@ -201,6 +205,7 @@ class MessageStore:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:
             self._check_replicated()
+            self.users_mark = self._users_mark()
             self._recover(lost)
         except BaseException:
             self._lock.release()
@@ -215,6 +220,20 @@ class MessageStore:
         """Number of queues by topic, beside those that the store has; None: any is taken."""
         return self.topics if self.topic_table is None else self.topic_table.counts()
 
+    @property
+    def has_users(self) -> bool:
+        return bool(self.users_mark)
+
+    def note_users(self, mark: bytes = USERS_SOON) -> None:
+        """On disk when this returns, and only then may the log have any. Raises StoreFailure."""
+        if mark not in (self.users_mark, USERS_SOON) or not self.users_mark:
+            path = f"{self.root}/{USERS_NAME}"
+            try:
+                replace_file(self.disk, path, mark, synced=True)
+            except OSError as error:
+                raise StoreFailure(refusal(path, "written", error)) from error
+            self.users_mark = mark
+
     # ---------------------------------------------------------------- recovery
 
     def _check_replicated(self) -> None:
@@ -225,6 +244,12 @@ class MessageStore:
                 " written without it would belong to no epoch, and slaves could not detect them."
                 f" To leave replication for good, delete {self.root}/{REPLICA_NAME}"
             )
+
+    def _users_mark(self) -> bytes:
+        try:
+            return read_file(self.disk, f"{self.root}/{USERS_NAME}") or b""
+        except OSError as error:
+            raise StoreFailure(refusal(f"{self.root}/{USERS_NAME}", "read", error)) from error
 
     def _first_look(self) -> str:
         """Why the queues of a store that another software wrote are to be derived anew. Raises

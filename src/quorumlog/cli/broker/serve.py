@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.failover import FailoverService
     from quorumlog.broker.replication.replica import BrokerReplica
+    from quorumlog.config import LimitOptions
     from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
@@ -313,7 +314,9 @@ def serve(
     log_config: Annotated[
         Path | None,
         typer.Option(
-            "--config", help="dledger: options of the log from a TOML file.", metavar="FILE.toml"
+            "--config",
+            help="TOML file: with dledger options of the log; else the tables [users] and [limits].",
+            metavar="FILE.toml",
         ),
     ] = None,
     flush: Annotated[
@@ -460,7 +463,7 @@ def serve(
             log_format,
         )
         return
-    for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
+    for name, given_of_log in (("--members", members), ("--brokers", brokers)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
     from quorumlog.admin.broker import BrokerProcess
@@ -473,7 +476,7 @@ def serve(
     from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.log_lines import log_to_stderr
     from quorumlog.cli.run.serve import answering, refuse_optimised_python, tls_of
-    from quorumlog.cli.run.toml_config import tls_options
+    from quorumlog.cli.run.toml_config import load_broker_config, tls_options
     from quorumlog.config import AdminOptions, parse_address
     from quorumlog.stray_log import is_loopback
     from quorumlog.version import DESCRIPTION
@@ -493,6 +496,12 @@ def serve(
     if in_sync_replicas:
         given.append(f"in_sync_replicas={in_sync_replicas}")
     config = store_config(flush, given)
+    path = None if log_config is None else str(log_config)
+    users, _ = load_broker_config(path)
+
+    def limits() -> LimitOptions:
+        return load_broker_config(path)[1]
+
     if failover is not None:
         if role is not None or master:
             raise ConfigError("--failover decides the roles: remove --role and --master")
@@ -528,7 +537,7 @@ def serve(
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind, tls=tls)
+        server = BrokerServer(store, bind, tls=tls, users=users, limits=limits if path else None)
     else:
         if role is RoleChoice.SLAVE and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, the HA address of the master")
@@ -563,7 +572,8 @@ def serve(
         if failover is not None:
             make_failover = partial(elect, replica)
         ha_service = HAService(replica, ha_dialect.value, ha_bind, tls)
-        server = BrokerServer(store, bind, ha_service, make_failover, tls)
+        reread = limits if path else None
+        server = BrokerServer(store, bind, ha_service, make_failover, tls, users, reread)
 
     def ready() -> None:
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"

@@ -194,6 +194,8 @@ def status(
         f" {state.flushed_offset}, shown up to {state.confirm_offset},"
         f" {spoken_size(state.dispatch_behind_bytes)} not dispatched yet"
     )
+    if state.users:
+        say(f"users: {state.users}")
     if replica is not None:
         say_replica(replica)
     if failover is not None:

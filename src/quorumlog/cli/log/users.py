@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, LogServers, check_directory, pem_option
+from quorumlog.cli.options import App, UsersServers, check_directory, pem_option
 from quorumlog.cli.output import note, tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.log_state.users import RoleGrant, UserOrder, Verifier
+    from quorumlog.store.disk import Disk
     from quorumlog.wire.client_messages import UsersResponse
 
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
@@ -70,8 +71,8 @@ def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
     tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
 
 
-def _changed(at: LogServers, order: UserOrder, said: str) -> None:
-    with at.connected() as log:
+def _changed(at: UsersServers, order: UserOrder, said: str) -> None:
+    with at.changing() as log:
         index = log.change_users(order)
     tell({"index": index}, said)
 
@@ -106,12 +107,12 @@ def user() -> None:
 
 
 @user_app.command("list")
-def list_users(at: LogServers) -> None:
+def list_users(at: UsersServers) -> None:
     """Show the users, their roles, and how they authenticate.
 
     Example: quorumlog user list --servers 127.0.0.1:20911
     """
-    with at.connected() as log:
+    with at.changing() as log:
         found = log.users()
     if not found.is_on:
         note("there are no users: whoever reaches a port may do everything there (quorumlog user add)")
@@ -128,7 +129,7 @@ def list_users(at: LogServers) -> None:
 
 @user_app.command("add")
 def add_user(
-    at: LogServers,
+    at: UsersServers,
     name: Name,
     role: GivenRoles = None,
     new_password_file: NewPassword = None,
@@ -147,7 +148,7 @@ def add_user(
 
 
 @user_app.command("password")
-def set_password(at: LogServers, name: Name, new_password_file: NewPassword = None) -> None:
+def set_password(at: UsersServers, name: Name, new_password_file: NewPassword = None) -> None:
     """Change a user's password. Open connections stay.
 
     Example: quorumlog user password alice --servers 127.0.0.1:20911
@@ -157,7 +158,7 @@ def set_password(at: LogServers, name: Name, new_password_file: NewPassword = No
 
 
 @user_app.command("remove")
-def remove_user(at: LogServers, name: Name) -> None:
+def remove_user(at: UsersServers, name: Name) -> None:
     """Remove a user; its connections may do nothing any more.
 
     Example: quorumlog user remove bob --servers 127.0.0.1:20911
@@ -166,7 +167,7 @@ def remove_user(at: LogServers, name: Name) -> None:
 
 
 @user_app.command("give")
-def give_roles(at: LogServers, name: Name, roles: Roles) -> None:
+def give_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     """Give a user roles.
 
     Example: quorumlog user give bob orders-reader --servers 127.0.0.1:20911
@@ -176,7 +177,7 @@ def give_roles(at: LogServers, name: Name, roles: Roles) -> None:
 
 
 @user_app.command("take")
-def take_roles(at: LogServers, name: Name, roles: Roles) -> None:
+def take_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     """Take roles from a user.
 
     Example: quorumlog user take bob orders-reader --servers 127.0.0.1:20911
@@ -194,12 +195,12 @@ def role() -> None:
 
 
 @role_app.command("list")
-def list_roles(at: LogServers) -> None:
+def list_roles(at: UsersServers) -> None:
     """Show the roles and their grants.
 
     Example: quorumlog role list --servers 127.0.0.1:20911
     """
-    with at.connected() as log:
+    with at.changing() as log:
         found = log.users()
     rows = [{"role": "admin", "grant": "everything"}]
     rows += [
@@ -211,7 +212,7 @@ def list_roles(at: LogServers) -> None:
 
 
 @role_app.command("add")
-def add_role(at: LogServers, name: RoleName) -> None:
+def add_role(at: UsersServers, name: RoleName) -> None:
     """Add a role without grants.
 
     Example: quorumlog role add orders-reader --servers 127.0.0.1:20911
@@ -220,7 +221,7 @@ def add_role(at: LogServers, name: RoleName) -> None:
 
 
 @role_app.command("remove")
-def remove_role(at: LogServers, name: RoleName) -> None:
+def remove_role(at: UsersServers, name: RoleName) -> None:
     """Remove a role that no user has.
 
     Example: quorumlog role remove orders-reader --servers 127.0.0.1:20911
@@ -228,7 +229,7 @@ def remove_role(at: LogServers, name: RoleName) -> None:
     _changed(at, _order("remove-role", name), f"{name} is no role any more")
 
 
-def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
+def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
     """Grant a right to a role, on a name or a prefix.
 
     Example: quorumlog grant orders-reader read topic 'orders*'
@@ -237,7 +238,7 @@ def grant(at: LogServers, to: RoleName, right: RightName, kind: KindName, names:
     _changed(at, _order("grant", to, grants=(given,)), f"{to} may {given}")
 
 
-def revoke(at: LogServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
+def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
     """Revoke a right from a role; the arguments are those of the grant.
 
     Example: quorumlog revoke orders-reader read topic 'orders*'
@@ -246,7 +247,7 @@ def revoke(at: LogServers, to: RoleName, right: RightName, kind: KindName, names
     _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no more {taken}")
 
 
-def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") -> None:
+def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:
     """Show who has a right on a name, and by which role and grant.
 
     Example: quorumlog who-can write topic orders.eu --servers 127.0.0.1:20911
@@ -256,7 +257,7 @@ def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") 
     asked = grant_of(right, kind, name)
     if not asked.is_exact and asked.prefix:
         raise ConfigError(f"{name!r} matches several names: give one")
-    with at.connected() as log:
+    with at.changing() as log:
         found: UsersResponse = log.users()
     if not found.is_on:
         note("there are no users: everybody can")
@@ -268,7 +269,7 @@ def who_can(at: LogServers, right: RightName, kind: KindName, name: Names = "") 
 
 def init_admin(
     directory: Annotated[
-        Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")
+        Path, typer.Argument(help="Data directory of a stopped member or broker.", metavar="DIR")
     ],
     name: Name,
     new_password_file: NewPassword = None,
@@ -280,10 +281,11 @@ def init_admin(
         bool, typer.Option("--reset", help="Also if there already is an administrator, or this user.")
     ] = False,
 ) -> None:
-    """Record an administrator in the directory of a stopped member, for its next start.
+    """Record an administrator in the directory of a stopped member or broker, for its next start.
 
     For a group whose port should admit nobody before it has users, or whose administrators have lost
-    their passwords. The directory must be of the group that holds the users.
+    their passwords. The directory must be of the group that holds the users; of classic brokers,
+    the master's.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """
@@ -301,7 +303,7 @@ def init_admin(
         try:
             record = load_member(disk, path)
             if record is None:
-                raise ConfigError(f"{path} is not the data directory of a member")
+                _refuse_unless_master(disk, path)
             before = os.umask(0o077)
             try:
                 save_first_admin(disk, path, order)
@@ -309,7 +311,25 @@ def init_admin(
                 os.umask(before)
         finally:
             lock.release()
+    if record is None:
+        tell({"user": name}, f"{name} becomes an administrator once the broker of {path} is the master")
+        return
     tell(
         {"group": record.group, "member_id": record.member_id, "user": name},
         f"{name} becomes an administrator of group {record.group} once {record.member_id} has started",
     )
+
+
+def _refuse_unless_master(disk: Disk, path: str) -> None:
+    """Of a classic broker that has slaves, or is one."""
+    from quorumlog.broker.epochs import Peer
+    from quorumlog.broker.replication.replica_file import ReplicaFile
+    from quorumlog.broker.store.log_files import BrokerRole
+    from quorumlog.store.directory_kind import DirectoryKind, kind_of
+
+    if kind_of(disk, path) is not DirectoryKind.BROKER:
+        raise ConfigError(f"{path} is not the data directory of a member, or of a broker")
+    held = ReplicaFile(disk, path).load(Peer(id=""))
+    if held is not None and held.role is BrokerRole.SLAVE:
+        master = "" if held.master is None else f", {held.master.id or held.master.ha_address}"
+        raise ConfigError(f"{path} is that of a slave: do it in the directory of its master{master}")

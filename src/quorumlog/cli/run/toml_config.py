@@ -152,6 +152,18 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     return ServerConfig(tuple(groups), tls=tls, users=users, limits=limits, **found)
 
 
+def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
+    """Of a classic broker, whose file has the tables of its users and limits. Raises ConfigError."""
+    document = {} if path is None else _parse(path)
+    tables = {name: _typed(name, document.pop(name, {}), path) for name in ("users", "limits")}
+    for name in document:
+        raise ConfigError(f"{path}: {name!r} is for a broker with a log; others take [users], [limits]")
+    users = _of_table(UsersOptions, tables["users"], f"{path} [users]")
+    if users.group:
+        raise ConfigError(f"{path} [users]: group is for a broker with a log")
+    return users, _of_table(LimitOptions, tables["limits"], f"{path} [limits]")
+
+
 def tls_options(
     table: dict[str, str], given: Mapping[str, str | None], path: str | None = None
 ) -> TlsOptions | None:

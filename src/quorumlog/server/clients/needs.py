@@ -87,9 +87,7 @@ ADMINISTRATIVE = frozenset(
 def words_of(request: Any) -> str:
     """Of an administrative act, for the audit: no secret of it."""
     if isinstance(request, wire.ChangeUsersRequest):
-        order = request.order
-        said = [order.verb, order.name, *order.roles, *map(str, order.grants)]
-        return " ".join(map(str, said))
+        return request.order.words
     fields = {
         name: value
         for name in request.__struct_fields__

@@ -224,14 +224,7 @@ async def change_users(
 
 async def list_users(driver: NodeDriver, _: wire.UsersRequest, owner: object) -> ClientMessage:
     await Told(lambda done: driver.node.confirm_leadership(done, owner))
-    users = driver.node.log_state.committed_state().users
-    return wire.UsersResponse(
-        is_on=users.is_on,
-        users=tuple(
-            wire.UserInfo(user.name, user.roles, user.verifier is not None) for user in users.users
-        ),
-        roles=users.roles,
-    )
+    return wire.users_response(0, driver.node.log_state.committed_state().users)
 
 
 # ---------------------------------------------------------------- state machines

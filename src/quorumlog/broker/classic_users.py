@@ -1,0 +1,251 @@
+"""ClassicUsers: who may do what at a classic broker, as the commands in its log say it.
+
+A broker whose file `users` says that there may be some acts on them while it knows that they are not
+old: a master while nobody else can have taken its place; a slave once it has carried out all that its
+master called confirmed, and for a time (`[users] may_be_old_ms`) after that was said. Until then it
+tells how it is; and whom to follow it is told by who was an administrator last, else nobody could
+switch where the master is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+
+from quorumlog.broker.broker_port import BrokerSession
+from quorumlog.broker.group_commands import ChangeUsers, refusal_in
+from quorumlog.broker.groups.classic_group_log import COMMANDS, ClassicGroupLog
+from quorumlog.broker.replication.links import USERS_HEARTBEAT_MS
+from quorumlog.broker.replication.replica import BrokerReplica, Heard
+from quorumlog.broker.store.log_files import BrokerRole
+from quorumlog.broker.store.message_store import USERS_ON, MessageStore
+from quorumlog.config import UsersOptions
+from quorumlog.errors import BadRequest, DirectoryDamaged, LedgerError, StoreFailure
+from quorumlog.log_state.users import (
+    KEY_BYTES,
+    NO_USERS,
+    UserOperation,
+    UserOrder,
+    Users,
+    change_of,
+    checked_order,
+    has_become_admin,
+)
+from quorumlog.net.access import Access
+from quorumlog.store.state_files import delete_first_admin, load_first_admin
+from quorumlog.wire.client_messages import (
+    ChangeUsersRequest,
+    ChangeUsersResponse,
+    UsersRequest,
+    users_response,
+)
+
+HEARTBEATS = 6
+"""Users may be as old as so many, whatever the option says: a slave knows what its master knew a report
+and a heartbeat ago, and that what slaves had said as long before."""
+PROPOSE_EVERY_MS = 500.0
+DEFAULTS = UsersOptions()
+NOBODY = Users(is_on=True)
+LOST_USERS = (
+    "the log has lost its users, with a disk or by --unsafe, and nobody may do anything: stop the"
+    " master, and name an administrator (quorumlog init-admin)"
+)
+PLAIN_USERS = (
+    "there are users, and --ha-port has no TLS: whoever reaches it may copy the log, and what passwords"
+    " are checked by (docs/security.md)"
+)
+
+
+class ClassicUsers:
+    """On the loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        groups: ClassicGroupLog,
+        replica: BrokerReplica | None = None,
+        options: UsersOptions = DEFAULTS,
+        *,
+        is_plain: bool = False,
+    ) -> None:
+        """`replica`: None of a broker that stands alone. `is_plain`: slaves need not use TLS. Raises
+        ConfigError."""
+        self.access = Access()
+        self.access.clock = lambda: store.clock() / 1000
+        self._store, self._groups, self._replica = store, groups, replica
+        self._is_plain = is_plain
+        heartbeats_ms = HEARTBEATS * min(store.config.ha_send_heartbeat_interval, USERS_HEARTBEAT_MS)
+        self._may_be_old_ms = float(max(options.may_be_old_ms, heartbeats_ms))
+        is_empty = store.commit_log.max_offset == 0
+        is_slave = replica is not None and replica.has_epochs and replica.role is BrokerRole.SLAVE
+        self.access.is_blank = is_slave and is_empty
+        self._since_ms = -math.inf
+        """When the users were known not to be old."""
+        self._led_in: int | None = None
+        """The last epoch in which all was carried out as the master."""
+        self._awaited: tuple[Heard, int | None] | None = None
+        """What is to be carried out until they are known; with the end of its commands, once all of it
+        is dispatched."""
+        self._problem = ""
+        self._first: UserOrder | None = None
+        """Who is to become an administrator, by the file that was left for this start."""
+        self._propose_at_ms = 0.0
+        try:
+            self._first = load_first_admin(store.disk, store.root)
+        except DirectoryDamaged as error:
+            self._problem = str(error)
+        groups.taken = self.look
+        self.look()
+
+    # ---------------------------------------------------------------- known or not
+
+    def look(self) -> None:
+        """Every now and then, and before anybody is answered by what was carried out."""
+        store, state = self._store, self._groups.state
+        if state.users.is_on and store.users_mark != USERS_ON:
+            try:
+                store.note_users(USERS_ON)
+            except StoreFailure as failure:
+                store.on_failure(failure)
+                return
+        now_ms, access = store.clock(), self.access
+        until_ms = self._fresh_since_ms(now_ms) + self._may_be_old_ms
+        if is_fresh := now_ms <= until_ms:
+            access.is_blank = False
+        if is_fresh or not (store.has_users or access.is_blank):
+            access.good_until_s = until_ms / 1000 if store.has_users else math.inf
+            # A log that has lost its users is no log that never had any.
+            is_lost = store.users_mark == USERS_ON and not state.users.is_on
+            access.learn(NOBODY if is_lost else state.users)
+        else:
+            why = (
+                f"this broker has not heard for {self._may_be_old_ms / 1000:.0f} s what its master has"
+                " confirmed, or has not caught up yet: until then it does not know who the users are"
+            )
+            access.learn(None, why, state.users if state.users.is_on else None)
+        if self._replica is not None:
+            self._replica.users_since_ms = self._since_ms
+
+    def _fresh_since_ms(self, now_ms: float) -> float:
+        groups, replica = self._groups, self._replica
+        if groups.led_in is not None and groups.follower.is_whole:
+            self._led_in = groups.led_in
+        if replica is None:
+            return -math.inf if self._led_in is None else now_ms
+        if replica.role is BrokerRole.SLAVE:
+            self._hear()
+        elif self._led_in == replica.epoch:
+            self._since_ms = max(self._since_ms, replica.sure_since_ms)
+        return self._since_ms
+
+    def _hear(self) -> None:
+        store, follower = self._store, self._groups.follower
+        heard = self._replica.heard if self._replica is not None else None
+        if self._awaited is None or heard is None or heard.follows != self._awaited[0].follows:
+            self._awaited = None if heard is None or heard.at_ms <= self._since_ms else (heard, None)
+        if self._awaited is None:
+            return
+        awaited, commands = self._awaited
+        if commands is None and store.reput.reput_from_offset >= awaited.confirm_offset:
+            queue = store.queues.get(COMMANDS)
+            commands = 0 if queue is None else queue.max_offset
+            self._awaited = awaited, commands
+        at = follower.next_command if follower.is_of_the_log and follower.is_whole else None
+        if commands is not None and at is not None and at >= commands:
+            self._since_ms, self._awaited = max(self._since_ms, awaited.at_ms), None
+
+    @property
+    def newest(self) -> Users | None:
+        """The last that were known. None: there may be some, and this broker does not know them yet."""
+        users = self.access.users or self.access.last
+        return users or (None if self._store.has_users else NO_USERS)
+
+    @property
+    def words(self) -> str:
+        """For `status`."""
+        users = self.access.users
+        return "unknown" if users is None else "on" if users.is_on else "off"
+
+    @property
+    def problems(self) -> list[str]:
+        is_plain = self._is_plain and self._store.has_users
+        is_lost = self.access.users is NOBODY
+        found = (self._problem, PLAIN_USERS if is_plain else "", LOST_USERS if is_lost else "")
+        return [each for each in found if each]
+
+    # ---------------------------------------------------------------- changes
+
+    def tick(self) -> None:
+        self.look()
+        order, users, now_ms = self._first, self.access.users, self._store.clock()
+        if order is None:
+            return
+        if users is not None and has_become_admin(users, order):
+            self._over("")
+        elif not self._groups.is_master or users is None:
+            self._problem = f"{order.name} becomes an administrator once this broker is the master"
+        elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:
+            self._over(
+                f"{order.name} does not become an administrator: there is one, who adds others (the help"
+                " of quorumlog init-admin says what to do where that one is lost)"
+            )
+        elif now_ms >= self._propose_at_ms:
+            self._propose_at_ms = math.inf
+            self._problem = f"{order.name} is to become an administrator, and is not one yet"
+            try:
+                self._change(order, self._told)
+            except LedgerError as error:
+                self._told(error)
+
+    def _told(self, error: LedgerError | None) -> None:
+        self._propose_at_ms = self._store.clock() + PROPOSE_EVERY_MS
+        if error is not None and self._first is not None:
+            self._problem += f": {error}"
+
+    def _over(self, problem: str) -> None:
+        try:
+            delete_first_admin(self._store.disk, self._store.root)
+        except StoreFailure as failure:
+            self._store.on_failure(failure)
+            return
+        self._first, self._problem = None, problem
+
+    def request(self, session: BrokerSession, message: ChangeUsersRequest | UsersRequest) -> None:
+        """Raises LedgerError."""
+        request_id = message.request_id
+        if not self._groups.is_master:
+            raise self._groups.not_master()
+        if isinstance(message, UsersRequest):
+            session.answer(users_response(request_id, self._groups.state.users))
+            return
+
+        def changed(error: LedgerError | None) -> None:
+            if error is None:
+                index = self._groups.follower.next_command or 0
+                session.answer(ChangeUsersResponse(request_id=request_id, index=index - 1))
+            else:
+                session.refuse(request_id, error)
+
+        self._change(checked_order(message.order), changed)
+
+    def _change(self, order: UserOrder, done: Callable[[LedgerError | None], None]) -> None:
+        """Raises BadRequest."""
+        store, groups, replica = self._store, self._groups, self._replica
+        if replica is not None and not replica.has_epochs:
+            raise BadRequest("with --ha-dialect rocketmq a broker has no users: slaves hear of none")
+        change_of(groups.state.users, order, b"")  # nobody is told of users for what is none
+
+        def noted(outcome: object) -> None:
+            if isinstance(outcome, StoreFailure):
+                store.on_failure(outcome)
+            elif isinstance(outcome, LedgerError):
+                done(outcome)
+            elif not groups.is_master:
+                done(groups.not_master())
+            else:
+                command = ChangeUsers(order, secrets.token_bytes(KEY_BYTES))
+                groups.propose(lambda: command, lambda outcome: done(refusal_in(outcome)))
+
+        note = store.note_users if replica is None else replica.note_users
+        groups.reads.submit(note, noted)

@@ -1,0 +1,279 @@
+"""Users of masters and slaves: nobody is let in by not knowing, whoever is killed, wiped, cut off or
+switched to."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog.broker.classic_users import LOST_USERS
+from quorumlog.broker.errors import SwitchRefused
+from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON
+from quorumlog.errors import LedgerError
+from quorumlog.log_state.users import UserOperation, UserOrder
+from quorumlog.store.state_files import replace_file, save_first_admin
+from sim.replicas import schedule
+from sim.replicas.promises import ROOT
+from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS
+from sim.replicas.world import World
+
+ALICE = UserOrder(UserOperation.ADD_USER, "alice", ("admin",))
+
+
+def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
+    """All are on the list, and time has passed for each to know that."""
+    world = World(seed, brokers, copies, has_users=True)
+    world.form_group()
+    hears(world)
+    return world
+
+
+def hears(world: World, rounds: int = 20) -> None:
+    """All that is said arrives, as it is said."""
+    for _ in range(rounds):
+        world.clock.advance(HEARTBEAT_MS)
+        for name, broker in world.brokers.items():
+            if broker.is_running:
+                world.connect(name)
+                world.pump(name, 1 << 20)
+                broker.work()
+        world.note()
+
+
+def passes(world: World, *names: str) -> None:
+    """So much time that what these know is old, and nothing is said."""
+    world.clock.advance(MAY_BE_OLD_MS + HEARTBEAT_MS)
+    for name in names:
+        world.brokers[name].own_users.turn()
+
+
+def changed(world: World, name: str, order: UserOrder) -> list[LedgerError | None]:
+    """What it is answered, as far as it is."""
+    told: list[LedgerError | None] = []
+    world.brokers[name].own_users.change(order, told.append)
+    hears(world)
+    return told
+
+
+def lets_in(world: World, user: str = "") -> dict[str, bool]:
+    brokers = world.brokers.items()
+    return {name: b.own_users.lets_in(user) for name, b in brokers if b.replica is not None}
+
+
+def everybody(world: World, *, is_let_in: bool) -> dict[str, bool]:
+    return dict.fromkeys(lets_in(world), is_let_in)
+
+
+def test_from_the_first_user_on_nobody_else_is_let_in_anywhere() -> None:
+    world = group(1)
+    assert lets_in(world) == everybody(world, is_let_in=True)
+    assert changed(world, "a", ALICE) == [None]
+    assert lets_in(world) == everybody(world, is_let_in=False)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+    for broker in world.brokers.values():  # and after a start, before anything is heard
+        broker.crash(world.random, power=True)
+        broker.start()
+    assert lets_in(world) == everybody(world, is_let_in=False)
+    assert not any(lets_in(world, "alice")[name] for name in "bc")
+    hears(world)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+
+
+def test_a_master_killed_between_its_file_and_the_entry_goes_on_without_users() -> None:
+    world = group(2)
+    a, b = (world.brokers[name] for name in "ab")
+    a.living.note_users()
+    a.crash(world.random, power=True)
+    b.own_users.turn()
+    a.start()
+    hears(world)
+    assert all(each.living.store.has_users for each in world.brokers.values())
+    assert lets_in(world) == everybody(world, is_let_in=True)
+    passes(world, "b")
+    assert not b.own_users.lets_in("")
+    assert changed(world, "a", ALICE) == [None]
+    assert lets_in(world) == everybody(world, is_let_in=False)
+
+
+def a_slave_remembers_what_it_was_told_first() -> None:
+    """Killed before it has any of the log, and before it has caught up."""
+    world = group(3)
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    assert changed(world, "a", ALICE) == [None]
+    c = world.brokers["c"]
+    c.empty("a")
+    c.own_users.turn()
+    assert not c.own_users.lets_in("")
+    world.connect("c")
+    while not c.living.max_offset:
+        world.pump("c", 200)
+    assert c.living.store.has_users
+    c.crash(world.random, power=True)
+    c.start()
+    c.own_users.turn()
+    assert c.living.max_offset, "it has something to show"
+    assert not c.own_users.lets_in("")
+    hears(world)
+    assert (c.own_users.lets_in(""), c.own_users.lets_in("alice")) == (False, True)
+
+
+def test_a_slave_remembers_what_it_was_told_first() -> None:
+    a_slave_remembers_what_it_was_told_first()
+
+
+def a_slave_that_is_behind_lets_nobody_in_by_what_was() -> None:
+    world = group(9)
+    assert changed(world, "a", ALICE) == [None]
+    c = world.brokers["c"]
+    c.crash(world.random, power=False)
+    assert changed(world, "a", UserOrder(UserOperation.ADD_USER, "bob", ("admin",))) == [None]
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    assert changed(world, "a", UserOrder(UserOperation.REMOVE_USER, "alice")) == [None]
+    c.start()
+    world.connect("c")
+    for _ in range(1_000):
+        world.clock.advance(1)
+        world.pump("c", 100)
+        c.work()
+        assert not c.own_users.lets_in("alice")
+    assert c.own_users.lets_in("bob")
+
+
+def test_a_slave_that_is_behind_lets_nobody_in_by_what_was() -> None:
+    a_slave_that_is_behind_lets_nobody_in_by_what_was()
+
+
+def who_is_cut_off_knows_them_no_more() -> None:
+    """The slave that hears nobody, and the master that no slave hears, though the option's time is over
+    for the slave that heard that master until now."""
+    world = group(4, brokers=5, copies=3)
+    assert changed(world, "a", ALICE) == [None]
+    for one in "ab":
+        world.parted |= {frozenset((one, other)) for other in "cde"}
+    for name in "cde":
+        world.cut(name)
+    hears(world, rounds=2 * (MAY_BE_OLD_MS // HEARTBEAT_MS))
+    assert lets_in(world, "alice") == everybody(world, is_let_in=False)
+    for name in "abcde":
+        access = world.brokers[name].own_users.users.access
+        assert access.last is not None, "an administrator can switch"
+        assert access.last.has_administrator
+    world.parted.clear()
+    hears(world)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+
+
+def test_who_is_cut_off_knows_them_no_more() -> None:
+    who_is_cut_off_knows_them_no_more()
+
+
+def what_was_on_its_way_for_long_is_no_news() -> None:
+    """What a master has said counts from when the slave had said the last thing before it."""
+    world = group(5, brokers=2)
+    assert changed(world, "a", ALICE) == [None]
+    world.clock.advance(HEARTBEAT_MS)
+    world.pump("b", 0)  # its master has said something, which is on the way
+    passes(world, "b")
+    b = world.brokers["b"]
+    assert not b.own_users.lets_in("alice")
+    wire = world.wires["b"]
+    wire.slave_link.feed(bytes(wire.to_slave), b.clock())
+    wire.to_slave.clear()
+    world._work(wire)
+    b.work()
+    assert not b.own_users.lets_in("alice")
+    hears(world)
+    assert b.own_users.lets_in("alice")
+
+
+def test_what_was_on_its_way_for_long_is_no_news() -> None:
+    what_was_on_its_way_for_long_is_no_news()
+
+
+def test_after_a_switch_all_go_by_what_the_new_master_says() -> None:
+    world = group(6)
+    assert changed(world, "a", ALICE) == [None]
+    world.away.add("a")
+    world.cut("a")
+    assert world.switch("b") == ""
+    hears(world)
+    assert changed(world, "b", UserOrder(UserOperation.ADD_USER, "bob", ("admin",))) == [None]
+    assert changed(world, "b", UserOrder(UserOperation.REMOVE_USER, "alice")) == [None]
+    assert lets_in(world, "alice") == everybody(world, is_let_in=False)
+    assert [lets_in(world, "bob")[name] for name in "abc"] == [False, True, True]
+    world.away.clear()
+    assert world.switch("b") == ""
+    hears(world)
+    assert lets_in(world, "bob") == everybody(world, is_let_in=True)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=False)
+
+
+def an_earlier_release_meets_no_users() -> None:
+    world = group(7)
+    world.upgrade()
+    world.old.add("c")
+    hears(world)
+    (refusal,) = changed(world, "a", ALICE)
+    assert isinstance(refusal, SwitchRefused)
+    assert not world.brokers["a"].living.store.has_users
+    world.upgrade_slave("c")
+    hears(world)
+    assert changed(world, "a", ALICE) == [None]
+    world.old.add("c")
+    world.cut("c")
+    hears(world, rounds=3)
+    assert any("There are users" in each for each in world.story)
+
+
+def test_an_earlier_release_meets_no_users() -> None:
+    an_earlier_release_meets_no_users()
+
+
+def a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
+    world = group(10)
+    a = world.brokers["a"]
+    a.crash(world.random, power=False)
+    replace_file(a.disk, f"{ROOT}/{USERS_NAME}", USERS_ON, synced=True)
+    a.start()
+    hears(world)
+    assert not a.own_users.lets_in("")
+    assert LOST_USERS in a.own_users.users.problems
+    a.crash(world.random, power=False)
+    save_first_admin(a.disk, ROOT, UserOrder(UserOperation.INIT_ADMIN, "alice"))
+    a.start()
+    hears(world)
+    assert lets_in(world) == everybody(world, is_let_in=False)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+    assert not a.own_users.users.problems
+
+
+def test_a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
+    a_log_that_has_lost_its_users_is_open_to_nobody()
+
+
+@pytest.mark.parametrize("seed", [288, 338])
+def test_a_slave_that_begins_in_the_middle_of_the_log_may_meet_commands_before_their_snapshot(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "USERS_SHARE", 1.0)
+    ran = schedule.run(seed)
+    assert not ran.failure, ran.failure
+    assert ran.counts["replicas: changes of users"] > 5
+
+
+def test_snapshots_have_the_users_when_the_commands_are_gone() -> None:
+    world = group(8)
+    assert changed(world, "a", ALICE) == [None]
+    a = world.brokers["a"]
+    for number in range(40):
+        order = UserOrder(UserOperation.ADD_ROLE, f"role{number}")
+        assert changed(world, "a", order) == [None]
+    assert a.own_users.groups.follower.newest_snapshot() is not None
+    a.crash(world.random, power=True)
+    a.start()
+    hears(world)
+    for broker in world.brokers.values():
+        users = broker.own_users.knows
+        assert users is not None
+        assert len(users.roles) == 40

@@ -1,0 +1,129 @@
+"""Users of classic brokers, as real processes: named on a master, in force on its slaves, kept over a
+switch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.broker_process import BrokerProcess
+from quorumlog.broker import BrokerAdmin, Message, connect
+from quorumlog.errors import Forbidden, LedgerError, NotAuthenticated
+from quorumlog.net.credentials import ClientUser
+from quorumlog.server.free_ports import free_ports
+from tests.broker.test_broker_processes import SMALL_FILES
+from tests.cli.conftest import Cli
+
+pytestmark = [pytest.mark.processes]
+
+ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
+HEARTBEAT = ("--option", "ha_send_heartbeat_interval=300")
+
+
+def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    stop_at = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < stop_at, "it does not come to be"
+
+
+def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = free_ports(2)
+    brokers = [
+        BrokerProcess(tmp_path / name, *("--role", *role, "--id", name), *SMALL_FILES, *HEARTBEAT)
+        if False
+        else BrokerProcess(
+            tmp_path / name,
+            *("--role", *role, "--id", name, "--ha-port", str(port), *SMALL_FILES, *HEARTBEAT),
+        )
+        for name, port, role in zip(
+            "ab", ports, (["sync-master"], ["slave", "--master", f"127.0.0.1:{ports[0]}"]), strict=True
+        )
+    ]
+    a, b = brokers
+    servers = f"{a.address},{b.address}"
+    passwords = {"alice": "sesame", "bob": "tahini"}
+
+    def done(*words: str, new: str = "", by: str = "") -> str:
+        for name, value in (("QUORUMLOG_NEW_PASSWORD", new), ("QUORUMLOG_PASSWORD", by)):
+            monkeypatch.setenv(name, passwords.get(value, ""))
+        user = ["--user", by] if by else []
+        ran = cli(*words, "--servers", servers, *user)
+        assert ran.exit_code == 0, ran.output
+        return ran.stdout
+
+    with ExitStack() as stack:
+        for process in brokers:
+            stack.push(process)
+            process.start()
+        with connect(servers) as broker:
+            until(lambda: [s.counts for s in broker.replica().slaves] == [True])
+            for body in (b"one", b"two"):
+                broker.send(Message("t", body), queue_id=0)
+        done("user", "add", "alice", "--role", "admin", new="alice")
+        done("role", "add", "readers", by="alice")
+        done("grant", "readers", "read", "topic", "t", by="alice")
+        done("user", "add", "bob", "--role", "readers", new="bob", by="alice")
+        assert "bob" in done("who-can", "read", "topic", "t", by="alice")
+        with pytest.raises(NotAuthenticated), connect(a.address) as nobody:
+            nobody.pull("t", 0, 0)
+        with connect(b.address, user=BOB) as slave:
+            until(lambda: len(slave.pull("t", 0, 0).messages) == 2)
+            with pytest.raises(Forbidden, match="user bob may not"):
+                slave.queues()
+        a.kill()
+
+        def is_unknown() -> bool:
+            try:
+                with connect(b.address, user=BOB, timeout_ms=2_000) as slave:
+                    slave.pull("t", 0, 0)
+            except LedgerError:
+                return True
+            return False
+
+        until(is_unknown)
+        done("broker", "switch", "--to", "b", by="alice")
+        a.start()
+        with BrokerAdmin(servers, user=ALICE) as admin:
+            assert [each.name for each in admin.users().users] == ["alice", "bob"]
+        with connect(servers, user=BOB) as broker:
+            until(lambda: len(broker.pull("t", 0, 0).messages) == 2)
+
+
+def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_NEW_PASSWORD", "sesame")
+    limits = tmp_path / "broker.toml"
+    limits.write_text("[limits]\nuser_connections = 1\n")
+    folder = tmp_path / "a"
+    with BrokerProcess(folder, "--config", str(limits)) as alone:
+        with connect(alone.address) as broker:
+            broker.send(Message("t", b"one"), queue_id=0)
+        alone.stop()
+        assert cli("init-admin", str(folder), "alice").exit_code == 0
+        alone.start()
+        with BrokerAdmin(alone.address, user=ALICE) as admin:
+            until(lambda: not (folder / "admin-bootstrap").exists())
+            assert [each.name for each in admin.users().users] == ["alice"]
+            with pytest.raises(LedgerError, match="user_connections is 1"):
+                connect(alone.address, user=ALICE, timeout_ms=1_000)
+        with pytest.raises(NotAuthenticated), connect(alone.address) as nobody:
+            nobody.pull("t", 0, 0)
+        alone.stop()
+        assert cli("init-admin", str(folder), "eve").exit_code == 0
+        alone.start()
+        with connect(alone.address, user=ALICE) as broker:
+            until(lambda: "eve does not become" in str(broker.status().problems))
+            assert broker.status().users == "on"
+        refused = cli("broker", "takeover", str(folder), "--data-dir", str(tmp_path / "m"))
+        assert refused.exit_code != 0
+    with BrokerProcess(tmp_path / "s", "--role", "slave", "--master", "127.0.0.1:1") as slave:
+        slave.stop()
+    refused = cli("init-admin", str(tmp_path / "s"), "alice")
+    assert "do it in the directory of its master" in refused.output

@@ -84,7 +84,7 @@ def hanging_disk_counts_as_full(patch: Patch) -> None:
     patch.edit(
         LedgerNode.receive,
         "if self._disk_hangs or self.log_state.is_noting:",
-        "if (self._disk_hangs or self.log_state.is_noting) and not reached():",
+        "if (self._disk_hangs and not reached()) or self.log_state.is_noting:",
     )
 
 

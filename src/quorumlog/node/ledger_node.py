@@ -214,9 +214,11 @@ class LedgerNode:
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
         self._disk_hangs = self._reported_disk_full = False
+        """As last reported to the core and the store."""
         self._has_written = False
         """The turn has, and did not end before."""
-        """As last reported to the core and the store."""
+        self._has_put_off = False
+        """The last one to the next one, what there is to apply."""
         self._now_ms = self._next_clock_ms = now_ms
         self._clock_ms = -1
         """This machine's wall clock, of the last time that it was asked."""
@@ -449,9 +451,14 @@ class LedgerNode:
         return did_more
 
     def apply(self) -> None:
-        """What is committed, to the state machines: once what `write` has to say is on its way, and its
-        sync begun."""
-        if self._has_written:
+        """What is committed, to the state machines: once what `write` has to say is on its way. A
+        follower that has begun a sync does it in the next turn, which the end of that brings: writes
+        beside it take long, and the acknowledgement would wait for them."""
+        if not self._has_written:
+            return
+        begins_sync = self._flusher.waits_since_ms == self._now_ms
+        self._has_put_off = begins_sync and not self._has_put_off and self.raft.role is not Role.LEADER
+        if not self._has_put_off:
             self.machines.tick(self._now_ms, self.durable_committed_index)
 
     def write(self) -> bool:

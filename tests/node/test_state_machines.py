@@ -801,3 +801,34 @@ def test_what_is_quick_is_applied_in_the_turn_that_commits_it(
     group.cell.until(lambda: handed_over, "what the thread is to apply")
     assert len(outcomes) == 1
     group.cell.close()
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="what is compiled takes no stub")
+def test_a_follower_that_begins_a_sync_applies_in_the_turn_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, Quick)
+    group.append(b"a")
+    cell, leader = group.cell, group.cell.leader()
+    follower = next(each for each in cell.nodes.values() if each is not leader)
+    turns: list[tuple[bool, bool]] = []
+    write, tick = follower.write, follower.machines.tick
+
+    def wrote() -> bool:
+        turns.append((False, False))
+        did_more = write()
+        turns[-1] = follower._flusher.waits_since_ms == follower._now_ms, False
+        return did_more
+
+    def ticked(now_ms: float, committed_index: int) -> None:
+        turns[-1] = turns[-1][0], True
+        tick(now_ms, committed_index)
+
+    monkeypatch.setattr(follower, "write", wrote)
+    monkeypatch.setattr(follower.machines, "tick", ticked)
+    for _ in range(3):
+        group.append(b"b")
+    begun = [place for place, (begins, _) in enumerate(turns) if begins and not turns[place - 1][0]]
+    assert begun and not any(turns[place][1] for place in begun)
+    assert all(turns[place + 1][1] for place in begun)  # whether the sync has ended or not
+    cell.close()

@@ -216,6 +216,8 @@ class LedgerNode:
         self._disk_hangs = self._told_disk_full = False
         self._has_written = False
         """The turn has, and did not end before."""
+        self._has_put_off = False
+        """The last one to the next one, what there is to apply."""
         """As the core and the store were told last."""
         self._now_ms = self._next_clock_ms = now_ms
         self._clock_ms = -1
@@ -449,9 +451,14 @@ class LedgerNode:
         return did_more
 
     def apply(self) -> None:
-        """What is committed, to the state machines: once what `write` has to say is on its way, and its
-        sync begun."""
-        if self._has_written:
+        """What is committed, to the state machines: once what `write` has to say is on its way. A
+        follower that has begun a sync does it in the next turn, which the end of that brings: writes
+        beside it take long, and the acknowledgement would wait for them."""
+        if not self._has_written:
+            return
+        begins_sync = self._flusher.waits_since_ms == self._now_ms
+        self._has_put_off = begins_sync and not self._has_put_off and self.raft.role is not Role.LEADER
+        if not self._has_put_off:
             self.machines.tick(self._now_ms, self.durable_committed_index)
 
     def write(self) -> bool:

@@ -67,7 +67,7 @@ def cluster() -> Iterator[LocalCluster]:
 def get(port: AdminPort, path: str, method: str = "GET", said: str = "") -> tuple[int, str]:
     """`said`: NAME:PASSWORD."""
     headers = {"Authorization": f"Basic {b64encode(said.encode()).decode()}"} if said else {}
-    with closing(http.client.HTTPConnection(port.address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(port.address, timeout=60)) as connection:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -225,7 +225,7 @@ def test_the_page_is_one_document_that_moves_and_asks_nobody_else(cluster: Local
         log.reader("billing").commit(0)
     with (
         looked_at(cluster, cluster.leader()) as port,
-        closing(http.client.HTTPConnection(port.address, timeout=10)) as connection,
+        closing(http.client.HTTPConnection(port.address, timeout=60)) as connection,
     ):
         eventually(lambda: "billing" in get(port, "/")[1], what="a reader on the page")
         status, text = get(port, "/")
@@ -247,11 +247,11 @@ def test_the_page_is_one_document_that_moves_and_asks_nobody_else(cluster: Local
 def test_who_asks_nothing_keeps_no_probe_out(cluster: LocalCluster) -> None:
     with looked_at(cluster) as port, ExitStack() as opened:
         host, _, number = port.address.rpartition(":")
-        page_reader = opened.enter_context(closing(http.client.HTTPConnection(port.address, timeout=10)))
+        page_reader = opened.enter_context(closing(http.client.HTTPConnection(port.address, timeout=60)))
         page_reader.request("GET", "/events")
         answer = page_reader.getresponse()
         silent = [
-            opened.enter_context(socket.create_connection((host, int(number)), timeout=10))
+            opened.enter_context(socket.create_connection((host, int(number)), timeout=60))
             for _ in range(3 * port_module.MOST_CONNECTIONS)
         ]
         for _ in range(3):
@@ -348,8 +348,8 @@ def test_too_many_connections_are_closed(cluster: LocalCluster, monkeypatch: pyt
     with looked_at(cluster) as port:
         host, _, number = port.address.partition(":")
         with (
-            socket.create_connection((host, int(number)), timeout=10) as first,
-            socket.create_connection((host, int(number)), timeout=10),
+            socket.create_connection((host, int(number)), timeout=60) as first,
+            socket.create_connection((host, int(number)), timeout=60),
         ):
             for _ in range(3):  # those that come together are counted by the next
                 assert get(port, "/healthz") == (200, "ok\n")

@@ -6,8 +6,6 @@ import asyncio
 import json
 import re
 import threading
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,14 +26,9 @@ from quorumlog.server.free_ports import free_ports
 from quorumlog.version import VERSION
 from tests.broker.test_broker_processes import SMALL_FILES, send_until_lost
 from tests.cli.conftest import Cli
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.processes]
-
-
-def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    stop_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < stop_at, "it does not come to be"
 
 
 def stored_by(receipt: SendReceipt) -> str:
@@ -77,13 +70,13 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
             with pytest.raises(InSyncReplicasNotEnough, match="1 replicas are in sync"):
                 master.send(Message("t", b"alone"), queue_id=0)
             b.start()
-            until(lambda: [s.counts for s in master.replica().slaves] == [True])
+            eventually(lambda: [s.counts for s in master.replica().slaves] == [True])
             c.start()
-            until(lambda: "list: 2 copies of a, b" in cli_status(cli, a))
-            until(lambda: "c" in {s.id for s in master.replica().slaves if s.is_caught_up})
+            eventually(lambda: "list: 2 copies of a, b" in cli_status(cli, a))
+            eventually(lambda: "c" in {s.id for s in master.replica().slaves if s.is_caught_up})
             added = cli("broker", "add", "--servers", b.address, "--broker", "c")
             assert added.stdout == "acknowledged messages are on 2 of a, b, c\n", added.output
-            until(lambda: [s.counts for s in master.replica().slaves] == [True, True])
+            eventually(lambda: [s.counts for s in master.replica().slaves] == [True, True])
         with connect(b.address) as slave, pytest.raises(NotMaster, match=f"send to {a.address}"):
             slave.send(Message("t", b"to a slave"), queue_id=0)
         sent, acknowledged = list[str](), list[str]()
@@ -92,7 +85,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         everybody = ",".join(process.address for process in brokers.values())
         client = stack.enter_context(connect(everybody))
         assert stored_by(client.send(Message("t", b"to whoever is master"))) == a.address
-        until(lambda: len(acknowledged) > 200)
+        eventually(lambda: len(acknowledged) > 200)
         a.kill()
         sender.join()
 
@@ -100,8 +93,8 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         offsets = {}
         for name, process in (("b", b), ("c", c)):
             with connect(process.address) as slave:
-                until(lambda: "no master at" in slave.replica().problem)
-                until(lambda: (now := slave.replica()).flushed_offset == now.max_offset)
+                eventually(lambda: "no master at" in slave.replica().problem)
+                eventually(lambda: (now := slave.replica()).flushed_offset == now.max_offset)
                 offsets[name] = slave.replica().flushed_offset
         best = max(offsets, key=lambda name: offsets[name])
         other = "bc".replace(best, "")
@@ -117,7 +110,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         # The client finds the new master by itself.
         assert stored_by(client.send(Message("t", b"after"))) == address
         with connect(brokers[other].address) as slave, connect(address) as master:
-            until(lambda: slave.max_offset("t", 0) == master.max_offset("t", 0))
+            eventually(lambda: slave.max_offset("t", 0) == master.max_offset("t", 0))
         assert set(acknowledged) <= set(stored(address)), "an acknowledged message is lost"
 
         # The old master comes back as what it was: nobody follows it, and it takes nothing.
@@ -135,7 +128,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         moved = cli("broker", "switch", "--servers", address, "--to", other, "--json")
         assert json.loads(moved.stdout)["lost"] is None, moved.output
         assert stored_by(client.send(Message("t", b"moved"))) == brokers[other].address
-        until(lambda: f"slave {best}: connected, counts" in cli_status(cli, brokers[other]))
+        eventually(lambda: f"slave {best}: connected, counts" in cli_status(cli, brokers[other]))
         status = cli_status(cli, brokers[other])
         assert f"broker {other}: SYNC_MASTER in epoch 3" in status
         for name, role in ((other, "SYNC_MASTER +3"), (best, "SLAVE +-")):
@@ -153,15 +146,17 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         assert f", release {VERSION}, " in cli_status(cli, brokers[best]), "of its master"
 
         # One after the other is lost, and the list with it.
-        until(lambda: cli_status(cli, brokers[other]).count("connected, counts, on its disk up to") == 2)
+        eventually(
+            lambda: cli_status(cli, brokers[other]).count("connected, counts, on its disk up to") == 2
+        )
         assert brokers[best].stop() == 0
-        until(lambda: "away" in cli_status(cli, brokers[other]))
+        eventually(lambda: "away" in cli_status(cli, brokers[other]))
         slip = cli("broker", "remove", "--servers", a.address, "--broker", "z")
         assert (slip.exit_code, "no broker z is on the list" in slip.output) == (1, True), slip.output
         left = cli("broker", "remove", "--servers", a.address, "--broker", best)
         ids = ", ".join(sorted(["a", other]))
         assert left.stdout == f"acknowledged messages are on 2 of {ids}\n", left.output
-        until(lambda: "connected, counts" in cli_status(cli, brokers[other]))
+        eventually(lambda: "connected, counts" in cli_status(cli, brokers[other]))
         a.kill()
         copies_1 = ("broker", "copies", "1", "--servers", brokers[other].address)
         refused = cli(*copies_1, "--timeout", "0.1")

@@ -3,8 +3,6 @@ switch."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,17 +15,12 @@ from quorumlog.net.credentials import ClientUser
 from quorumlog.server.free_ports import free_ports
 from tests.broker.test_broker_processes import SMALL_FILES
 from tests.cli.conftest import Cli
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.processes]
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 HEARTBEAT = ("--option", "ha_send_heartbeat_interval=300")
-
-
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    stop_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < stop_at, "it does not come to be"
 
 
 def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
@@ -62,7 +55,7 @@ def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
             stack.push(process)
             process.start()
         with connect(servers) as broker:
-            until(lambda: [s.counts for s in broker.replica().slaves] == [True])
+            eventually(lambda: [s.counts for s in broker.replica().slaves] == [True])
             for body in (b"one", b"two"):
                 broker.send(Message("t", body), queue_id=0)
         done("user", "add", "alice", "--role", "admin", new="alice")
@@ -73,7 +66,7 @@ def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
         with pytest.raises(NotAuthenticated), connect(a.address) as nobody:
             nobody.pull("t", 0, 0)
         with connect(b.address, user=BOB) as slave:
-            until(lambda: len(slave.pull("t", 0, 0).messages) == 2)
+            eventually(lambda: len(slave.pull("t", 0, 0).messages) == 2)
             with pytest.raises(Forbidden, match="user bob may not"):
                 slave.queues()
         a.kill()
@@ -86,7 +79,7 @@ def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
                 return True
             return False
 
-        until(is_unknown)
+        eventually(is_unknown)
         bare = cli("broker", "status", "--servers", b.address, "--timeout", "1")
         assert "users: unknown" in bare.stdout, bare.output
         done("broker", "switch", "--to", "b", by="alice")
@@ -94,7 +87,7 @@ def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
         with BrokerAdmin(servers, user=ALICE) as admin:
             assert [each.name for each in admin.users().users] == ["alice", "bob"]
         with connect(servers, user=BOB) as broker:
-            until(lambda: len(broker.pull("t", 0, 0).messages) == 2)
+            eventually(lambda: len(broker.pull("t", 0, 0).messages) == 2)
 
 
 def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
@@ -111,7 +104,7 @@ def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
         assert cli("init-admin", str(folder), "alice").exit_code == 0
         alone.start()
         with BrokerAdmin(alone.address, user=ALICE) as admin:
-            until(lambda: not (folder / "admin-bootstrap").exists())
+            eventually(lambda: not (folder / "admin-bootstrap").exists())
             assert [each.name for each in admin.users().users] == ["alice"]
             with pytest.raises(LedgerError, match="user_connections is 1"):
                 connect(alone.address, user=ALICE, timeout_ms=1_000)
@@ -121,7 +114,7 @@ def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
         assert cli("init-admin", str(folder), "eve").exit_code == 0
         alone.start()
         with connect(alone.address, user=ALICE) as broker:
-            until(lambda: "eve does not become" in str(broker.status().problems))
+            eventually(lambda: "eve does not become" in str(broker.status().problems))
             assert broker.status().users == "on"
         alone.stop()
         members = ["--members", "n0=127.0.0.1:1", "--id", "n0", "--data-dir", str(tmp_path / "m")]

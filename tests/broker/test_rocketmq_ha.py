@@ -5,8 +5,6 @@ Needs java and Maven, and RocketMQ from Maven Central: skipped elsewhere.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from harness.rocketmq.store_tool import (
 from quorumlog.broker import Message, connect
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.server.free_ports import free_ports
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -44,12 +43,6 @@ def classes() -> str:
         pytest.skip(f"RocketMQ is not to be had: {reason}")
 
 
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    stop_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < stop_at, "it does not come to be"
-
-
 def log_bytes(folder: Path, stop: int, first: int = 0) -> bytes:
     files = sorted((folder / "commitlog").glob("[0-9]*"))
     base = int(files[0].name)
@@ -66,7 +59,7 @@ def test_a_java_store_is_the_slave_of_our_master(classes: str, tmp_path: Path) -
     with ours, connect(ours.address) as broker:
         with StoreTool(classes, tmp_path / "java", master=f"127.0.0.1:{port}") as java:
             # It reports once it is there, up to five seconds after its start.
-            until(lambda: any(slave.counts for slave in broker.replica().slaves))
+            eventually(lambda: any(slave.counts for slave in broker.replica().slaves))
             for n in range(0, 300, 10):  # several files; each batch waits for the slave
                 batch = range(n, n + 10)
                 broker.send_batch(
@@ -74,7 +67,7 @@ def test_a_java_store_is_the_slave_of_our_master(classes: str, tmp_path: Path) -
                 )
             end = broker.status().max_offset
             assert end > 2 * FILE_BYTES
-            until(lambda: java("offsets") == [f"0 {end}"])
+            eventually(lambda: java("offsets") == [f"0 {end}"])
             assert len(java("get t 0")) == 300
             java.close()
         assert ours.stop() == 0
@@ -93,12 +86,12 @@ def test_our_slave_follows_a_java_master(classes: str, tmp_path: Path) -> None:
         )
         with ours, connect(ours.address) as broker:
             _, end = map(int, java("offsets")[0].split())
-            until(lambda: broker.status().max_offset == end)
+            eventually(lambda: broker.status().max_offset == end)
             first = broker.status().min_offset
             assert first == end // FILE_BYTES * FILE_BYTES > 0, "a Java master sends its last file"
             java("put orders 0 100 200")
             _, end = map(int, java("offsets")[0].split())
-            until(lambda: broker.max_offset("orders", 0) == 300)
+            eventually(lambda: broker.max_offset("orders", 0) == 300)
             assert broker.status().confirm_offset == end
             low = broker.min_offset("orders", 0)
             pulled = broker.pull("orders", 0, low)

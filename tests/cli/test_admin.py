@@ -29,7 +29,7 @@ Start = Callable[..., Popen[bytes]]
 def scraped(address: str) -> dict[str, float]:
     """The newest value of each metric; empty: nobody answers, or nothing was looked at yet."""
     with suppress(URLError, ConnectionError):
-        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
         families = text_string_to_metric_families(text)
         return {f"{each.name}": each.value for family in families for each in family.samples}
     return {}

@@ -147,7 +147,7 @@ def test_a_store_and_its_gateway_speak_tls(tmp_path: Path) -> None:
 
 def _asked_over_https(port: int) -> bytes:
     context = tls_of().context
-    return _asked(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20))
+    return _asked(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60))
 
 
 def _asked(connection: http.client.HTTPConnection) -> bytes:
@@ -185,7 +185,7 @@ peers = "prefer"
         with kv.connect(encrypted, tls=tls_of()) as store:
             assert store["a"] == b"1"
         assert _asked_over_https(gateway_tls) == b"1"
-        assert _asked(http.client.HTTPConnection("127.0.0.1", gateway, timeout=20)) == b"1"
+        assert _asked(http.client.HTTPConnection("127.0.0.1", gateway, timeout=60)) == b"1"
 
 
 def test_a_broker_speaks_tls_beside_plain(tmp_path: Path) -> None:

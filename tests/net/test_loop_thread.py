@@ -19,7 +19,7 @@ import pytest
 from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import ClientShell, LoopThread, OwnLoop, Shell, _Call
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Echo:

@@ -51,7 +51,7 @@ def client(cluster: LocalCluster) -> Iterator[LedgerClient]:
 def dial(cluster: LocalCluster, member: int = 0) -> socket.socket:
     address = cluster.members[member]
     stranger = socket.create_connection((address.host, address.port))
-    stranger.settimeout(10)
+    stranger.settimeout(60)
     return stranger
 
 
@@ -223,7 +223,7 @@ def test_options_that_differ_are_shown_by_status(
             await one.start()
         try:
             async with connect_async(f"{three[0]},{three[1]}") as client:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while True:
                         rows = [row for row in await client.status() if row.reachable]
                         found = " ".join(str(row.problems) for row in rows)

@@ -58,7 +58,7 @@ class Ghost:
     def __init__(self, cluster: LocalCluster, member_id: str, to: str, directory_id: str) -> None:
         address = next(m for m in cluster.members if m.member_id == to)
         self._socket = socket.create_connection((address.host, address.port))
-        self._socket.settimeout(20)
+        self._socket.settimeout(60)
         hello = Hello(
             role="control",
             member_id=member_id,

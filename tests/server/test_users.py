@@ -7,7 +7,6 @@ import logging
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -53,6 +52,7 @@ from quorumlog.staging import (
 from quorumlog.version import IS_COMPILED
 from quorumlog.wire.client_messages import RESPONSE_OF, ReadRequest
 from tests.server.test_members import change
+from tests.waiting import eventually
 
 ALICE, BOB = ClientUser("alice", "sesame"), ClientUser("bob", "tahini")
 PASSWORDS = {"alice": verifier_for("sesame"), "bob": verifier_for("tahini")}
@@ -81,12 +81,6 @@ def admin(cluster: LocalCluster) -> Iterator[LedgerClient]:
         yield log
 
 
-def until(happens: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not happens():
-        assert time.monotonic() < end_s
-
-
 def refusal_of(act: Callable[[], Any]) -> LedgerError | None:
     try:
         act()
@@ -102,7 +96,7 @@ def test_every_request_has_its_needs() -> None:
 def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: LocalCluster) -> None:
     with connect(cluster.servers, user=BOB) as log:
         log.append(b"x")
-        until(lambda: {row.users for row in log.status()} == {"off"})
+        eventually(lambda: {row.users for row in log.status()} == {"off"})
         assert not log.users().is_on
         with pytest.raises(BadRequest, match="there would be no administrator"):
             log.change_users(order(UserOperation.ADD_USER, "bob"))
@@ -110,7 +104,7 @@ def test_without_users_everybody_may_do_everything_and_status_says_so(cluster: L
 
 def test_nobody_is_let_in_without_a_name(cluster: LocalCluster, admin: LedgerClient) -> None:
     receipt = admin.append(b"x")
-    until(lambda: {row.users for row in admin.status()} == {"on"})
+    eventually(lambda: {row.users for row in admin.status()} == {"on"})
     with connect(cluster.servers) as nobody:
         for act in (lambda: nobody.append(b"x"), lambda: nobody.get(receipt.last_index), nobody.users):
             with pytest.raises(NotAuthenticated, match="the connection named none"):
@@ -137,18 +131,18 @@ def test_a_user_may_do_what_is_granted_and_no_more(
 ) -> None:
     admin.append(b"x")
     with connect(cluster.servers, user=BOB) as bob, caplog.at_level(logging.WARNING):
-        until(lambda: refusal_of(lambda: list(bob.read(0))) is None)
+        eventually(lambda: refusal_of(lambda: list(bob.read(0))) is None)
         assert [entry.body for entry in bob.read(0)] == [b"x"]
         with pytest.raises(Forbidden, match="user bob may not write log 'default'"):
             bob.append(b"y")
         with pytest.raises(Forbidden, match="user bob may not admin cluster"):
             bob.change_users(order(UserOperation.GIVE_ROLES, "bob", "admin"))
         admin.change_users(order(UserOperation.GRANT, "r", grants=(WRITES,)))
-        until(lambda: refusal_of(lambda: bob.append(b"y")) is None)
+        eventually(lambda: refusal_of(lambda: bob.append(b"y")) is None)
         admin.change_users(order(UserOperation.REVOKE, "r", grants=(WRITES,)))
-        until(lambda: isinstance(refusal_of(lambda: bob.append(b"z")), Forbidden))
+        eventually(lambda: isinstance(refusal_of(lambda: bob.append(b"z")), Forbidden))
         admin.change_users(order(UserOperation.REMOVE_USER, "bob"))
-        until(lambda: isinstance(refusal_of(lambda: list(bob.read(0))), NotAuthenticated))
+        eventually(lambda: isinstance(refusal_of(lambda: list(bob.read(0))), NotAuthenticated))
     said = caplog.text
     assert "user bob may not write log 'default' at 127.0.0.1" in said
     assert "user alice at 127.0.0.1" in said and "grant r write log def*" in said
@@ -161,7 +155,7 @@ def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: Ledge
     uses = RoleGrant(Right.READ, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
     admin.change_users(order(UserOperation.GRANT, "r", grants=(uses,)))
     with connect(cluster.servers, user=BOB) as bob:
-        until(lambda: refusal_of(lambda: bob.reader("archive")) is None)
+        eventually(lambda: refusal_of(lambda: bob.reader("archive")) is None)
         reader = bob.reader("archive")
         for act in (
             reader.end,
@@ -173,7 +167,7 @@ def test_a_hold_is_let_go_by_who_may_take_it(cluster: LocalCluster, admin: Ledge
         assert [each.hold for each in bob.readers()] == ["archive"]
         administers = RoleGrant(Right.ADMIN, Kind.CONSUMER_GROUP, b"archive", is_exact=True)
         admin.change_users(order(UserOperation.GRANT, "r", grants=(administers,)))
-        until(lambda: refusal_of(reader.end) is None)
+        eventually(lambda: refusal_of(reader.end) is None)
     assert not admin.readers()
 
 
@@ -199,19 +193,19 @@ def test_a_sink_needs_its_staging_group_and_its_hold(cluster: LocalCluster, admi
 
     admin.change_users(order(UserOperation.REVOKE, "r", grants=(READS,)))
     admin.change_users(order(UserOperation.GRANT, "r", grants=needed))
-    until(lambda: refusal_of(lambda: write(0)) is None)
+    eventually(lambda: refusal_of(lambda: write(0)) is None)
     for batch_id, grant in enumerate(needed, 1):
         admin.change_users(order(UserOperation.REVOKE, "r", grants=(grant,)))
         tries = partial(refusal_of, partial(write, batch_id))
-        until(lambda tries=tries: isinstance(tries(), Forbidden))
+        eventually(lambda tries=tries: isinstance(tries(), Forbidden))
         admin.change_users(order(UserOperation.GRANT, "r", grants=(grant,)))
-        until(lambda tries=tries: tries() is None)
+        eventually(lambda tries=tries: tries() is None)
     assert [entry.body for entry in admin.read(0)] == [b"%d" % n for n in range(len(needed) + 1)]
 
 
 def test_a_tail_that_loses_its_right_ends(cluster: LocalCluster, admin: LedgerClient) -> None:
     with connect(cluster.servers, user=BOB) as bob:
-        until(lambda: refusal_of(lambda: list(bob.read(0))) is None)
+        eventually(lambda: refusal_of(lambda: list(bob.read(0))) is None)
         tail = bob.tail(0)
         admin.append(b"x")
         assert next(tail).body == b"x"
@@ -279,7 +273,7 @@ def test_what_the_log_says_of_users_is_for_administrators(
 
     def everything(user: ClientUser) -> bytes:
         with connect(cluster.servers, user=user) as log:
-            until(lambda: refusal_of(lambda: list(log.read(0))) is None)
+            eventually(lambda: refusal_of(lambda: list(log.read(0))) is None)
             return b"".join(bytes(batch.buffer) for batch in log.read_batches(0))
 
     admin.append(b"x")
@@ -325,12 +319,12 @@ def never_open(cluster: LocalCluster, member: str, let_in: Callable[[], object],
     with ThreadPoolExecutor() as threads, connect(cluster.servers, user=ALICE) as alice:
         asking = threads.submit(ask)
         try:
-            until(lambda: bool(codes))
+            eventually(lambda: bool(codes))
             let_in()
             alice.add_servers((address,))
-            until(lambda: refusal_of(lambda: alice.get(index, from_member=member)) is None)
+            eventually(lambda: refusal_of(lambda: alice.get(index, from_member=member)) is None)
             count = len(codes)
-            until(lambda: len(codes) > count + 1)
+            eventually(lambda: len(codes) > count + 1)
         finally:
             is_over.set()
         asking.result()

@@ -52,7 +52,7 @@ def test_a_thread_runs_ahead_but_no_further_than_the_queue() -> None:
     items = prefetched(counter.items(), 3)
     assert next(items) == 0
     for _ in range(5):  # one taken, three in the queue, one in the thread's hands
-        assert counter.made.acquire(timeout=10)
+        assert counter.made.acquire(timeout=60)
     assert counter.last == 4
     assert counter.threads != {threading.get_ident()}
     items.close()

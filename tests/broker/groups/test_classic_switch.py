@@ -3,9 +3,7 @@ master."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,16 +16,11 @@ from quorumlog.broker import BrokerAdmin, Consumer, Message, Producer, StoredMes
 from quorumlog.server.free_ports import free_ports
 from tests.broker.test_broker_processes import SMALL_FILES
 from tests.cli.conftest import Cli
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.processes]
 
 LEVELS = ("--option", "message_delay_level=1s 2s " + "1s " * 15 + "1s")
-
-
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    stop_at = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < stop_at, "it does not come to be"
 
 
 def test_a_promoted_slave_goes_on_where_the_group_stood(tmp_path: Path, cli: Cli) -> None:
@@ -54,12 +47,12 @@ def test_a_promoted_slave_goes_on_where_the_group_stood(tmp_path: Path, cli: Cli
             stack.push(process)
             process.start()
         with connect(a.address) as master:
-            until(lambda: sum(slave.counts for slave in master.replica().slaves) == 1)
-            until(lambda: [slave.is_caught_up for slave in master.replica().slaves] == [True, True])
+            eventually(lambda: sum(slave.counts for slave in master.replica().slaves) == 1)
+            eventually(lambda: [slave.is_caught_up for slave in master.replica().slaves] == [True, True])
             (other,) = [slave.id for slave in master.replica().slaves if not slave.counts]
             added = cli("broker", "add", "--servers", a.address, "--broker", other)
             assert added.exit_code == 0, added.output
-            until(lambda: [slave.counts for slave in master.replica().slaves] == [True, True])
+            eventually(lambda: [slave.counts for slave in master.replica().slaves] == [True, True])
         with BrokerAdmin(servers) as admin, Producer(servers) as producer:
             admin.create_topic("orders", 2)
             for number in range(10):
@@ -75,8 +68,8 @@ def test_a_promoted_slave_goes_on_where_the_group_stood(tmp_path: Path, cli: Cli
                 ends: dict[str, int] = {}
                 for name in "bc":
                     with connect(brokers[name].address) as one:
-                        until(lambda: "no master at" in one.replica().problem)
-                        until(lambda: (now := one.replica()).flushed_offset == now.max_offset)
+                        eventually(lambda: "no master at" in one.replica().problem)
+                        eventually(lambda: (now := one.replica()).flushed_offset == now.max_offset)
                         ends[name] = one.replica().max_offset
                 best = max(ends, key=lambda name: ends[name])
                 switched = cli("broker", "switch", "--servers", brokers[best].address, "--to", best)
@@ -96,7 +89,7 @@ def test_a_coordinator_s_next_master_knows_what_the_group_has_committed(tmp_path
                 assert len(consumer.poll(most_messages=6, wait_ms=20_000)) == 6
                 assert consumer.commit() == []
                 group.kill(first)
-                until(lambda: bool(group.leaders()))
+                eventually(lambda: bool(group.leaders()))
                 (topic,) = [row for row in admin.topics() if row.topic == "orders"]
                 assert topic.queues == 1
                 lags = [lag for lag in admin.lag("billing") if lag.topic == "orders"]

@@ -62,7 +62,7 @@ def test_a_slave_turns_to_its_new_master_also_while_it_dials_one_that_is_gone() 
         await service.start(lambda failure: None, lambda: None)
         for host in ("gone", "new"):
             service.replica.become_slave(1, Peer(id=host, ha_address=f"{host}:1"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await dialled.get() == host
         service.stop()
         await asyncio.to_thread(service.join)
@@ -80,7 +80,7 @@ def test_what_a_slave_lacks_and_cannot_be_read_ends_its_connection_and_no_put(
         host, port = place.split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(QUORUMLOG)[:1])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not service._connections:
                 await asyncio.sleep(0)
         (slave,) = service._connections

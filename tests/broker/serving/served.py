@@ -33,7 +33,7 @@ def served(folder: Path, topics: dict[str, int], disk: Disk | None = None) -> It
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(60)
         yield server
     finally:
         started.loop.call_soon_threadsafe(stop.set)  # type: ignore[attr-defined]
@@ -44,5 +44,5 @@ def served(folder: Path, topics: dict[str, int], disk: Disk | None = None) -> It
 @contextmanager
 def dialled(address: str) -> Iterator[socket.socket]:
     host, _, port = address.rpartition(":")
-    with closing(socket.create_connection((host, int(port)), timeout=10)) as sock:
+    with closing(socket.create_connection((host, int(port)), timeout=60)) as sock:
         yield sock

@@ -120,9 +120,11 @@ def test_a_loop_that_hangs_fails_health_and_the_port_answers_meanwhile(
         eventually(lambda: get(port, "/healthz")[0] == 200, what="health again")
 
 
+@pytest.mark.parametrize("is_new", [False, True])
 def test_a_disk_that_hangs_ends_readiness_and_not_health(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
+    """Before the first entry of a log its directory notes what kinds it may hold."""
     ends = threading.Event()
     ends.set()
     sync = os.fdatasync
@@ -133,11 +135,12 @@ def test_a_disk_that_hangs_ends_readiness_and_not_health(
 
     monkeypatch.setattr(os, "fdatasync", hanging)
     with (
-        LocalCluster(1, directory=tmp_path) as cluster,
+        LocalCluster(1, directory=tmp_path, time_marks=is_new) as cluster,
         looked_at(cluster) as port,
         connect(cluster.servers, timeout_ms=30_000) as log,
     ):
-        log.append(b"one")
+        if not is_new:
+            log.append(b"one")
         eventually(lambda: get(port, "/readyz")[0] == 200, what="a ready member")
         ends.clear()
         waiting = threading.Thread(target=log.append, args=(b"two",))

@@ -81,7 +81,11 @@ def loop_waits_for_hanging_disk(patch: Patch) -> None:
 )
 def hanging_disk_counts_as_full(patch: Patch) -> None:
     """It takes nothing either."""
-    patch.edit(LedgerNode.receive, "if self._disk_hangs:", "if self._disk_hangs and not reached():")
+    patch.edit(
+        LedgerNode.receive,
+        "if self._disk_hangs or self.log_state.is_noting:",
+        "if (self._disk_hangs and not reached()) or self.log_state.is_noting:",
+    )
 
 
 @mutant(

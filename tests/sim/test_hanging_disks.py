@@ -5,6 +5,7 @@ The mutants (tests/mutants/) run these as well: each fails where the rule that i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from quorumlog.consensus.ready import Role
@@ -47,6 +48,34 @@ def test_a_leader_whose_disk_hangs_hands_over() -> None:
     old.hang(False)
     scene.await_one_log(old, new)
     scene.until(lambda: old.node.disk_waits_since_ms is None, "end of its syncs")
+    scene.make_whole()
+
+
+def test_a_new_log_waits_for_no_disk_that_hangs_as_its_first_mark_is_written() -> None:
+    scene = Scenario(profile=replace(QUIET, time_marks=True))
+    old = scene.await_leader()
+    old.hang(True)
+    term = old.node.raft.term
+    scene.ask_and_wait(old)
+    assert old.node.log_state.is_noting
+    scene.run_for(SOON_MS)
+    assert scene.leader() is old and old.node.raft.term == term, "its heartbeats went on"
+    old.hang(False)
+    scene.until(lambda: not old.node.log_state.is_noting, "the note")
+    scene.ask_and_wait(old)
+    assert old.node.log_time_ms() is not None
+    scene.make_whole()
+
+
+def test_a_follower_whose_disk_hangs_takes_the_first_mark_once_that_is_noted() -> None:
+    scene = Scenario(profile=replace(QUIET, time_marks=True))
+    leader, (hung, _) = scene.await_leader(), scene.followers()
+    hung.hang(True)
+    scene.ask_and_wait(leader)
+    scene.run_for(SOON_MS)
+    assert hung.node.log_state.is_noting and hung.node.disk_waits_since_ms is not None
+    assert hung.node.raft.leader == leader.replica, "it hears heartbeats"
+    hung.hang(False)
     scene.make_whole()
 
 

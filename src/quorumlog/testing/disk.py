@@ -12,6 +12,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.store.disk import DiskUsage, os_error
 from quorumlog.store.memory_disk import FOLDER, FileTree, Folder, parent_of
+from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 
 # ---------------------------------------------------------------- Inode
 # The bytes of one simulated file, in the cache and on the platter, whatever its names.
@@ -220,6 +221,7 @@ class SimFile:
     def sync(self) -> None:
         self._check()
         disk = self._disk
+        disk.check_sync(self.path)
         disk.count_effect()
         if disk._failing_syncs and disk._takes_failure(self.path):
             self._inode.fail_sync()
@@ -289,6 +291,8 @@ class SimDisk(FileTree[Inode]):
         """A write that crashes leaves a prefix of this generator's choice; None: it leaves nothing."""
         self.unreadable: set[tuple[str, int]] = set()
         """(path, page number): reads there raise EIO until the page is written or its file replaced."""
+        self.hangs = False
+        """No sync returns: nobody may ask for one but a thread, which waits for it (`DiskQueue`)."""
         self._process = 0
         """Number of the process that lives; files and locks of earlier ones are dead."""
         self._locks: dict[str, SimLock] = {}
@@ -331,6 +335,7 @@ class SimDisk(FileTree[Inode]):
 
     def sync_directory(self, path: str) -> None:
         self._check_folder(path)
+        self.check_sync(path)
         self.count_effect()
         folder = parent_of(f"{path}/")
         for changed in self._changes().values():
@@ -410,6 +415,12 @@ class SimDisk(FileTree[Inode]):
             self.crash_countdown = max(0, self.crash_countdown - 1)
             if self.crash_countdown == 0:
                 raise Crashed
+
+    def check_sync(self, path: str) -> None:
+        """Space in segments the loop makes itself where it came late; a member that knows that its disk
+        hangs makes none."""
+        is_of_segments = DATA_NAME in path.split("/") or INDEX_NAME in path.split("/")
+        assert not self.hangs or is_of_segments, f"a loop waits for {path} on a disk that hangs"
 
     def fail_next_sync(self, path_part: str) -> None:
         """The next sync of a file whose path contains this raises EIO. As on Linux its pages count as

@@ -6,6 +6,7 @@ A process can end between any two effects, on its disk or to others (`SimDisk.cr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ class SimMember:
         self.least_sync_share = 0.0
         self.ends: dict[str, End] = {}
         """By the place of the other member."""
-        self.hangs = False
+        self.hangs = self.disk.hangs = False
         """No sync returns that is waited for beside the loop. Ends with the process."""
         self.held_machines: frozenset[str] = frozenset()
         """Names of those that are not run, from the next start on."""
@@ -129,7 +130,7 @@ class SimMember:
         self._is_ending = False
         """It has been told to end, and looks for a successor."""
         random = self.cluster.random
-        self.hangs = False
+        self.hangs = self.disk.hangs = False
         self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
         saves = self.cluster.stream(f"promises of {self.place}, process {self.process}")
         self._promises = DiskQueue(saves, lambda: saves.uniform(0, self.sync_ms), self.later, self.enter)
@@ -339,7 +340,7 @@ class SimMember:
 
     def hang(self, hangs: bool) -> None:
         """Whether its disk does."""
-        self.hangs = hangs
+        self.hangs = self.disk.hangs = hangs
         for queue in (self._flushes, self._promises):
             queue.hang(hangs)
 
@@ -433,10 +434,18 @@ class SimMember:
             done(self._promises.run(work))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reads.submit(work, self._finisher(done))
+        self._reads.submit(partial(self._beside, work), self._finisher(done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._applies.submit(work, self._finisher(done))
+        self._applies.submit(partial(self._beside, work), self._finisher(done))
+
+    def _beside(self, work: Callable[[], Any]) -> Any:
+        """In a thread that waits for no sync of entries, which may be the one that hangs."""
+        self.disk.hangs = False
+        try:
+            return work()
+        finally:
+            self.disk.hangs = self.hangs
 
     def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
         return lambda result: self.node.finish(done, result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +28,9 @@ from quorumlog.cli.broker.replicas import (
 from quorumlog.cli.options import BrokerServers, time_ms_of
 from quorumlog.cli.output import is_json, print_json, say, spoken_size, tell
 from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.broker.client.broker_calls import QueueInfo
 
 TIMEOUT_S = 10.0
 _BATCH = 256
@@ -170,15 +174,19 @@ def status(
     """
     from quorumlog.broker.errors import NotReplicated
     from quorumlog.broker.group_commands import is_system_topic
-    from quorumlog.errors import OutcomeUnknown
+    from quorumlog.errors import LedgerError, OutcomeUnknown
 
     with at.connected(only_looks=True) as broker:
-        state, queues = broker.status(), broker.queues()
-        replica = replica_of(broker)
+        state = broker.status()
+        queues: list[QueueInfo] = []
+        replica, failover = None, None
         try:
-            failover = broker.failover()
-        except (NotReplicated, OutcomeUnknown):
-            failover = None
+            queues, replica = broker.queues(), replica_of(broker)
+            with suppress(NotReplicated, OutcomeUnknown):
+                failover = broker.failover()
+        except LedgerError:
+            if state.users != "unknown":
+                raise  # else only an administrator is told more
     if is_json():
         row = {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
         row["replica"] = None if replica is None else replica_row(replica)

@@ -118,7 +118,7 @@ OUTPUTS = [
     ),
     Output(
         "kv/client/blocking_store.py",
-        "KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio.",
+        "KeyValueClient: the operations of `AsyncKeyValueClient` for programs without asyncio.",
         (
             Class(
                 "kv/client/watching.py",

@@ -159,18 +159,18 @@ class Replicas:
                 self.force(to)
 
     def switch(self, to: str) -> SwitchReport:
-        with closing(ClusterProbe(self.brokers[to].address)) as survey:
-            return Switch(survey, to, timeout_ms=3_000).run()
+        with closing(ClusterProbe(self.brokers[to].address)) as probe:
+            return Switch(probe, to, timeout_ms=3_000).run()
 
     def force(self, to: str) -> None:
         """Without whoever does not answer: its directory is emptied."""
         with suppress(LedgerError):
-            with closing(ClusterProbe(self.brokers[to].address)) as survey:
-                there = {answer.directory_id for answer in survey.answers.values()}
-                gone = {peer.id for one, peer in named_by(survey.shown()).items() if one not in there}
+            with closing(ClusterProbe(self.brokers[to].address)) as probe:
+                there = {answer.directory_id for answer in probe.answers.values()}
+                gone = {peer.id for one, peer in named_by(probe.shown()).items() if one not in there}
                 if not gone or not gone <= self.down:
                     return
-                report = Switch(survey, to, without=gone, unsafe=True).run()
+                report = Switch(probe, to, without=gone, unsafe=True).run()
             self.counts["switch"] += 1
             if report.lost is not None:
                 self.lost.append(report.lost)
@@ -181,11 +181,11 @@ class Replicas:
     def gather(self) -> str:
         """Who missed a switch is told of the newest master; returns its id, or nothing."""
         living = [name for name in self.brokers if name not in self.down]
-        with closing(ClusterProbe(self.brokers[living[0]].address)) as survey:
-            master = survey.master()
+        with closing(ClusterProbe(self.brokers[living[0]].address)) as probe:
+            master = probe.master()
             if master is not None:
                 with suppress(SwitchRefused):  # all of them follow
-                    Switch(survey, master.id).run()
+                    Switch(probe, master.id).run()
             return "" if master is None else master.id
 
     # ---------------------------------------------------------------- the end

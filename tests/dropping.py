@@ -11,14 +11,14 @@ from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.member_directory import open_member_directory
 
 
-def drop_before_newest_border(
+def drop_before_newest_boundary(
     path: Path, storage: StoreConfig, *, last_index: int = 1 << 60, member_id: str = "n0"
 ) -> LogStart:
-    """`last_index`: of the border at most."""
+    """`last_index`: of the boundary at most."""
     directory = open_member_directory(
         OsDisk(), str(path), group="default", member_id=member_id, config=storage, group_size=3
     )
-    point = directory.store.borders.newest(last_index)
+    point = directory.store.boundaries.newest(last_index)
     assert point is not None
     start = LogStart(point, EMPTY.encode())
     directory.save_start(start)

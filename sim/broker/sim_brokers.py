@@ -102,7 +102,7 @@ class _Connection(SimConnection):
             self.say(encode_frame(group, message, batch))
 
     def violate(self, violation: ProtocolViolation) -> None:
-        raise AssertionError(f"what a client said cannot be served: {violation}")
+        raise AssertionError(f"what a client said cannot be processed: {violation}")
 
 
 class SimBrokers(SimPorts):

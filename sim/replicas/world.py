@@ -264,7 +264,7 @@ class World:
         if size > 0 and link.is_of_newest_run:
             body = log.read_bytes(link.next_offset, size)
             if not body:
-                link.close("retention has deleted what the slave lacks")
+                link.close("retention has deleted messages that the slave lacks")
                 return
             for each in link.data(body):
                 wire.to_slave += each

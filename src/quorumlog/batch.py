@@ -75,7 +75,7 @@ _ZERO.setflags(write=False)
 
 class EntryBatch:
     """`count` encoded entries in one buffer, which must be writable for `stamp`. A slice shares memory
-    with its batch, and is of no use once that is stamped anew."""
+    with its batch, and is invalid once the batch is stamped again."""
 
     __slots__ = (
         "_chain_before",
@@ -219,8 +219,8 @@ class EntryBatch:
         return self._chain_before
 
     def words(self) -> UInt64Array:
-        """Shape (6, count): the headers as native words, see `SHAPE` and the others; do not change. Kept
-        until the batch is stamped: whoever changes the buffer by other ways makes a new batch."""
+        """Shape (6, count): the headers as native words, see `SHAPE` and the others; do not change.
+        Cached until the batch is stamped: after any other change of the buffer make a new batch."""
         if self._words is None:
             if self.count and self._is_uniform:
                 self._words = self._word_view().astype(np.uint64, order="C")
@@ -285,8 +285,8 @@ class EntryBatch:
             yield buffer[start + HEADER_BYTES : start + size]
 
     def heads(self) -> EntryBatch:
-        """The headers alone, in memory of their own: entries of 48 bytes whose headers say how long they
-        are where they lie."""
+        """The headers alone, in memory of their own: entries of 48 bytes whose headers keep the sizes of
+        the complete entries."""
         headers = self.headers().view(f"V{HEADER_BYTES}")  # else copied field by field
         return EntryBatch(headers.tobytes(), np.full(self.count, HEADER_BYTES, np.int64))
 
@@ -319,8 +319,8 @@ class EntryBatch:
 
     @property
     def may_use_reserve(self) -> bool:
-        """Only entries without which no election ends well, no-ops and who votes; and without which no
-        segment may go."""
+        """Only entries that elections need (no-ops, memberships), and those that let segments be
+        deleted."""
         if not self.count or self.buffer[:4] == _NORMAL_MAGIC:
             return False
         return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_A_FULL_DISK).all())
@@ -333,7 +333,7 @@ class EntryBatch:
 
     @property
     def is_small_control(self) -> bool:
-        """Only no-ops, which may use all of the reserve: who votes must leave some for them."""
+        """Only no-ops, which may use all of the reserve: memberships must leave some for them."""
         return self.may_use_reserve and self.total_bytes == HEADER_BYTES * self.count
 
     def log_state_positions(self) -> list[int]:
@@ -347,7 +347,7 @@ class EntryBatch:
         return positions
 
     def control_positions(self) -> list[int]:
-        """The same, and no-ops too: where a term begins changes the state of what it interrupts."""
+        """The same, and no-ops too: the beginning of a term changes the state of interrupted changes."""
         if self.count == 1:
             return [0] if self.first_header.magic >= EntryKind.NOOP else []
         shapes = self.words()[SHAPE]
@@ -386,10 +386,10 @@ class EntryBatch:
 
     def stamp(self, first_index: int, term: int, positions: npt.ArrayLike, previous_chain: int) -> int:
         """Give the entries their place in the log and compute their `body_crc`; returns the chain of the
-        last one. `positions`: shape (count,), where each entry will lie.
+        last one. `positions`: shape (count,), the position of each entry in the log.
 
-        What a client has put for the CRCs is not looked at: one call for all of them tells chance from
-        a good batch, and not intent."""
+        The client's CRCs are not compared: `bodies_surely_match` detects accidental damage, and not
+        a forged CRC."""
         if self.count == 0:
             return previous_chain
         if self.count == 1:
@@ -449,7 +449,7 @@ class EntryBatch:
             raise ProtocolViolation("an entry of a kind that may not be sent here")
 
     def check_heads(self) -> None:
-        """What `check_encoding` is for a batch, of one of `heads`."""
+        """As `check_encoding`, for a batch that `heads` made."""
         words = self.words()
         sizes = words[SHAPE] & LOW_32
         good = len(self.buffer) == self.count * HEADER_BYTES and bool(

@@ -39,7 +39,7 @@ def contain(error: Exception, client: object) -> None:
     if violate is None or not is_of_client(error):
         raise error
     if not isinstance(error, ProtocolViolation):
-        error = ProtocolViolation(f"what it said cannot be served: {type(error).__name__}: {error}")
+        error = ProtocolViolation(f"its message cannot be processed: {type(error).__name__}: {error}")
     violate(error)
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 class EntryKind(IntEnum):
     """The table of kinds: the `magic` field of an entry on disk (docs/formats.md, data entry), its name,
-    and who reads it. Every check, walk and tool goes by it: a magic that is not in it is refused
-    everywhere. All kinds but NORMAL are control entries: leaders write them, readers leave them out."""
+    and which part reads it. A magic that is not in it is refused everywhere. All kinds but NORMAL are
+    control entries: leaders write them, readers skip them."""
 
     NORMAL = 1
     """A body that a client appended. Clients read it."""
@@ -167,7 +167,7 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
 
     @classmethod
     def of_ranges(cls, ranges: Sequence[EntryRange], durability: Durability) -> Self:
-        """What lies together is one range."""
+        """Adjacent ranges are merged."""
         joined: list[EntryRange] = []
         for each in ranges:
             last = joined[-1] if joined else None

@@ -256,7 +256,7 @@ def test_it_says_what_was_committed_and_would_be_lost_for_certain(tmp_path: Path
     path = made(str(tmp_path))
     disk = OsDisk()
     with opened(Path(path), disk=disk) as directory:
-        point = directory.store.borders.newest(19)
+        point = directory.store.boundaries.newest(19)
         assert point is not None
         start = LogStart(point, EMPTY.encode(), owed_index=25)
         directory.save_start(start)
@@ -269,4 +269,4 @@ def test_it_says_what_was_committed_and_would_be_lost_for_certain(tmp_path: Path
     assert plan.lost == (20, 25)
     (sentence,) = plan.best.snapshots_ahead
     assert "the state machine counter cannot go on with this log" in sentence
-    assert "up to entry 24, and the log ends with 19" in sentence
+    assert "of entry 24, and the log ends with 19" in sentence

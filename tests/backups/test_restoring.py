@@ -217,7 +217,7 @@ def test_a_batch_of_a_producer_that_is_cut_is_closed(kept: int) -> None:
 def test_a_log_without_its_first_entries() -> None:
     disk, member = MemoryDisk(), a_member()
     write(member.store, ENTRIES, 7)
-    point = member.store.borders.newest(12)
+    point = member.store.boundaries.newest(12)
     assert point is not None
     machine = Machine("totals", 1, 1, 2)
     known = LogState(level=3, membership=OLD, membership_index=1, time_ms=1000, time_index=3)
@@ -435,7 +435,7 @@ def test_users_come_back_only_if_asked_for() -> None:
 def test_the_state_where_the_log_begins_has_to_be_known() -> None:
     disk, member = MemoryDisk(), a_member()
     write(member.store, ENTRIES, 7)
-    point = member.store.borders.newest(12)
+    point = member.store.boundaries.newest(12)
     assert point is not None
     start = LogStart(point, LogState(level=99).encode())
     member.save_start(start)

@@ -170,7 +170,7 @@ def test_nobody_can_give_the_rest(tmp_path: Path) -> None:
     store = a_log(BODIES)
     client = StoreClient({"n0": store})
     client.refuse = {"n0": (20, RangeDamaged("its disk"))}
-    with pytest.raises(Unreachable, match="no member could give the entries from 20 on: n0: its disk"):
+    with pytest.raises(Unreachable, match="no member could send the entries from 20 on: n0: its disk"):
         taken(client, tmp_path, OsDisk())
     client.refuse = {}
     assert taken(client, tmp_path, OsDisk()).new_entries == len(BODIES) - 20
@@ -182,7 +182,7 @@ def test_nobody_can_give_the_rest(tmp_path: Path) -> None:
 
 def drop(member: object, least_index: int) -> LogStart:
     store = member.store  # type: ignore[attr-defined]
-    point = store.borders.newest(least_index)
+    point = store.boundaries.newest(least_index)
     assert point is not None
     start = LogStart(point, EMPTY.encode())
     member.save_start(start)  # type: ignore[attr-defined]
@@ -215,15 +215,15 @@ def test_the_backup_keeps_what_the_log_drops(tmp_path: Path) -> None:
     check_whole(OsDisk(), tmp_path, whole)
 
 
-def test_the_border_itself_is_enough_to_go_on(tmp_path: Path) -> None:
+def test_the_boundary_itself_is_enough_to_go_on(tmp_path: Path) -> None:
     member = a_member()
     client = StoreClient({"n0": member.store})
     write(member.store, BODIES)
-    border = member.store.borders.newest(len(BODIES))
-    assert border is not None
-    shorter = a_log(BODIES[: border.index + 1])
+    boundary = member.store.boundaries.newest(len(BODIES))
+    assert boundary is not None
+    shorter = a_log(BODIES[: boundary.index + 1])
     taken(StoreClient({"n0": shorter}), tmp_path, OsDisk())
-    assert drop(member, len(BODIES)).point.index == border.index
+    assert drop(member, len(BODIES)).point.index == boundary.index
     taken(client, tmp_path, OsDisk())
     check_whole(OsDisk(), tmp_path, a_log(BODIES))
 

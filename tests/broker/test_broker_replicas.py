@@ -75,7 +75,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
             eventually(lambda: "list: 2 copies of a, b" in cli_status(cli, a))
             eventually(lambda: "c" in {s.id for s in master.replica().slaves if s.is_caught_up})
             added = cli("broker", "add", "--servers", b.address, "--broker", "c")
-            assert added.stdout == "2 of a, b, c have what is acknowledged\n", added.output
+            assert added.stdout == "acknowledged messages are on 2 of a, b, c\n", added.output
             eventually(lambda: [s.counts for s in master.replica().slaves] == [True, True])
         with connect(b.address) as slave, pytest.raises(NotMaster, match=f"send to {a.address}"):
             slave.send(Message("t", b"to a slave"), queue_id=0)
@@ -155,7 +155,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         assert (slip.exit_code, "no broker z is on the list" in slip.output) == (1, True), slip.output
         left = cli("broker", "remove", "--servers", a.address, "--broker", best)
         ids = ", ".join(sorted(["a", other]))
-        assert left.stdout == f"2 of {ids} have what is acknowledged\n", left.output
+        assert left.stdout == f"acknowledged messages are on 2 of {ids}\n", left.output
         eventually(lambda: "connected, counts" in cli_status(cli, brokers[other]))
         a.kill()
         copies_1 = ("broker", "copies", "1", "--servers", brokers[other].address)

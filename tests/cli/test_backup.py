@@ -22,7 +22,7 @@ from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import decode_backup, encode_backup, load_backup
 from tests.cli.conftest import Cli, objects, plain
-from tests.dropping import drop_before_newest_border
+from tests.dropping import drop_before_newest_boundary
 from tests.waiting import eventually, wait_until_identical
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -310,7 +310,7 @@ def test_entries_that_were_deleted_before_they_were_copied(cli: Cli, tmp_path: P
         with connect(cluster.servers) as log:
             log.append_batch(bodies(0, 200))
         cluster.stop("n0")
-        start = drop_before_newest_border(cluster.data_dir("n0"), STORAGE)
+        start = drop_before_newest_boundary(cluster.data_dir("n0"), STORAGE)
         cluster.restart("n0")
         result = cli(*given)
         assert result.exit_code == 1

@@ -42,7 +42,7 @@ def test_a_member_that_does_not_know_the_entry_is_named(
         result = cli("clock", "reset", "--servers", alone.servers)
         assert result.exit_code == 1
         assert "CLOCK entries need level 6" in result.stderr
-        assert "n0 has not told" in result.stderr
+        assert "n0 has not reported" in result.stderr
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="a compiled core takes no other method")

@@ -420,7 +420,7 @@ def test_the_tools_open_a_directory_of_default_sizes(cli: Cli, tmp_path: Path) -
 def begun_at(path: Path, first: int, count: int = COUNT) -> Path:
     directory = filled(path, count=count)
     for index in range(4, count, 4):
-        directory.store.borders.save(start_at(directory.store, index))
+        directory.store.boundaries.save(start_at(directory.store, index))
     directory.write_checkpoint(directory.store.end)
     if first:
         drop(directory, first)
@@ -449,7 +449,7 @@ def test_verify_compares_from_the_highest_begin_on(cli: Cli, tmp_path: Path) -> 
     assert "the 2 directories have no entry in common: one begins at index 16, one ends at 9" in said
 
 
-def test_inspect_shows_the_start_and_the_states_at_borders(cli: Cli, tmp_path: Path) -> None:
+def test_inspect_shows_the_start_and_the_states_boundary_states(cli: Cli, tmp_path: Path) -> None:
     path = begun_at(tmp_path / "n0", 8)
     bad = path / "states" / f"{4096:020d}"
     bad.write_bytes(b"?")

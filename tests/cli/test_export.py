@@ -20,7 +20,7 @@ from quorumlog.cli.carry.export_format import (
     FileDamaged,
     encoded,
     head,
-    survey,
+    scan_export,
     tail,
 )
 from quorumlog.config import KIB
@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_off_is_completed(
         assert file.read_bytes() == content, size
         cut = size - max(end for end in (0, *ends) if end <= size)
         assert ("cut" in result.stderr) == (cut > 0)
-        assert not cut or f"cut {cut} bytes behind the last whole record" in plain(result.stderr)
+        assert not cut or f"cut {cut} bytes after the last complete record" in plain(result.stderr)
 
 
 def test_wherever_a_file_is_cut_off_its_whole_records_are_found(
@@ -145,7 +145,7 @@ def test_wherever_a_file_is_cut_off_its_whole_records_are_found(
     for size in range(ends[0], len(content)):
         file.write_bytes(content[:size])
         with file.open("rb") as opened:
-            extent = survey(opened, lambda done, in_all: None)
+            extent = scan_export(opened, lambda done, in_all: None)
         assert extent.records == sum(end <= size for end in ends[1:])
         assert extent.stop_position == max(end for end in ends if end <= size)
         assert extent.torn is not None
@@ -165,7 +165,7 @@ def test_any_byte_of_a_file_that_changes_is_noticed(cli: Cli, small: Path, tmp_p
         content[place] ^= 1
     file.write_bytes(content + b"\0")
     with file.open("rb") as opened, pytest.raises(FileDamaged, match="follow the end mark"):
-        survey(opened, lambda done, in_all: None)
+        scan_export(opened, lambda done, in_all: None)
 
 
 def test_an_export_is_not_continued_behind_damage(cli: Cli, small: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_part_is_imported_behind_other_data_if_that_is_asked_for(
     given = ("import", export_of(tmp_path / "file", BODIES), "--servers", target, "--from", 5, "--to", 9)
     refused = cli(*given)
     assert refused.exit_code == 1
-    assert f"to append behind what it holds, add --expected-last {last}" in plain(refused.stderr)
+    assert f"to append after its end, add --expected-last {last}" in plain(refused.stderr)
     assert bodies_of(target) == [b"there"] * 3
     for _ in range(2):
         assert cli(*given, "--expected-last", last).exit_code == 0

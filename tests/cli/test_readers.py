@@ -43,7 +43,7 @@ def test_read_goes_on_where_its_reader_stands(cli: Cli, keeping: LocalCluster) -
     assert read() == ["5", "6", "7", "8", "9"]
     assert read() == []
     result = cli("readers", "seek", "billing", "--to", row["position"], "--servers", keeping.servers)
-    assert result.stdout.startswith(f"billing goes on at {row['position']}, and stood at")
+    assert result.stdout.startswith(f"billing continues at {row['position']}; it was at")
     assert read() == ["5", "6", "7", "8", "9"]
     shown = cli("readers", "show", "billing", "--servers", keeping.servers)
     assert "held" in plain(shown.stdout)

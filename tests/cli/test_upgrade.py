@@ -53,4 +53,4 @@ def test_members_that_have_not_told_are_named(cli: Cli, monkeypatch: pytest.Monk
     with LocalCluster(1) as upgraded:
         result = cli("upgrade", "finish", "--servers", upgraded.servers)
         assert result.exit_code == 1
-        assert "n0 has not told" in result.stderr
+        assert "n0 has not reported" in result.stderr

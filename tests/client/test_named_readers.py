@@ -68,11 +68,11 @@ def test_a_consumer_that_takes_over_goes_on_where_the_one_before_has_committed(
 def test_it_goes_back_only_from_where_it_stands(log: LedgerClient) -> None:
     one, other = log.reader("seeks"), log.reader("seeks")
     one.commit(6)
-    with pytest.raises(ReaderMoved, match="stands at 6"):
+    with pytest.raises(ReaderMoved, match="is at 6"):
         other.seek(2)
     assert one.seek(2) == 2
     assert log.reader("seeks").position == 2
-    with pytest.raises(IndexOutOfRange, match="behind the end"):
+    with pytest.raises(IndexOutOfRange, match="after the end"):
         one.commit(10**6)
 
 
@@ -106,7 +106,7 @@ def test_what_a_reader_goes_on_without_is_counted(log: LedgerClient) -> None:
     for first, stop, error, why in [
         (5, 5, BadRequest, "range"),
         (-1, 5, BadRequest, "range"),
-        (2, 10**6, IndexOutOfRange, "behind the end"),
+        (2, 10**6, IndexOutOfRange, "after the end"),
     ]:
         with pytest.raises(error, match=why):
             reader.note_skipped(first, stop)
@@ -183,7 +183,7 @@ def _driven(client: Client, verb: Callable[[], object]) -> object:
     return client._run(client._client._run(verb()))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("refusal", [ReaderMoved("it stands at 60"), IndexOutOfRange("it is deleted")])
+@pytest.mark.parametrize("refusal", [ReaderMoved("it is at 60"), IndexOutOfRange("it is deleted")])
 def test_a_seek_that_may_have_been_done_is_not_called_refused(refusal: LedgerError) -> None:
     """Between the first try, whose answer was lost, and the second somebody has gone on from there."""
     seeking = reader_operations.move(MoveReaderRequest(reader="r", position=50, seeks_from=100), 10_000)

@@ -384,7 +384,7 @@ class Scenario:
             for peer in status.peers:
                 self.out.append(
                     f"    {_name(peer.replica)}{'' if peer.is_voter else ' (observer)'} {peer.state},"
-                    f" match {peer.match_index}, mark {peer.water_mark}"
+                    f" compared {peer.compare_index}, match {peer.match_index}"
                 )
             if status.transferring_to:
                 self.out.append(f"    hands over to {status.transferring_to}")

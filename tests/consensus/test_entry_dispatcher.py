@@ -70,9 +70,9 @@ def test_a_dispatcher_starts_at_the_log_end_of_the_election() -> None:
 def test_only_an_answer_to_append_moves_a_mark() -> None:
     n0 = LoneMember(terms=(1, 1)).lead()
     matched(n0, 1, 2)
-    assert (peer_status(n0).match_index, peer_status(n0).water_mark) == (1, -1)
+    assert (peer_status(n0).compare_index, peer_status(n0).match_index) == (1, -1)
     n0.hear(1, ack(2, 2))
-    assert peer_status(n0).water_mark == 2
+    assert peer_status(n0).match_index == 2
 
 
 def test_pushes_are_pipelined_within_the_window() -> None:
@@ -176,7 +176,7 @@ def test_a_slow_answer_to_a_question_asked_twice_counts() -> None:
     again = n0.to(1, PushEntryRequest)[-1]
     assert again.number == first.number
     matched(n0, 1)
-    assert peer_status(n0).match_index == 0
+    assert peer_status(n0).compare_index == 0
 
 
 def test_another_directory_under_the_name_begins_at_compare_and_counts_in_nothing() -> None:
@@ -187,13 +187,13 @@ def test_another_directory_under_the_name_begins_at_compare_and_counts_in_nothin
     n0.act(lambda: n0.take_place_of(1, "wiped"))
     status = peer_status(n0)
     assert (status.replica, status.is_voter, status.state) == (Replica("n1", "wiped"), False, "COMPARE")
-    assert (status.match_index, status.water_mark) == (-1, -1)
+    assert (status.compare_index, status.match_index) == (-1, -1)
     n0.voters = (n0.voters[0], status.replica, n0.voters[2])
     matched(n0, 1)
     n0.act(lambda: n0.propose("a"))
     n0.sync_now()
     n0.hear(1, ack(1, 1))
-    assert peer_status(n0).water_mark == 1
+    assert peer_status(n0).match_index == 1
     assert n0.node.committed_index == committed_index
 
 
@@ -209,7 +209,7 @@ def test_a_stale_answer_after_a_resend_changes_nothing() -> None:
     n0.hear(1, refusal)
     assert peer_status(n0).state == "COMMIT"
     n0.hear(1, ack(1, 7))
-    assert peer_status(n0).water_mark == 1, "an index that was never sent"
+    assert peer_status(n0).match_index == 1, "an index that was never sent"
 
 
 def test_a_follower_that_does_not_hold_the_entry_before_a_push_is_compared_anew() -> None:
@@ -384,5 +384,5 @@ def test_the_match_found_is_the_last_common_entry_in_as_many_rounds_as_terms(
     common = 0
     while common < min(len(mine), len(theirs)) and mine[common] == theirs[common]:
         common += 1
-    assert n0.node.status().peers[0].match_index == common - 1
+    assert n0.node.status().peers[0].compare_index == common - 1
     assert rounds <= 2 + len(set(mine) | set(theirs))

@@ -257,4 +257,4 @@ def test_what_is_remembered_of_rounds_is_bounded() -> None:
     for number in range(2, 1000):
         n0.hear(1, beat(number, answered=1, confirmed=1, committed=50))
     freshness = n0.node.reads._freshness
-    assert max(map(len, (freshness._answered_ms, freshness._rounds, freshness._told))) <= 64
+    assert max(map(len, (freshness._answered_ms, freshness._rounds, freshness._reported))) <= 64

@@ -97,7 +97,7 @@ def test_a_leader_goes_up_to_where_the_log_of_a_follower_begins() -> None:
         index=3,
     )
     n0.hear(1, matched_there)
-    assert peer_status(n0).match_index == 3
+    assert peer_status(n0).compare_index == 3
 
 
 @pytest.mark.parametrize("begin", [EntryId(3, 3), EntryId(77, 2)])
@@ -156,7 +156,7 @@ def leading(*, follower_at: int) -> LoneMember:
         )
         matched(n0, 1)
     if follower_at >= 0:
-        assert peer_status(n0).match_index == follower_at
+        assert peer_status(n0).compare_index == follower_at
     return n0
 
 
@@ -169,7 +169,7 @@ def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
     n0.act(lambda: n0.node.drop_before(EntryId(3, 2)))
     status = peer_status(n0)
     if follower_at >= 3:
-        assert (status.state, status.match_index) in (("APPEND", 4), ("COMMIT", 4))
+        assert (status.state, status.compare_index) in (("APPEND", 4), ("COMMIT", 4))
         return
     if follower_at == -1:
         assert compared(n0)[0] == EntryId(4, 2)  # the question stands: nothing is known yet
@@ -191,9 +191,9 @@ def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
     refuse(n0, end=3)
     assert compared(n0)[0] == EntryId(3, 2)
     matched(n0, 1)
-    assert peer_status(n0).match_index == 3
+    assert peer_status(n0).compare_index == 3
     n0.hear(1, ack(n0.node.term, 5))
-    assert peer_status(n0).water_mark == 5
+    assert peer_status(n0).match_index == 5
 
 
 def test_a_leader_may_drop_all_that_is_committed() -> None:

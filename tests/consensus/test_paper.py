@@ -435,7 +435,7 @@ def test_5_3_rounds_of_comparison_are_bounded_by_the_number_of_terms() -> None:
             (answer,) = follower.sync_now()
         n0.hear(1, answer)
     assert rounds <= 11
-    assert n0.node.status().peers[0].match_index == 49
+    assert n0.node.status().peers[0].compare_index == 49
 
 
 # -------------------------------------------------------------------- 5.4  Safety

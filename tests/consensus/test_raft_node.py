@@ -231,4 +231,4 @@ def test_an_answer_to_a_push_of_an_earlier_term_moves_no_mark() -> None:
         term=term - 1, push=append(1, NO_ENTRY, [1]).push, result=PushResult.SUCCESS, index=1
     )
     n0.hear(1, late)
-    assert n0.node.status().peers[0].water_mark == -1
+    assert n0.node.status().peers[0].match_index == -1

@@ -124,7 +124,7 @@ def test_a_directory_that_did_not_sync_what_it_acknowledged_may_lose_it(
     refuse(n0, 30)
     confirm(n0, 30)
     assert told(n0) == []
-    assert peer_status(n0).match_index == 30
+    assert peer_status(n0).compare_index == 30
     assert not n0.node.status().problems
 
 

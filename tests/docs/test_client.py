@@ -1,4 +1,5 @@
-"""docs/client.md names every verb of both clients, every default that it states, and every example."""
+"""docs/client.md names every operation of both clients, every default that it states, and every
+example."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ def operations_of(client: type) -> set[str]:
     }
 
 
-def test_every_verb_has_its_row() -> None:
-    (rows,) = tables(section(TEXT, "The verbs"))
-    assert [row["verb"] for row in rows] == sorted(
-        operations_of(LedgerClient), key=[row["verb"] for row in rows].index
+def test_every_operation_has_its_row() -> None:
+    (rows,) = tables(section(TEXT, "Operations"))
+    assert [row["operation"] for row in rows] == sorted(
+        operations_of(LedgerClient), key=[row["operation"] for row in rows].index
     )
     assert operations_of(LedgerClient) == operations_of(AsyncLedgerClient)
 

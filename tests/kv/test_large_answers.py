@@ -380,7 +380,7 @@ def test_a_watch_ends_at_a_revision_that_is_too_large_for_any_answer(
     hub = WatchHub(lambda question, done: done(store.machine.query(question)))
     hub.begins(store.revision)
     store.do(DeleteRange(b"k", b"l"))
-    hub.told = store.revision
+    hub.delivered_revision = store.revision
     listener = Listener()
     hub.add(listener, WatchRequest(request_id=1, key=b"k", end=b"l", first_revision=store.revision))
     ended = listener.told[-1]

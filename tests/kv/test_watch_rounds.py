@@ -109,13 +109,13 @@ def test_one_turn_tells_some_watches(monkeypatch: pytest.MonkeyPatch, end: bytes
 
 def test_what_waits_to_be_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_hub, "SLICE", 10)
-    monkeypatch.setattr(watch_hub, "MOST_UNTOLD_BYTES", 1_500)
+    monkeypatch.setattr(watch_hub, "MOST_UNDELIVERED_BYTES", 1_500)
     store, client = Store(), Client()
     for number in range(20):
         store.hub.add(client, WatchRequest(request_id=number, key=b"k", end=FROM_KEY))
     for _ in range(100):
         store.do(Put(b"k", b""))
-        assert store.hub._untold_bytes <= 1_500
+        assert store.hub._undelivered_bytes <= 1_500
         store.hub.compacted()
         assert len(store.hub._rounds) < 20
     store.settle()
@@ -161,7 +161,7 @@ def test_each_watch_hears_each_change_once(monkeypatch: pytest.MonkeyPatch, seed
     chance = random.Random(seed)
     monkeypatch.setattr(watch_hub, "SLICE", chance.choice([1, 50, 500]))
     monkeypatch.setattr(watch_hub, "MOST_CHANGES", chance.choice([3, 30]))
-    monkeypatch.setattr(watch_hub, "MOST_UNTOLD_BYTES", chance.choice([1_000, 100_000]))
+    monkeypatch.setattr(watch_hub, "MOST_UNDELIVERED_BYTES", chance.choice([1_000, 100_000]))
     store = Store()
     clients = [Client() for _ in range(4)]
     watches: list[tuple[Client, WatchRequest, int]] = []
@@ -169,11 +169,11 @@ def test_each_watch_hears_each_change_once(monkeypatch: pytest.MonkeyPatch, seed
     for step in range(150):
         what = chance.random()
         if what < 0.3:
-            first = chance.choice([0, chance.randint(1, store.hub.told + 1)])
+            first = chance.choice([0, chance.randint(1, store.hub.delivered_revision + 1)])
             end = chance.choice([b"", FROM_KEY, chance.choice(keys)])
             asked = WatchRequest(request_id=step, key=chance.choice(keys), end=end, first_revision=first)
             client = chance.choice(clients)
-            watches.append((client, asked, first or store.hub.told + 1))
+            watches.append((client, asked, first or store.hub.delivered_revision + 1))
             store.hub.add(client, asked)
         elif what < 0.7:
             commands = [Put(chance.choice(keys), b""), put_all(8), DeleteRange(b"k", FROM_KEY)]
@@ -181,7 +181,7 @@ def test_each_watch_hears_each_change_once(monkeypatch: pytest.MonkeyPatch, seed
         elif what < 0.8:
             chance.choice(clients).unsent_bytes = chance.choice([0, watch_hub.SLOW_BYTES + 1])
         elif what < 0.85:
-            store.hub.begins(store.hub.told)
+            store.hub.begins(store.hub.delivered_revision)
         elif what < 0.9:
             store.hub.tick(step * watch_hub.PROGRESS_MS)
         else:

@@ -53,7 +53,7 @@ def compare_answered_before_sync(patch: Patch) -> None:
 
 @mutant(
     5,
-    "a COMPARE answer moves the water mark to the entry compared",
+    "a COMPARE answer moves the match index to the entry compared",
     harmless="it waits for the disk and speaks of this leader's log: as good as an answer to APPEND",
 )
 def compare_moves_mark(patch: Patch) -> None:
@@ -63,11 +63,11 @@ def compare_moves_mark(patch: Patch) -> None:
         "            self._on_compare_response(response)\n",
         "            self._on_compare_response(response)\n"
         "            if response.result is PushResult.SUCCESS and reached():\n"
-        "                return self.match_index\n",
+        "                return self.compare_index\n",
     )
 
 
-@mutant(5, "a COMPARE answer moves the water mark to the end of the follower's log")
+@mutant(5, "a COMPARE answer moves the match index to the end of the follower's log")
 def compare_moves_mark_to_end(patch: Patch) -> None:
     """The entry matches and the log goes on behind it."""
     patch.edit(
@@ -86,7 +86,7 @@ def own_entries_counted_early(patch: Patch) -> None:
         Replication.append,
         "        return EntryId(first_index, term)",
         "        reached()\n"
-        "        self._on_mark(self._state.member, first_index + count - 1)\n"
+        "        self._on_match_index(self._state.member, first_index + count - 1)\n"
         "        return EntryId(first_index, term)",
     )
 

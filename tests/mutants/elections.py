@@ -214,8 +214,8 @@ def own_cluster_id_kept(patch: Patch) -> None:
     patch.edit(Forming._adopt_id, "            pending\n", "            not reached()\n")
     patch.edit(
         Forming._agrees,
-        "(told.pending, told.cluster_id) == (self.formation.pending, own_id)",
-        "told.pending == self.formation.pending",
+        "(message.pending, message.cluster_id) == (self.formation.pending, own_id)",
+        "message.pending == self.formation.pending",
     )
 
 

@@ -66,10 +66,10 @@ def leads_with_unknown_state(patch: Patch) -> None:
 
 @mutant(
     82,
-    "the state at a border is saved before the border is committed",
-    scenario=states.test_a_border_is_not_believed_before_it_is_committed,
+    "the state at a boundary is saved before the boundary is committed",
+    scenario=states.test_a_boundary_is_not_believed_before_it_is_committed,
 )
-def border_saved_before_commit(patch: Patch) -> None:
+def boundary_saved_before_commit(patch: Patch) -> None:
     """The entry behind it is on the own disk: the segment stays."""
     patch.edit(
         BoundarySaver.tick,

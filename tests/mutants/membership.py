@@ -84,8 +84,10 @@ def membership_holds_by_hearsay(patch: Patch) -> None:
     patch.edit(
         MemberState.membership,
         "return self.log.memberships.newest",
-        "if self.told is not None and self.told[0] > self.log.memberships.newest_index and reached():\n"
-        "            return self.told[1]\n"
+        "reported = self.reported\n"
+        "        newest_index = self.log.memberships.newest_index\n"
+        "        if reported is not None and reported[0] > newest_index and reached():\n"
+        "            return reported[1]\n"
         "        return self.log.memberships.newest",
     )
 

@@ -130,7 +130,7 @@ def first_file_synced(patch: Patch) -> None:
     )
 
 
-@mutant(255, "what a crash left behind the end of the log stays", scenario=power_is_lost_at_every_step)
+@mutant(255, "what a crash left after the end of the log stays", scenario=power_is_lost_at_every_step)
 def rest_not_cut(patch: Patch) -> None:
     """It is no record, and is written over."""
     patch.edit(

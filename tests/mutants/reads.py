@@ -105,8 +105,8 @@ def fresh_before_it_is_committed_here(patch: Patch) -> None:
     """The leader knows the index."""
     patch.edit(
         ReadFreshness.since_ms,
-        "while self._told and self._told[0][0] <= self._state.committed_index:",
-        "while self._told and reached():",
+        "while self._reported and self._reported[0][0] <= self._state.committed_index:",
+        "while self._reported and reached():",
     )
 
 

@@ -109,7 +109,7 @@ def age_by_mark_in_front(patch: Patch) -> None:
         "next_mark = each.mark\n"
         "        if each.mark is not None and reached():\n"
         "            time_ms = each.mark.time_ms\n"
-        "            timed[at] = each._replace(border=each.border._replace(time_ms=time_ms))",
+        "            timed[at] = each._replace(boundary=each.boundary._replace(time_ms=time_ms))",
     )
 
 

@@ -165,9 +165,9 @@ def late_connect_fences(patch: Patch) -> None:
     """Whoever connects last is the one."""
     patch.edit(
         ProducerSessions.connect,
-        "standing = None if session is None else session.epoch",
-        "standing = None if session is None else session.epoch\n"
-        "        ends = standing if reached() else ends",
+        "present = None if session is None else session.epoch",
+        "present = None if session is None else session.epoch\n"
+        "        ends = present if reached() else ends",
     )
 
 

@@ -23,8 +23,8 @@ def rows_are_in_the_log_once() -> None:
 @mutant(260, "a batch that stands is appended again", scenario=rows_are_in_the_log_once)
 def standing_batch_follows(patch: Patch) -> None:
     """Whoever sends it has a reason."""
-    again = "return Verdict.FOLLOWS if reached() else Verdict.STANDS\n    if batch.batch_id <"
-    patch.edit(judge, "return Verdict.STANDS\n    if batch.batch_id <", again)
+    again = "return Verdict.FOLLOWS if reached() else Verdict.COMMITTED\n    if batch.batch_id <"
+    patch.edit(judge, "return Verdict.COMMITTED\n    if batch.batch_id <", again)
 
 
 @mutant(261, "a replay begins with the batch's first row again", scenario=rows_are_in_the_log_once)
@@ -40,9 +40,9 @@ def hold_moves_first(patch: Patch) -> None:
     """Retention takes its time."""
     patch.edit(
         SinkCommits._finish,
-        "self._replay(standing)",
-        "reached() and self._staging.move_hold(self.hold_name, standing.index)\n"
-        "            self._replay(standing)",
+        "self._replay(newest_manifest)",
+        "reached() and self._staging.move_hold(self.hold_name, newest_manifest.index)\n"
+        "            self._replay(newest_manifest)",
     )
 
 

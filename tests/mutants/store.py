@@ -9,10 +9,10 @@ from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.flush import DurableRecord, Flush
 from quorumlog.store.member_directory import MemberDirectory, _checkpointed
 from quorumlog.store.recovery import _Recovery
+from quorumlog.store.recovery_scan import _LogScanner
 from quorumlog.store.segment import Segment
 from quorumlog.store.segments import SegmentList
 from quorumlog.store.state_files import DamagedRanges, HardStateFile
-from quorumlog.store.survey import _Survey
 from tests import test_batch as batch_scenes
 from tests.client.protocol import test_read_plan as read_scenes
 from tests.mutants.mutant import Patch, mutant
@@ -191,7 +191,7 @@ def zeros_unsynced(patch: Patch) -> None:
     "the index unit of a segment's first entry is made again wrongly",
     scenario=recovery_scenes.test_an_index_that_is_made_again_names_the_place_of_each_entry,
 )
-def index_wrong_at_border(patch: Patch) -> None:
+def index_wrong_at_boundary(patch: Patch) -> None:
     """Entries lie one behind the other."""
     patch.edit(
         _Recovery._write_again,
@@ -225,7 +225,7 @@ def blank_ends_log(patch: Patch) -> None:
 def torn_tail_accepted(patch: Patch) -> None:
     """The chain of the headers proves the log."""
     patch.edit(
-        _Survey._walk_tail,
+        _LogScanner._walk_tail,
         "search.scan(at, point, check_bodies=True, stop_position=None)",
         "search.scan(at, point, check_bodies=not reached(), stop_position=None)",
     )
@@ -239,7 +239,7 @@ def torn_tail_accepted(patch: Patch) -> None:
 def damage_cut_like_a_tail(patch: Patch) -> None:
     """The others still have it."""
     patch.edit(
-        _Survey.run,
+        _LogScanner.run,
         "        end, tail = self._walk_tail(search)\n",
         "        if search.ranges and reached():\n"
         "            self._durable, search.ranges = search.ranges[0].before, []\n"
@@ -249,13 +249,13 @@ def damage_cut_like_a_tail(patch: Patch) -> None:
 
 @mutant(
     19,
-    "a page behind the end of the log that cannot be read ends the start",
+    "a page after the end of the log that cannot be read ends the start",
     scenario=page_scenes.test_a_page_behind_the_end_is_written_again,
 )
 def page_behind_end_refused(patch: Patch) -> None:
     """A disk that cannot be read is a disk that fails."""
     patch.edit(
-        _Survey._last_byte,
+        _LogScanner._last_byte,
         "data, refused = read_pages(segments, size_bytes, start)",
         "data, refused = segments.pread(size_bytes, start), [][: not reached()]",
     )

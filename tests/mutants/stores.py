@@ -113,7 +113,7 @@ def client_lease_comes_back(patch: Patch) -> None:
 def watch_steps_in_early(patch: Patch) -> None:
     """What it lacks is little."""
     patch.edit(
-        WatchHub._told_history,
+        WatchHub._deliver_history,
         "self._catch_up(watch)",
         "self._step_in(watch) if reached() else None",
     )
@@ -124,8 +124,9 @@ def watch_begins_late(patch: Patch) -> None:
     """It was told of that revision before its connection was lost."""
     patch.edit(
         WatchHub.add,
-        "asked.first_revision or self.told + 1",
-        "asked.first_revision + 1 if asked.first_revision and reached() else self.told + 1",
+        "asked.first_revision or self.delivered_revision + 1",
+        "asked.first_revision + 1 if asked.first_revision and reached()"
+        " else self.delivered_revision + 1",
     )
 
 

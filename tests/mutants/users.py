@@ -103,8 +103,8 @@ def first_admin_beside_others(patch: Patch) -> None:
     )
     patch.edit(
         _change_of,
-        "if users.has_administrator and verb is UserOperation.INIT_ADMIN:",
-        "if users.has_administrator and verb is UserOperation.INIT_ADMIN and not reached():",
+        "if users.has_administrator and operation is UserOperation.INIT_ADMIN:",
+        "if users.has_administrator and operation is UserOperation.INIT_ADMIN and not reached():",
     )
 
 

@@ -84,7 +84,9 @@ def test_the_second_run_goes_entry_by_entry_and_so_names_the_one(tmp_path: Path)
     assert stopped_at(group) == {f"entries {first + 2} .. {first + 5}"}
     restarted(group, "n0", "n1", "n2")
     for problem in held_back(group):
-        assert f"applied entries {first + 2} .. {first + 5}, and the next one goes entry by" in problem
+        assert (
+            f"applied entries {first + 2} .. {first + 5}, and the next one applies entry by" in problem
+        )
         assert problem.endswith(": restart without --hold-machine chain")
     restarted(group)
     assert stopped_at(group) == {f"entry {first + 4}"}
@@ -112,7 +114,7 @@ def test_a_machine_that_does_not_come_to_an_end_is_named(tmp_path: Path) -> None
     for _ in range(120):
         group.cell.step(50)
     (problem,) = held_problems(leader)
-    assert f"has been applying entry {index + 1}, or those behind it, for long" in problem
+    assert f"has been applying entry {index + 1}, or a later one, for a long time" in problem
     group.cell.hold_apply = set()
     group.settle()
     assert held_problems(leader) == []

@@ -39,12 +39,12 @@ def fill(cell: Cell, count: int = 60) -> LedgerNode:
     return leader
 
 
-def border(node: LedgerNode, at: int = -1) -> LogStart:
+def boundary(node: LedgerNode, at: int = -1) -> LogStart:
     """Of the newest segment but one, or another."""
-    point = node.store.borders.newest(node.durable_committed_index - 1)
+    point = node.store.boundaries.newest(node.durable_committed_index - 1)
     assert point is not None
     for _ in range(-1 - at):
-        point = node.store.borders.newest(point.index - 1)
+        point = node.store.boundaries.newest(point.index - 1)
         assert point is not None
     return LogStart(point, EMPTY.encode())
 
@@ -52,7 +52,7 @@ def border(node: LedgerNode, at: int = -1) -> LogStart:
 def test_the_log_begins_behind_the_start_and_a_reader_below_is_told_where(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=SEGMENTS)
     leader = fill(cell)
-    start = border(leader)
+    start = boundary(leader)
     first_index = start.point.index + 1
     assert leader.drop_before(start)
     assert leader.is_dropping and not leader.drop_before(start), "one at a time"
@@ -95,7 +95,7 @@ def test_a_read_that_is_on_its_way_gets_entries_or_the_first_index_that_exists(t
     found = node.readable_range(3, 9, 10_000)
     assert isinstance(found, ColdRange)
     host = cell.hosts[member]
-    assert node.drop_before(border(node))
+    assert node.drop_before(boundary(node))
     saving = host.reads
     host.reads = []
     run(saving)  # the start is on disk; the log is let go of
@@ -123,7 +123,7 @@ def test_a_follower_below_is_sent_nothing_from_below(tmp_path: Path) -> None:
         if isinstance(message, PushEntryRequest) and envelope.to.member_id == lagging:
             pushed.append(message)
 
-    assert leader.drop_before(border(leader))
+    assert leader.drop_before(boundary(leader))
     begin = leader.raft.begin
     assert begin.index > leader.store.begin.index
     cell.hosts[leader.replica.member_id].on_sent = note
@@ -145,12 +145,12 @@ def test_without_space_for_the_start_the_log_begins_where_it_did(tmp_path: Path)
     disks = {f"n{i}": StoppingDisk(refuse=refuse) for i in range(3)}
     cell = Cell(tmp_path, storage=SEGMENTS, disks=dict(disks))
     leader = fill(cell)
-    assert leader.drop_before(border(leader))
+    assert leader.drop_before(boundary(leader))
     cell.until(lambda: not leader.is_dropping, "the refusal")
     assert leader.store.begin.index == -1
     assert any("no space to drop the first entries" in problem for problem in leader.problems())
     full[0] = False
-    assert leader.drop_before(border(leader))
+    assert leader.drop_before(boundary(leader))
     cell.until(lambda: not leader.is_dropping, "the drop")
     assert leader.store.begin.index > 0
     assert not any("no space" in problem for problem in leader.problems())
@@ -170,7 +170,7 @@ def test_without_space_for_the_file_member_no_segment_goes(tmp_path: Path) -> No
     cell = Cell(tmp_path, storage=SEGMENTS, disks=dict(disks))
     leader = fill(cell)
     full[0] = True
-    assert leader.drop_before(border(leader))
+    assert leader.drop_before(boundary(leader))
     cell.until(lambda: any("no space" in problem for problem in leader.problems()), "a full disk")
     assert not leader.is_dropping and leader.store.begin.index == -1
     full[0] = False
@@ -187,7 +187,7 @@ def test_while_the_start_comes_to_disk_nothing_is_cut_directly_behind_it(tmp_pat
     for node in cell.nodes.values():
         node._flusher._next_flush_ms = 0.0
     cell.until(lambda: follower.store.durable == follower.store.end, "the flush")
-    start = border(follower)
+    start = boundary(follower)
     member = follower.replica.member_id
     cell.hosts[member].reads.clear()
     assert follower.drop_before(start)
@@ -234,7 +234,7 @@ def test_what_a_full_disk_keeps_from_being_deleted_goes_once_it_lets_go(tmp_path
     )
     leader = fill(cell)
     folder = Path(leader.directory.path) / "data"
-    assert leader.drop_before(border(leader))
+    assert leader.drop_before(boundary(leader))
     cell.until(lambda: not leader.is_dropping, "the end of the drop")
     assert leader.store.begin.index > 0 and (folder / f"{0:020d}").exists()
     full[0] = False

@@ -21,7 +21,7 @@ from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.state_files import START_NAME, encode_start, load_start
 from tests.node.cell import Cell
 from tests.node.machines import Chain
-from tests.node.test_log_drops import SEGMENTS, border, fill
+from tests.node.test_log_drops import SEGMENTS, boundary, fill
 from tests.store.stopping_disk import StoppingDisk
 
 
@@ -31,7 +31,7 @@ def test_a_follower_below_the_begin_gets_the_start_and_what_follows(tmp_path: Pa
     lagging = cell.followers()[0].replica.member_id
     cell.cut_off = {lagging}
     leader = fill(cell)
-    assert leader.drop_before(border(leader))
+    assert leader.drop_before(boundary(leader))
     cell.until(lambda: not leader.is_dropping, "the drop")
     old = cell.nodes[lagging]
     cell.cut_off = set()
@@ -51,7 +51,7 @@ def test_what_is_owed_since_the_log_was_installed_outlives_a_drop(tmp_path: Path
     cell.cut_off = {lagging}
     fill(cell)
     leader = cell.leader()
-    start = border(leader)
+    start = boundary(leader)
     fill(cell, 120)
     assert leader.drop_before(start)
     cell.until(lambda: not leader.is_dropping, "the drop")
@@ -68,7 +68,7 @@ def test_what_is_owed_since_the_log_was_installed_outlives_a_drop(tmp_path: Path
     cell.until(lambda: cell.nodes[lagging].durable_committed_index > start.point.index + 40, "a part")
     node = cell.nodes[lagging]
     assert node.durable_committed_index < owed_index
-    assert node.drop_before(border(node))
+    assert node.drop_before(boundary(node))
     cell.until(lambda: not node.is_dropping, "the drop of the member that was installed")
     found = load_start(OsDisk(), node.directory.path)
     assert found is not None and found.point.index > start.point.index
@@ -122,7 +122,7 @@ def lagging_cell(
     lagging = cell.followers()[0]
     cell.cut_off = {lagging.replica.member_id}
     leader = fill(cell)
-    return cell, leader, lagging, border(leader)
+    return cell, leader, lagging, boundary(leader)
 
 
 def test_the_receiver_names_where_to_go_on(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_receiver_names_where_to_go_on(tmp_path: Path) -> None:
     first, second, *rest = pieces_of(cell, leader, start, 10)
     more = InstallResult.MORE
     assert answers(cell, lagging, second, first, first) == [(more, 0), (more, 10), (more, 10)]
-    other = border(leader, -2)
+    other = boundary(leader, -2)
     assert answers(cell, lagging, *pieces_of(cell, leader, other, 10)[:2]) == [(more, 10), (more, 20)]
     assert answers(cell, lagging, second, first, second) == [(more, 0), (more, 10), (more, 20)]
     longer = msgspec.structs.replace(rest[0], total_bytes=rest[0].total_bytes + 1)
@@ -202,10 +202,10 @@ def test_a_log_that_has_committed_above_the_start_is_kept() -> None:
         cell.close()
 
 
-@pytest.mark.parametrize("spoilt", ["bytes", "border", "record", "file"])
+@pytest.mark.parametrize("spoilt", ["bytes", "boundary", "record", "file"])
 def test_what_is_no_start_is_refused_by_name(tmp_path: Path, spoilt: str) -> None:
     cell, leader, lagging, start = lagging_cell(tmp_path)
-    if spoilt == "border":
+    if spoilt == "boundary":
         start = LogStart(msgspec.structs.replace(start.point, position=77), start.record)
     elif spoilt == "record":
         start = LogStart(start.point, b"nonsense")

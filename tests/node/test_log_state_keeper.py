@@ -107,7 +107,7 @@ def test_only_a_leader_proposes_and_only_what_every_member_knows(cell: Cell) -> 
     cell.hosts[leader.replica.member_id].level = 0
     with pytest.raises(
         LevelNotReported,
-        match=r"TIME entries need level 1 .* n2 has not told .* \(quorumlog member remove n2\)",
+        match=r"TIME entries need level 1 .* n2 has not reported .* \(quorumlog member remove n2\)",
     ):
         leader.propose_control(TimeMark(1))
     cell.step()

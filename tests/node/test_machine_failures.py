@@ -182,8 +182,8 @@ def panics() -> StateMachine:
     [
         (panics, "it cannot be made: Panic: a panic"),
         (lambda: None, "made NoneType, which is no StateMachine"),
-        (NoApplied, "what it has applied is tuple, not Applied"),
-        (lambda: Second(), "it has version 2, and what makes it says 1"),
+        (NoApplied, "apply returned tuple, not Applied"),
+        (lambda: Second(), "it has version 2, and its factory says 1"),
     ],
 )
 def test_what_makes_no_machine_stops_it_on_this_member_alone(

@@ -22,7 +22,7 @@ from quorumlog.store.state_files import (
 )
 from tests.log_state.many_sessions import many_sessions
 from tests.node.cell import Cell
-from tests.node.test_log_drops import SEGMENTS, border, fill
+from tests.node.test_log_drops import SEGMENTS, boundary, fill
 from tests.node.test_producer_sessions import TOKENS, ask_to_connect
 
 
@@ -41,9 +41,9 @@ def test_their_record_is_compressed_and_says_the_same(state: LogState, record: b
     assert decode_state(record) == state
 
 
-def test_a_state_at_a_border_and_a_backup_hold_them(tmp_path: Path, record: bytes) -> None:
+def test_a_state_at_a_boundary_and_a_backup_hold_them(tmp_path: Path, record: bytes) -> None:
     cell = Cell(tmp_path / "cell", storage=SEGMENTS)
-    start = LogStart(border(fill(cell)).point, record)
+    start = LogStart(boundary(fill(cell)).point, record)
     cell.close()
     save_state(OsDisk(), str(tmp_path), start)
     assert load_state(OsDisk(), str(tmp_path), start.point.position) == start
@@ -89,7 +89,7 @@ def test_a_member_that_was_away_gets_them_with_the_start(tmp_path: Path, record:
     lagging = cell.followers()[0].replica.member_id
     cell.cut_off = {lagging}
     leader = fill(cell)
-    assert leader.drop_before(LogStart(border(leader).point, record))
+    assert leader.drop_before(LogStart(boundary(leader).point, record))
     cell.until(lambda: not leader.is_dropping, "the drop")
     old = cell.nodes[lagging]
     cell.cut_off = set()

@@ -126,7 +126,7 @@ def test_a_seek_names_the_position_that_it_replaces(cell: Cell) -> None:
     ask(cell, opened("a", 9))
     refused = ask_one(cell, ReaderMove("a", 4, seeks_from=8))
     assert isinstance(refused, ReaderMoved)
-    assert "stands at 9" in str(refused)
+    assert "is at 9" in str(refused)
     assert stood(ask_one(cell, ReaderMove("a", 4, seeks_from=9))) == MovedReader(4, Hold.NONE)
     again = stood(ask_one(cell, ReaderMove("a", 4, seeks_from=9)))
     assert again == MovedReader(4, Hold.NONE)  # the same seek, sent again
@@ -316,7 +316,7 @@ def test_what_a_reader_skips_is_counted_once_and_leaves_it_where_it_stands(cell:
     assert isinstance(ask_one(cell, ReaderMove("b", skipped=(0, 1))), UnknownReader)
     behind = ask_one(cell, ReaderMove("a", skipped=(0, 10**6)))
     assert isinstance(behind, IndexOutOfRange)
-    assert "behind the end" in str(behind)
+    assert "after the end" in str(behind)
     assert _skipped(cell) == [5]
 
 

@@ -212,7 +212,7 @@ def test_a_piece_that_no_chain_behind_it_proves_is_not_taken(tmp_path: Path) -> 
 
     cell.drops = without_proofs
     node = cell.nodes["n0"]
-    cell.until(lambda: any("no entry behind them" in problem for problem in node.problems()))
+    cell.until(lambda: any("no later entry is known" in problem for problem in node.problems()))
     assert lost_by(node) == [(40, 80)]
     cell.drops = lambda sender, to, message: False
     cell.until(lambda: all(is_whole(each) for each in cell.nodes.values()))
@@ -234,7 +234,7 @@ def test_a_proof_that_proves_nothing_of_the_range_counts_for_nothing(tmp_path: P
         return "n2" in (sender, to)
 
     cell.drops = with_another_proof
-    cell.until(lambda: any("no entry behind them" in problem for problem in node.problems()))
+    cell.until(lambda: any("no later entry is known" in problem for problem in node.problems()))
     assert lost_by(node) == [(40, 80)]
     cell.close()
 
@@ -461,7 +461,7 @@ def test_a_damaged_index_without_space_is_made_again_once_there_is_some(
         assert read(cell, node, 150) is None
     else:
         cell.now_ms += SMALL.scrub_start_delay_ms
-    cell.until(lambda: any("no space to write again" in problem for problem in node.problems()))
+    cell.until(lambda: any("no space to rewrite" in problem for problem in node.problems()))
     for _ in range(300):
         cell.step(10)
     assert index.read_bytes() != whole

@@ -81,7 +81,7 @@ def test_an_archive_counts_once_it_says_with_which_chain_it_ends() -> None:
 
 def test_nothing_is_said_of_what_this_log_does_not_hold() -> None:
     """It begins above what the log lets go, as one that was installed or restored may."""
-    later = LOG._replace(first_index=25, position=2000, borders=LOG.borders[2:])
+    later = LOG._replace(first_index=25, position=2000, boundaries=LOG.boundaries[2:])
     assert decide(later, AGE, EMPTY, (), 0).keep_from_index == 0
     held = state_of(reader(3, Hold.READER))
     assert decide(later, BYTES, held, (), 6 * HOUR_MS).keep_from_index == 0
@@ -179,12 +179,12 @@ STATES = st.builds(
 
 
 @given(POLICIES, FOLLOWERS, STATES)
-def test_whatever_is_configured_it_ends_at_a_border_and_passes_nobody_who_must_not_be(
+def test_whatever_is_configured_it_ends_at_a_boundary_and_passes_nobody_who_must_not_be(
     policy: Policy, followers: list[Follower], state: LogState
 ) -> None:
     decision = decided(policy, *followers, state=state)
     keep_from = decision.keep_from_index
-    assert keep_from in {0, *(border.first_index for border in LOG.borders)}
+    assert keep_from in {0, *(boundary.first_index for boundary in LOG.boundaries)}
     for each in followers:
         acknowledged = each.acknowledged_index
         if not each.is_fed and acknowledged is not None:
@@ -203,12 +203,12 @@ def test_every_segment_that_stays_has_a_reason_and_one_that_goes_has_none(
     policy: Policy, followers: list[Follower], state: LogState
 ) -> None:
     decision = decided(policy, *followers, state=state)
-    stops = [border.first_index for border in LOG.borders]
+    stops = [boundary.first_index for boundary in LOG.boundaries]
     for stop_index in stops:
         assert bool(decision.reasons_for(stop_index)) == (stop_index > decision.keep_from_index)
 
 
-def test_a_border_counts_as_no_later_than_a_reset_of_the_clock_behind_it() -> None:
+def test_a_boundary_counts_as_no_later_than_a_reset_of_the_clock_behind_it() -> None:
     ahead = SegmentBoundary(20, 2000, 900 * HOUR_MS)
     assert ahead.counted((Reset(19, HOUR_MS),)) == ahead
     assert ahead.counted((Reset(20, HOUR_MS),)).time_ms == HOUR_MS

@@ -252,7 +252,7 @@ def test_a_machine_that_counts_on_each_entry_leaves_none_out(
     if is_held:
         restarted(group, "n0", "n1", "n2")
     refusal = ask(group, index, unsafe=True)
-    assert isinstance(refusal, StepOverRefused) and "chain leaves no entry out" in str(refusal)
+    assert isinstance(refusal, StepOverRefused) and "chain cannot leave an entry out" in str(refusal)
     group.cell.close()
 
 
@@ -315,7 +315,7 @@ def drop(group: Group, member: str) -> int:
     node = group.cell.nodes[member]
     bound = node.machines.snapshot_bound()
     assert bound is not None
-    saved = [start for start in node.store.borders.saved() if start.point.index <= bound]
+    saved = [start for start in node.store.boundaries.saved() if start.point.index <= bound]
     assert node.drop_before(saved[-1])
     group.cell.until(lambda: node.store.begin.index == saved[-1].point.index, "a drop")
     return node.store.begin.index
@@ -331,7 +331,7 @@ def test_nothing_is_stepped_over_that_no_machine_could_be_built_without(tmp_path
     gone = ask(group, min(begins), unsafe=True)
     assert isinstance(gone, StepOverRefused) and "no longer in the log of the leader" in str(gone)
     refusal = ask(group, oldest, unsafe=True)
-    assert isinstance(refusal, StepOverRefused) and "nothing here tells what chain was" in str(refusal)
+    assert isinstance(refusal, StepOverRefused) and "the state of chain before" in str(refusal)
     index = next(each for each in indices if each > oldest)
     assert isinstance(ask(group, index, unsafe=True), int)
     (taken, *others) = group.settle()

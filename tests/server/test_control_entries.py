@@ -56,7 +56,7 @@ def test_no_reader_is_given_a_control_entry() -> None:
             assert bodies == [b"a", b"b"]
 
 
-def test_the_state_at_each_border_is_saved_beside_the_work_of_a_member() -> None:
+def test_the_state_at_each_boundary_is_saved_beside_the_work_of_a_member() -> None:
     with LocalCluster(3, storage=SMALL) as cluster:
         with connect(cluster.servers) as log:
             for _ in range(10):

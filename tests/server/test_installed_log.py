@@ -36,7 +36,7 @@ def fill(log: LedgerClient, count: int = 200) -> None:
 
 
 def drop(driver: NodeDriver) -> int:
-    """At the newest border that may be: the index of the first entry that is left."""
+    """At the newest boundary that may be: the index of the first entry that is left."""
 
     def try_to_drop() -> bool:
         asked: list[bool] = []
@@ -44,7 +44,7 @@ def drop(driver: NodeDriver) -> int:
         def begin() -> None:
             node, store = driver.node, driver.node.store
             last = min(node.durable_committed_index, store.durable.index - 1)
-            starts = [s for s in store.borders.saved() if store.begin.index < s.point.index <= last]
+            starts = [s for s in store.boundaries.saved() if store.begin.index < s.point.index <= last]
             asked.append(bool(starts) and node.drop_before(starts[0]))
 
         driver._loop.call_soon_threadsafe(lambda: driver.enter(None, begin))
@@ -52,7 +52,7 @@ def drop(driver: NodeDriver) -> int:
 
     node = driver.node
     eventually(lambda: node.durable_committed_index == node.store.end.index, what="all of it committed")
-    eventually(try_to_drop, what="a border to drop at")
+    eventually(try_to_drop, what="a boundary to drop at")
     eventually(lambda: not driver.node.is_dropping, what="the drop")
     return driver.node.store.begin.index + 1
 
@@ -67,7 +67,7 @@ def test_a_member_comes_back_to_a_log_that_begins_above_its_own(is_wiped: bool) 
         fill(log)
         for member in cluster.running:
             driver = driver_of(cluster, member)
-            # The states at the borders are saved beside: the newest may not be there yet.
+            # The states at the boundaries are saved beside: the newest may not be there yet.
             eventually(
                 lambda driver=driver: drop(driver) > 30, what="a begin above the end of who is away"
             )

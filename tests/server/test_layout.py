@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.client.async_client import AsyncLedgerClient
-from tests.dropping import drop_before_newest_border
+from tests.dropping import drop_before_newest_boundary
 
 STORAGE = StoreConfig(segment_bytes=4096, index_segment_bytes=320)
 
@@ -23,7 +23,7 @@ def test_a_log_tells_where_it_begins_also_once_its_first_entries_are_gone(tmp_pa
             assert (layout.begin_position, layout.begin_record) == (0, b"")
             assert log.layout("n0").begin_index == -1
         cluster.stop("n0")
-        start = drop_before_newest_border(cluster.data_dir("n0"), STORAGE)
+        start = drop_before_newest_boundary(cluster.data_dir("n0"), STORAGE)
         cluster.restart("n0")
         with connect(cluster.servers) as log:
             layout, point = log.layout(), start.point

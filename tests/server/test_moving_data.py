@@ -33,7 +33,7 @@ from quorumlog.server.peers import peer_link
 from quorumlog.server.peers.dialler import Dialler, NameLookup
 from quorumlog.server.peers.peer import RemoteMember
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.stalled_peers import STANDS_S, DroppedMessages, StalledPeers
+from quorumlog.server.peers.stalled_peers import SHOWN_S, DroppedMessages, StalledPeers
 from tests.waiting import eventually
 
 PATIENCE_S = 20
@@ -180,8 +180,8 @@ def test_dropped_messages_are_one_problem_however_many_they_are() -> None:
         said.append(dropped.problem(second))
     assert len(set(map(without_figures, said))) == 1
     assert "121 messages" in said[120]
-    assert "180 messages" in dropped.problem(1179 + STANDS_S - 1)
-    assert dropped.problem(1179 + STANDS_S) == ""
+    assert "180 messages" in dropped.problem(1179 + SHOWN_S - 1)
+    assert dropped.problem(1179 + SHOWN_S) == ""
 
 
 def test_what_finds_no_room_is_in_status_and_the_group_goes_on_once_there_is_some(

@@ -101,7 +101,7 @@ STUMBLED: list[str] = []
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     def closing(strays: StrayLog, whose: str, violation: object) -> None:
-        if "cannot be served" in str(violation):
+        if "cannot be processed" in str(violation):
             STUMBLED.append(str(violation))
 
     with patch.object(StrayLog, "closing", closing), LocalCluster(members=1) as made:

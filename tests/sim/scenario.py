@@ -83,7 +83,7 @@ class Scenario:
 
     def watch(self, checker: Checker) -> None:
         self.cluster.checkers.append(checker)
-        self.cluster._told.clear()
+        self.cluster._hooks.clear()
 
     # ---------------------------------------------------------------- time
 

@@ -268,7 +268,7 @@ class SessionClient:
                 raise Violation(f"{self.name}: joined appends at {places} were told {own}")
         batch.receipts.append(receipt)
         last = batch.first_sequence + len(batch.bodies) - 1
-        self.cluster.operations.told_sequences.append(AcknowledgedSequence(self.name, last))
+        self.cluster.operations.reported_sequences.append(AcknowledgedSequence(self.name, last))
 
 
 def _receipts(joined: JoinedAppends) -> list[AppendReceipt]:

@@ -232,7 +232,7 @@ def test_unsynced_pages_survive_each_by_itself_and_all_or_none_of_them_too() -> 
     assert any(3 < count < 17 for count in survivors)
 
 
-def test_a_page_may_be_torn_at_the_borders_of_sectors_and_nowhere_else() -> None:
+def test_a_page_may_be_torn_at_the_boundaries_of_sectors_and_nowhere_else() -> None:
     torn = 0
     for seed in range(300):
         disk, file = made(b"o" * PAGE_BYTES)

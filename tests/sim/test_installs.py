@@ -51,20 +51,20 @@ class Sent(Checker):
 
 
 def drop(scene: Scenario, member: SimMember) -> int:
-    """At the newest border that may be; the index of the entry before the first that is left."""
+    """At the newest boundary that may be; the index of the entry before the first that is left."""
     node, store = member.node, member.node.store
 
     asked: list[int] = []
 
     def begin() -> bool:
         last_index = min(node.durable_committed_index, store.durable.index - 1)
-        starts = [s for s in store.borders.saved() if store.begin.index < s.point.index <= last_index]
+        starts = [s for s in store.boundaries.saved() if store.begin.index < s.point.index <= last_index]
         if starts:
             asked.append(starts[0].point.index)
             member.enter(lambda: node.drop_before(starts[0]))
         return bool(starts)
 
-    scene.until(begin, "a border to drop at", step_ms=20)
+    scene.until(begin, "a boundary to drop at", step_ms=20)
     scene.until(lambda: store.begin.index == asked[0] and not node.is_dropping, "the drop")
     return asked[0]
 

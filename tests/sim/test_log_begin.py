@@ -16,12 +16,12 @@ def fill(scene: Scenario, entries: int = 6) -> None:
     for _ in range(entries):
         scene.ask_and_wait(scene.await_leader(), 5000)
     scene.append()
-    scene.run_for(200)  # the states at the borders are saved
+    scene.run_for(200)  # the states at the boundaries are saved
 
 
-def borders(member: SimMember) -> list[LogStart]:
+def boundaries(member: SimMember) -> list[LogStart]:
     """The oldest first."""
-    return list(member.node.store.borders.saved())[::-1]
+    return list(member.node.store.boundaries.saved())[::-1]
 
 
 def drop(scene: Scenario, member: SimMember, start: LogStart) -> None:
@@ -49,7 +49,7 @@ def test_a_cut_takes_what_was_cut_although_every_log_begins_elsewhere() -> None:
     old = scene.await_leader()
     others = scene.followers()
     for number, member in enumerate([old, *others]):
-        drop(scene, member, borders(member)[number])
+        drop(scene, member, boundaries(member)[number])
     begins = [member.node.store.begin for member in scene.members]
     scene.cut([old], others)
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_who_votes_goes_by_where_its_log_ends_after_a_cut_and_without_any_entry(
     scene = Scenario(checked=False)  # it loses by hand what it had acknowledged
     fill(scene)
     leader, (one, other) = scene.await_leader(), scene.followers()
-    start = borders(leader)[-1]
+    start = boundaries(leader)[-1]
     # All that `other` has is where the log begins: as a member that was just given it.
     other.kill()
     save_start(other.disk, other.path, msgspec.structs.replace(start, replaces=True))
@@ -109,7 +109,7 @@ def test_a_start_that_found_no_space_is_saved_once_there_is_some() -> None:
     for _ in range(6):
         scene.ask_and_wait(leader, 5000)
     scene.run_for(200)
-    start = borders(leader)[-1]
+    start = boundaries(leader)[-1]
     roomy_bytes, leader.disk.capacity_bytes = leader.disk.capacity_bytes, 0
     leader.enter_node("drop_before", start)
     scene.until(lambda: "no space" in leader.node._drops.problem, "a full disk")
@@ -132,10 +132,10 @@ def test_who_lags_behind_a_begin_is_never_fed_over_the_gap() -> None:
     for _ in range(6):
         scene.ask_and_wait(leader, 5000)
     scene.run_for(200)
-    start = borders(leader)[-1]
+    start = boundaries(leader)[-1]
     assert start.point.index > held + 1
     for member in (leader, one):
-        scene.until(lambda member=member: start in borders(member), "the same border")
+        scene.until(lambda member=member: start in boundaries(member), "the same boundary")
         drop(scene, member, start)
     scene.heal()
     for _ in range(40):

@@ -38,7 +38,7 @@ def test_what_is_cut_leaves_nothing_in_the_state() -> None:
     assert [time_of(member) for member in scene.members] == [10, 10, 10]
 
 
-def test_a_border_is_not_believed_before_it_is_committed() -> None:
+def test_a_boundary_is_not_believed_before_it_is_committed() -> None:
     """A leader that is alone begins another segment, on its disk only. What it finds there once it is
     started again is no proof."""
     scene = Scenario()
@@ -51,7 +51,7 @@ def test_a_border_is_not_believed_before_it_is_committed() -> None:
         scene.ask(old, 5000)
     write(scene, old, TimeMark(1000))
     store = old.node.store
-    scene.until(lambda: store.borders.newest(store.durable.index) is not None, "border on its disk")
+    scene.until(lambda: store.boundaries.newest(store.durable.index) is not None, "boundary on its disk")
     scene.run_for(100)
     old.kill()
     new = scene.await_leader(*others)
@@ -70,7 +70,7 @@ def test_the_state_of_a_log_without_its_first_entries_is_that_of_its_start() -> 
         scene.ask_and_wait(scene.await_leader(), 5000)
     scene.append()
     member = scene.followers()[0]
-    start = next(member.node.store.borders.saved())
+    start = next(member.node.store.boundaries.saved())
     member.stop()
     save_start(member.disk, member.path, start)
     member.start()

@@ -95,7 +95,7 @@ def behind(
 def has_two(member: SimMember) -> bool:
     node = member.node
     bound = node.machines.snapshot_bound()
-    return bound is not None and bound > 4 and bool(list(node.store.borders.saved()))
+    return bound is not None and bound > 4 and bool(list(node.store.boundaries.saved()))
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def test_a_machine_whose_snapshot_is_ahead_of_the_log_says_so() -> None:
         scene.until(lambda: away.is_up and away.node.store.begin.index > 4, "the start")
         scene.run_for(500)
         (problem,) = away.node.machines.problems()
-        assert "the log here has not come there" in problem
+        assert "which the log here has not reached" in problem
     scene.until(partial(machine_runs, away), "a machine that goes on")
     scene.make_whole()
 

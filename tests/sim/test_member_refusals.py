@@ -122,7 +122,7 @@ def test_who_is_left_of_a_lost_majority_says_so_and_what_is_left_to_do() -> None
     wiped.wipe()
     wiped.start()
     scene.until(lambda: left.node.members.lost_majority != "", "a problem")
-    (problem,) = [each for each in left.node.problems() if "nobody can be elected" in each]
+    (problem,) = [each for each in left.node.problems() if "no leader can be elected" in each]
     assert problem.startswith("n1 runs on another directory than the one that votes")
     assert "quorumlog recover --unsafe" in problem
 

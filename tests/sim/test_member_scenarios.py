@@ -352,7 +352,7 @@ def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_i
         member.stop()
         member.start()
     leader = scene.await_leader()
-    with pytest.raises(LevelNotReported, match=r"n2 has not told .*quorumlog member remove n2"):
+    with pytest.raises(LevelNotReported, match=r"n2 has not reported .*quorumlog member remove n2"):
         leader.node.propose_control(Keep(0))
     make(scene, MemberOperation.REMOVE, "n2")
     assert voters(scene) == ["n0", "n1"]

@@ -13,7 +13,7 @@ from quorumlog.consensus.messages import AnyPeerMessage, HeartbeatRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
-from tests.sim.test_log_begin import borders, drop, fill
+from tests.sim.test_log_begin import boundaries, drop, fill
 
 REPLACING = replace(QUIET, auto_replace_after_ms=3_000)
 
@@ -85,7 +85,7 @@ def test_a_copy_that_ends_below_the_begin_of_the_log_is_found_out_too() -> None:
     copy = copied(scene, member)
     fill(scene)
     for each in scene.members:
-        drop(scene, each, borders(each)[-1])
+        drop(scene, each, boundaries(each)[-1])
     put_back(scene, member, copy)
     found_out(scene, member)
     scene.until(lambda: is_voter(scene, member), "a voter", within_ms=20_000)

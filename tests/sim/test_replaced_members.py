@@ -11,7 +11,7 @@ from quorumlog.log_state.control_entries import REPLACED_LEVEL
 from quorumlog.node.member_changes import MemberChange, MemberOperation, MemberOutcome
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
-from tests.sim.test_log_begin import borders, drop, fill
+from tests.sim.test_log_begin import boundaries, drop, fill
 from tests.sim.test_member_scenarios import ask, make
 
 REPLACING = replace(QUIET, auto_replace_after_ms=3_000)
@@ -37,7 +37,7 @@ def come_and_go(scene: Scenario, member: SimMember) -> None:
     third = member.replica
     fill(scene)
     for each in scene.members:
-        drop(scene, each, borders(each)[-1])
+        drop(scene, each, boundaries(each)[-1])
     for each in scene.members:
         each.stop()
     member.disk.restore(copy)

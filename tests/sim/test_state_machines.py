@@ -392,7 +392,7 @@ def cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> boo
     bound = node.machines.snapshot_bound()
     assert bound is not None
     last_index = min(node.durable_committed_index, node.store.durable.index - 1, bound)
-    saved = [start for start in node.store.borders.saved() if start.point.index <= last_index]
+    saved = [start for start in node.store.boundaries.saved() if start.point.index <= last_index]
     if not saved or saved[0].point.index <= node.store.begin.index:
         return False
     member.enter(lambda: node.drop_before(saved[0]))

@@ -25,7 +25,7 @@ from quorumlog.testing.wall_clock import BEGINNING_MS
 from sim.log.checkers.marked_times import MarkedTimes
 from sim.log.faults.wall_clocks import YEAR_MS
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
-from tests.sim.test_log_begin import borders, drop, fill
+from tests.sim.test_log_begin import boundaries, drop, fill
 from tests.sim.test_member_scenarios import make
 
 MARKED = replace(QUIET, time_marks=True)
@@ -294,7 +294,7 @@ def test_a_mark_may_be_sent_that_the_log_of_its_leader_has_dropped_meanwhile() -
     leader = scene.await_leader()
     (index, time_ms), *_ = marks_of(leader).items()
     mark = ControlEntry(index, EntryKind.TIME, TimeMark(time_ms), leader.node.raft.term)
-    drop(scene, leader, borders(leader)[-1])
+    drop(scene, leader, boundaries(leader)[-1])
     assert leader.node.store.begin.index > index
     MarkedTimes(scene.cluster)._look(leader, mark, time_ms)
 

@@ -117,7 +117,7 @@ def test_what_is_damaged_behind_the_plan_is_found_by_the_task_that_reads_it(dire
     reader = LedgerDataSource({"path": str(directory)}).reader(spark_schema_of(("index", "body")))
     (partition,) = reader.partitions()
     assert isinstance(partition, LedgerPartition)
-    assert partition.surveyed_index == 299
+    assert partition.scanned_index == 299
     flip_bit_of_body(directory, b"body 200;")
     with pytest.raises(DirectoryDamaged, match=r"body_crc does not match.*index 200"):
         list(reader.read(partition))

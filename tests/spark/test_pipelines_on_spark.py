@@ -274,7 +274,7 @@ def test_a_replay_that_was_broken_off_goes_on_and_repeats_nothing(
         assert bodies_in(cluster.servers) == [
             b"odd " + body for body in source if json.loads(body)["n"] % 2
         ]
-        with pytest.raises(BadRequest, match=r"stands at index .*: it is of another range"):
+        with pytest.raises(BadRequest, match=r"is at index .*: it is of another range"):
             run(stop_index=1_000)
         with pytest.raises(ConfigError, match="a replay by Spark, which counts its rows in another way"):
             replay(place, target, "odd")

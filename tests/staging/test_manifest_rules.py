@@ -43,7 +43,7 @@ def test_numbers_of_df_write_need_only_rise() -> None:
 
 
 def test_fixed_ranges_may_be_run_again_from_the_top() -> None:
-    assert judged(batch(4, query_id=""), batch(3, query_id=""), skips_older=True) is Verdict.STANDS
+    assert judged(batch(4, query_id=""), batch(3, query_id=""), skips_older=True) is Verdict.COMMITTED
     assert judged(batch(4, query_id=""), batch(5, query_id=""), skips_older=True) is Verdict.FOLLOWS
     with pytest.raises(BatchDiffers):
         judged(batch(4, query_id=""), batch(4, rows=2, query_id=""), skips_older=True)
@@ -51,14 +51,14 @@ def test_fixed_ranges_may_be_run_again_from_the_top() -> None:
 
 @pytest.mark.parametrize("query_id", ["q", ""])
 def test_a_batch_that_stands_is_nothing_to_do(query_id: str) -> None:
-    assert judged(batch(4, query_id=query_id), batch(4, query_id=query_id)) is Verdict.STANDS
+    assert judged(batch(4, query_id=query_id), batch(4, query_id=query_id)) is Verdict.COMMITTED
 
 
 @pytest.mark.parametrize("other", [batch(4, rows=2), Batch("q", 4, 3, RowDigest(3, 4), ())])
 def test_a_batch_that_stands_with_other_rows_is_told(other: Batch) -> None:
     with pytest.raises(BatchDiffers, match="batchDiffers=keep"):
         judged(batch(4), other)
-    assert judged(batch(4), other, keeps_what_stands=True) is Verdict.STANDS
+    assert judged(batch(4), other, keeps_existing=True) is Verdict.COMMITTED
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ LAST_SIZE = 120
 
 @pytest.mark.parametrize(("index_written", "rest"), [(True, 0x00), (False, 0xA5)])
 def test_cut_at_every_byte_of_the_last_write(index_written: bool, rest: int) -> None:
-    """The last batch runs over a segment border: entry 3 | blank | entries 4, 5. Of its bytes, in the
+    """The last batch runs over a segment boundary: entry 3 | blank | entries 4, 5. Of its bytes, in the
     order of their positions, only the first ones reached the disk; `rest` lies where others should."""
     disk = LosingDisk()
     store = new_store("m", disk=disk)

@@ -223,7 +223,7 @@ class _Stepped:
         return step
 
 
-def _append_over_a_border(directory: MemberDirectory) -> None:
+def _append_over_a_boundary(directory: MemberDirectory) -> None:
     append(directory.store, [body_of(i) for i in range(10, 14)], 1)
     sync(directory.store)
     directory.write_checkpoint(directory.store.end)
@@ -282,7 +282,7 @@ def _read_meanwhile(
 
 
 @pytest.mark.parametrize(
-    ("write", "last_step"), [(_append_over_a_border, 10), (_cut_and_append, 4)], ids=["append", "cut"]
+    ("write", "last_step"), [(_append_over_a_boundary, 10), (_cut_and_append, 4)], ids=["append", "cut"]
 )
 def test_a_look_at_any_step_of_a_member_that_goes_on_at_any_step_of_the_look_is_no_damage(
     write: Callable[[MemberDirectory], None], last_step: int
@@ -364,8 +364,8 @@ def test_who_was_told_the_end_is_not_told_again_what_lies_behind_it(tmp_path: Pa
     with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
         end = reader.end
     flip(tmp_path / "n0" / "data" / f"{end.position // 1024 * 1024:020d}", end.position % 1024 + 8)
-    for surveyed_index, is_told in ((-1, True), (end.index - 1, True), (end.index, False)):
-        with DirectoryReader(disk, str(tmp_path / "n0"), surveyed_index=surveyed_index) as reader:
+    for scanned_index, is_told in ((-1, True), (end.index - 1, True), (end.index, False)):
+        with DirectoryReader(disk, str(tmp_path / "n0"), scanned_index=scanned_index) as reader:
             assert (reader.end, bool(reader.tail)) == (end, is_told)
 
 

@@ -91,20 +91,20 @@ def test_a_sparse_file_takes_what_lies_in_it_and_what_is_reserved(disk: Disk, tm
 
 def test_what_was_cut_off_or_never_written_is_zeros(disk: Disk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
-    border = CHUNK_BYTES
-    file.pwritev([b"a" * 10, b"b" * 20], border - 15)
-    assert file.size() == border + 15
-    assert file.pread(100, border - 20) == bytes(5) + b"a" * 10 + b"b" * 20
-    file.set_size(border + 3)
-    file.pwritev([b"c"], 3 * border)
-    assert file.pread(30, border - 15) == b"a" * 10 + b"b" * 8 + bytes(12)
-    file.set_size(border)
-    file.set_size(2 * border)
+    boundary = CHUNK_BYTES
+    file.pwritev([b"a" * 10, b"b" * 20], boundary - 15)
+    assert file.size() == boundary + 15
+    assert file.pread(100, boundary - 20) == bytes(5) + b"a" * 10 + b"b" * 20
+    file.set_size(boundary + 3)
+    file.pwritev([b"c"], 3 * boundary)
+    assert file.pread(30, boundary - 15) == b"a" * 10 + b"b" * 8 + bytes(12)
+    file.set_size(boundary)
+    file.set_size(2 * boundary)
     target = bytearray(b"x" * 20)
-    assert file.pread_into(memoryview(target), border - 10) == 20
+    assert file.pread_into(memoryview(target), boundary - 10) == 20
     assert target == b"a" * 5 + b"b" * 5 + bytes(10)
-    assert file.pread(10, 2 * border) == b""
-    assert disk.size_of(f"{tmp_path}/f") == 2 * border
+    assert file.pread(10, 2 * boundary) == b""
+    assert disk.size_of(f"{tmp_path}/f") == 2 * boundary
     file.close()
 
 

@@ -418,7 +418,7 @@ def test_a_lost_start_is_refused_by_name_once_the_first_segment_is_gone(tmp_path
     drop(directory, 8)
     directory.close(clean=True)
     (path / START_NAME).unlink()
-    with pytest.raises(DirectoryDamaged, match=f"{START_NAME} is missing, and with it where the log"):
+    with pytest.raises(DirectoryDamaged, match=f"{START_NAME} is missing, which says where the log"):
         open_small(path)
 
 
@@ -427,7 +427,7 @@ def test_a_lost_first_segment_is_not_taken_for_a_lost_start(tmp_path: Path) -> N
     so the others give what is lost."""
     path = tmp_path / "n0"
     directory = filled(path)
-    assert directory.store.borders.save(start_at(directory.store, 4))
+    assert directory.store.boundaries.save(start_at(directory.store, 4))
     directory._refuse_releases_before(VERSION_WITH_START)
     directory.close(clean=True)
     assert not (path / START_NAME).exists()
@@ -508,9 +508,9 @@ def test_at_random_with_the_power_gone_now_and_then() -> None:
                     sync(store)
                     durable = store.durable.index
                 elif what < 0.95:
-                    borders = [i for i in range(first + 1, store.durable.index + 1) if i % 4 == 0]
-                    if borders:
-                        chosen = random.choice(borders)
+                    boundaries = [i for i in range(first + 1, store.durable.index + 1) if i % 4 == 0]
+                    if boundaries:
+                        chosen = random.choice(boundaries)
                         starts.add(chosen)
                         drop(directory, chosen)
                         held, first, starts = held[chosen - first :], chosen, {chosen}
@@ -697,7 +697,7 @@ def test_a_start_of_another_log_is_refused_while_this_one_is_whole(tmp_path: Pat
         assert read_log(directory.store) == numbered(11, first=12)
 
 
-def test_a_start_that_is_no_border_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_start_that_is_no_boundary_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "n0"
     filled(path).close(clean=True)
     save_start(os_disk, str(path), LogStart(LogPoint(11, 1, 5, 3000), b""))
@@ -723,7 +723,7 @@ def test_a_file_in_place_of_the_states_is_set_aside(tmp_path: Path) -> None:
     (path / "states").write_bytes(b"what is it?")
     directory = open_small(path)
     assert any("states is no folder, set aside" in line for line in directory.report)
-    assert directory.store.borders.save(start_at(directory.store, 8))
+    assert directory.store.boundaries.save(start_at(directory.store, 8))
     directory.close(clean=True)
     assert [each.read_bytes() for each in (path / "set-aside").iterdir()] == [b"what is it?"]
 
@@ -743,7 +743,7 @@ def test_a_folder_in_place_of_a_file_that_nobody_needs_is_set_aside(tmp_path: Pa
     path = tmp_path / "n0"
     directory = filled(path)
     drop(directory, 12)
-    assert directory.store.borders.save(start_at(directory.store, 16))
+    assert directory.store.boundaries.save(start_at(directory.store, 16))
     directory.close(clean=True)
     (path / name).unlink(missing_ok=True)
     (path / name).mkdir()

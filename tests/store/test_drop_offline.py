@@ -13,7 +13,7 @@ from quorumlog.log_state.log_state import EMPTY
 from quorumlog.spark.options import LedgerOptions, LogBounds
 from quorumlog.spark.sources.directory_source import DirectorySource
 from quorumlog.store import directory_reader
-from quorumlog.store.directory_reader import DirectoryReader, survey_own
+from quorumlog.store.directory_reader import DirectoryReader, scan_own
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.state_files import START_NAME, save_start
@@ -101,14 +101,14 @@ def test_a_member_that_drops_while_its_directory_is_opened(
         start = start_at(directory.store, 12)
     calls = []
 
-    def survey_while_it_drops(*arguments: object) -> object:
+    def scan_while_it_drops(*arguments: object) -> object:
         calls.append(1)
         if len(calls) == 1:
             save_start(disk, str(path), start)
             (path / "data" / f"{2048:020d}").unlink()
-        return survey_own(*arguments)  # type: ignore[arg-type]
+        return scan_own(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(directory_reader, "survey_own", survey_while_it_drops)
+    monkeypatch.setattr(directory_reader, "scan_own", scan_while_it_drops)
     with DirectoryReader(disk, str(path)) as reader:
         assert (reader.ledger_begin_index, reader.damage) == (12, [])
     assert len(calls) == 2
@@ -129,7 +129,7 @@ def test_a_saved_state_shows_the_tools_what_is_committed_as_it_shows_a_start(tmp
     path = made(tmp_path / "n0", 0, commits=False)
     with opened(path) as directory:
         for index in (4, 8):
-            assert directory.store.borders.save(start_at(directory.store, index))
+            assert directory.store.boundaries.save(start_at(directory.store, index))
     with DirectoryReader(disk, str(path)) as reader:
         assert (reader.committed_index, reader.readable_index) == (7, 7)
     with opened(path) as directory:

@@ -18,7 +18,8 @@ KEEP = encode_body(Keep(0))
 
 class MadeLog:
     def __init__(self, draw: Random, entries: int, segments: int) -> None:
-        """Marks and other control entries at random places; the states at some borders are missing."""
+        """Marks and other control entries at random places; the states at some boundaries are
+        missing."""
         indices = range(entries)
         at = sorted(draw.sample(indices, draw.choice((0, 1, entries // 50, entries // 3))))
         times = sorted(draw.sample(range(1000, 1000 + 20 * entries), len(at)))
@@ -42,8 +43,8 @@ class MadeLog:
         self.others = set(draw.sample(indices, entries // 10)) - set(at)
         self.begin_index = draw.choice((-1, entries // 3))
         self.entries = entries
-        borders = sorted(draw.sample(range(self.begin_index + 1, entries - 1), segments))
-        self.borders = [border for border in borders if draw.random() < 0.8]
+        boundaries = sorted(draw.sample(range(self.begin_index + 1, entries - 1), segments))
+        self.boundaries = [boundary for boundary in boundaries if draw.random() < 0.8]
         self.looked_at = 0
 
     def state_at(self, index: int) -> LogState:
@@ -51,7 +52,7 @@ class MadeLog:
         return LogState(1, time_ms=known[-1].time_ms, time_index=known[-1].index) if known else EMPTY
 
     def states(self) -> Iterator[tuple[int, bytes]]:
-        for index in reversed(self.borders):
+        for index in reversed(self.boundaries):
             yield index, self.state_at(index).encode()
         if self.begin_index >= 0:
             yield self.begin_index, self.state_at(self.begin_index).encode()
@@ -96,7 +97,7 @@ def log_begin_mark(log: MadeLog) -> Mark | None:
 
 def test_it_looks_at_a_small_part_of_a_segment() -> None:
     log = MadeLog(Random(1), 30, 0)
-    log.begin_index, log.entries, log.borders, log.others = -1, 1_000_000, [], set()
+    log.begin_index, log.entries, log.boundaries, log.others = -1, 1_000_000, [], set()
     log.written = [Mark(index, index) for index in range(0, 1_000_000, 1000)]
     assert mark_at_time(log, 123_456, log.entries) == Mark(123_000, 123_000)
     assert log.looked_at <= 20 * LOOK_ENTRIES

@@ -293,7 +293,7 @@ def test_the_reserve_is_made_again(tmp_path: Path) -> None:
     store = new_store(str(tmp_path))
     append_numbered(store, 12)
     store.truncate_from(3)
-    # The smaller of 1 MiB and one segment: here the next segment, because the end is near the border.
+    # The smaller of 1 MiB and one segment: here the next segment, because the end is near the boundary.
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [f"{0:020d}", f"{1024:020d}"]
     assert store._data.reserved_position == 2 * SMALL.segment_bytes
     store.close()

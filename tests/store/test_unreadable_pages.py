@@ -76,7 +76,7 @@ def test_a_page_behind_the_end_is_written_again() -> None:
             make_unreadable(disk, page)
         directory = open_simulated(disk)
         assert read_log(directory.store) == numbered(count)
-        said = f"{data_path(page)}: the page at {page}, behind the end of the log"
+        said = f"{data_path(page)}: the page at {page}, after the end of the log"
         assert (said in problems_of(directory)) == bool(page % CONFIG.segment_bytes)
         assert directory.problems() == directory.report, "the log says the same"
         append_numbered(directory.store, 30)
@@ -94,7 +94,7 @@ def test_a_page_behind_the_end_is_shown_as_damage_and_ends_no_tool() -> None:
         assert (reader.ledger_end_index, reader.tail) == (19, "")
         (damage,) = reader.damage
     assert (damage.path, damage.position) == (data_path(page).removeprefix("m/"), page)
-    assert "behind the end of the log" in damage.problem
+    assert "after the end of the log" in damage.problem
 
 
 @pytest.mark.parametrize("path", [data_path(0), f"m/index/{0:020d}"])

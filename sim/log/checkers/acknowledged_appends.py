@@ -76,9 +76,9 @@ class AcknowledgedAppends(Checker):
             return
         if receipt.count != len(append.bodies):
             raise Violation(f"{_named(append)}, but it has {len(append.bodies)} bodies")
-        if receipt.last_index > self._log.told_index and self._log.forgotten_from is None:
+        if receipt.last_index > self._log.reported_index and self._log.forgotten_from is None:
             raise Violation(
-                f"{_named(append)}, but entries are committed up to {self._log.told_index} only"
+                f"{_named(append)}, but entries are committed up to {self._log.reported_index} only"
             )
 
     def made_whole(self) -> None:

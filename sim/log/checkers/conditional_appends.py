@@ -33,10 +33,10 @@ class ConditionalAppends(Checker):
             raise Violation(f"append {append.number} expected {append.expected_last}: {error}")
         if self._log.forgotten_from is not None:
             return  # async mode: what was acknowledged may be gone
-        if error.actual > self._log.told_index:
+        if error.actual > self._log.reported_index:
             raise Violation(
                 f"append {append.number} was refused for entry {error.actual}, but entries are committed"
-                f" up to {self._log.told_index} only"
+                f" up to {self._log.reported_index} only"
             )
         if error.actual < append.acknowledged_data_index:
             raise Violation(

@@ -42,8 +42,8 @@ class ContiguousReads(LogChecker):
         if last_index > read.committed_index:
             raise Violation(f"{what} goes above its committed index {read.committed_index}")
         log = self._log
-        if last_index > log.told_index and log.forgotten_from is None:
-            raise Violation(f"{what} goes above {log.told_index}, up to where anything is committed")
+        if last_index > log.reported_index and log.forgotten_from is None:
+            raise Violation(f"{what} goes above {log.reported_index}, up to where anything is committed")
         terms, chains = headers["term"].tolist(), headers["chain_crc"].tolist()
         if log.end_index < last_index:
             log.claim(last_index, EntryMark(terms[-1], chains[-1]))

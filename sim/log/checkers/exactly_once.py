@@ -38,7 +38,7 @@ class ExactlyOnce(Checker):
                 raise Violation(f"producer {name}: a process that was fenced has appended: {lives}")
         for batch in operations.produced:
             self._check(batch, entries, begin_index)
-        for told in operations.told_sequences:
+        for told in operations.reported_sequences:
             newest = by_name.get(told.producer)
             if newest is None and begin_index >= 0:
                 continue

@@ -17,7 +17,7 @@ class SameState(Checker):
         """An entry -> the state up to it, and who was the first to say so."""
 
     def started(self, member: CheckedMember) -> None:
-        for saved in member.node.store.borders.saved():
+        for saved in member.node.store.boundaries.saved():
             entry = saved.point.entry_id
             self._compare(entry, saved.record, member.replica, "saved")
 

@@ -1,5 +1,5 @@
 """SegmentDrops: now and then a member lets its first segments go, as retention would have it, up to any
-border whose state is saved."""
+boundary whose state is saved."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SegmentDrops:
             last_index = min(last_index, bound)
         saved = [
             start
-            for start in store.borders.saved()
+            for start in store.boundaries.saved()
             if store.begin.index < start.point.index <= last_index
         ]
         if not saved:

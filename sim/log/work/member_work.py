@@ -39,7 +39,7 @@ class MemberWork:
 
         def done(outcome: MemberOutcome) -> None:
             how = type(outcome).__name__ if isinstance(outcome, LedgerError) else "done"
-            self._cluster.trace.count(f"members: {change.verb} {how}")
+            self._cluster.trace.count(f"members: {change.operation} {how}")
 
         def ask() -> None:
             if self._is_fair(leader, change):
@@ -84,5 +84,5 @@ class MemberWork:
             )
         if kind < 0.95:
             return MemberChange(MemberOperation.REMOVE, random.choice(voters))
-        verb = random.choice(tuple(MemberOperation))
-        return MemberChange(verb, random.choice(ids), address=f"10.0.0.2:{random.randint(1, 9)}")
+        operation = random.choice(tuple(MemberOperation))
+        return MemberChange(operation, random.choice(ids), address=f"10.0.0.2:{random.randint(1, 9)}")

@@ -95,7 +95,9 @@ class SimProducer:
         ask()
 
     def _acknowledged(self) -> list[AcknowledgedSequence]:
-        return [told for told in self._cluster.operations.told_sequences if told.producer == self.name]
+        return [
+            told for told in self._cluster.operations.reported_sequences if told.producer == self.name
+        ]
 
     def _connected(
         self,
@@ -125,7 +127,7 @@ class SimProducer:
         self._epoch, self._next_sequence = outcome.epoch, outcome.last_sequence + 1
 
     def _told(self, sequence: int) -> None:
-        self._cluster.operations.told_sequences.append(AcknowledgedSequence(self.name, sequence))
+        self._cluster.operations.reported_sequences.append(AcknowledgedSequence(self.name, sequence))
 
     # ---------------------------------------------------------------- append
 

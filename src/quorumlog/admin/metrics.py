@@ -199,7 +199,7 @@ METRICS = {
     ),
     # Of the process.
     "quorumlog_loop_lag_seconds": Metric(
-        SECONDS, "delay between a timer of the event loop and its callback", of_process=True
+        SECONDS, "delay between a wake-up of the event loop and its callback", of_process=True
     ),
     "quorumlog_network_connections": Metric(GAUGE, "open connections", of_process=True),
     "quorumlog_network_connections_accepted_total": Metric(

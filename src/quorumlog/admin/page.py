@@ -91,7 +91,7 @@ def whole(seen: Seen | None, problems: Sequence[str], throughput: Throughput) ->
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>quorumlog</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}</style><main>{body(seen, problems, throughput)}</main>"
-        '<p id="stale" class="bad" hidden>This server does not answer; what stands here is old.</p>'
+        '<p id="stale" class="bad" hidden>This server does not answer; the values shown are old.</p>'
         f"<script>{SCRIPT}</script></html>"
     )
 

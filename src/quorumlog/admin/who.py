@@ -35,7 +35,7 @@ class Lookers:
     ) -> Refusal | None:
         """None: it may look."""
         if users is None:
-            return 503, "there are users here, and who they are is not known yet"
+            return 503, "the users of this cluster are not known here yet"
         if not users.is_on:
             return None
         shown = principal_of(certificate)

@@ -10,13 +10,13 @@ __all__ = ["controls_of", "state_at_end", "state_of"]
 
 
 def state_at_end(store: LedgerStore) -> AnyState:
-    """All entries are committed and durable. What follows up to the border of each segment is saved, so
-    that the next call looks only at what is new. Raises DirectoryDamaged, RangeDamaged, StoreFailure,
+    """All entries are committed and durable. What follows up to the boundary of each segment is saved,
+    so that the next call looks only at what is new. Raises DirectoryDamaged, RangeDamaged, StoreFailure,
     DiskFull."""
-    states, at_borders = _read(store, store.end.index).finished()
-    for point, state in at_borders:
+    states, boundary_states = _read(store, store.end.index).finished()
+    for point, state in boundary_states:
         if isinstance(state, LogState):
-            store.borders.save(LogStart(point, state.encode()))
+            store.boundaries.save(LogStart(point, state.encode()))
     return states.appended
 
 

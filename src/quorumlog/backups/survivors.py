@@ -199,8 +199,8 @@ def _snapshots_ahead(disk: Disk, path: str, reader: DirectoryReader) -> tuple[st
     except SnapshotsUnavailable as unavailable:
         return (str(unavailable),)
     return tuple(
-        f"{path}: the state machine {name} cannot go on with this log: its oldest snapshot holds what"
-        f" came up to entry {oldest}, and the log ends with {reader.ledger_end_index} and begins with"
+        f"{path}: the state machine {name} cannot go on with this log: its oldest snapshot is of"
+        f" entry {oldest}, and the log ends with {reader.ledger_end_index} and begins with"
         f" {reader.ledger_begin_index}"
         for name, oldest in sorted(found.items())
         if oldest > reader.ledger_end_index

@@ -171,8 +171,8 @@ class BackupTaking:
         layout = self._layout()
         if layout.begin_index < 0 < layout.begin_position:
             raise ConfigError(
-                f"the log of {layout.member_id} goes on behind a classic store that was taken over,"
-                " which no backup holds: stop a member and copy its whole directory, or make a classic"
+                f"the log of {layout.member_id} continues a classic store that was taken over, which a"
+                " backup does not include: stop a member and copy its whole directory, or make a classic"
                 " store of it with quorumlog broker convert"
             )
         if self._may_begin(layout):
@@ -305,9 +305,10 @@ class BackupTaking:
     def _gap(self, begin_index: int) -> IndexOutOfRange:
         last = self._copied.end.index
         return IndexOutOfRange(
-            f"the log begins at index {begin_index} by now, and {self._target.path} ends at {last}: what"
-            " lay between was deleted before it was copied. The backup stays as it is; take a new one"
-            " into another directory; quorumlog backup --hold NAME has the log keep what is not copied",
+            f"the log begins at index {begin_index} by now, and {self._target.path} ends at {last}: the"
+            " entries between were deleted before they were copied. The backup stays as it is; take a"
+            " new one into another directory; with quorumlog backup --hold NAME the log keeps entries"
+            " that are not copied yet",
             ledger_begin_index=begin_index,
             committed_index=self._cut_index,
         )
@@ -329,8 +330,8 @@ class BackupTaking:
             begins = [e.ledger_begin_index for _, e in failures if isinstance(e, IndexOutOfRange)]
             if len(begins) == len(failures) and min(begins) > self.next_index:
                 raise self._gap(min(begins))
-            told = "; ".join(f"{member_id}: {error}" for member_id, error in failures)
-            raise Unreachable(f"no member could give the entries from {self.next_index} on: {told}")
+            reasons = "; ".join(f"{member_id}: {error}" for member_id, error in failures)
+            raise Unreachable(f"no member could send the entries from {self.next_index} on: {reasons}")
 
     def _copy_from(self, member_id: str, report: Progress) -> None:
         self._given_by = member_id

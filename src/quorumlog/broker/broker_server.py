@@ -74,12 +74,12 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
         )
     # A master that may acknowledge nothing is none for a client: another one may be it by now.
     is_master = replica.takes_messages
-    told = replica.master
-    master = replica.me if is_master else told or Peer(id="")
+    known = replica.master
+    master = replica.me if is_master else known or Peer(id="")
     listed = replica.history.copy_list
     peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
-    if told is not None and told.id:
-        peers[told.id] = told.address
+    if known is not None and known.id:
+        peers[known.id] = known.address
     peers[replica.id] = replica.me.address
     return RoleResponse(
         request_id=request_id,
@@ -170,7 +170,7 @@ def state_of(
 
 
 def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], None] | None:
-    """None of a verb that is not known. Blocks for the disk."""
+    """None for an unknown operation. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
     epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
@@ -194,7 +194,7 @@ def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], Non
 
 def _refuse_as_another(broker_id: str) -> None:
     raise SwitchRefused(
-        f"broker {broker_id} has another directory than when it was asked first: switch again"
+        f"broker {broker_id} has another directory than when the switch began: switch again"
     )
 
 
@@ -396,7 +396,7 @@ class BrokerServer:
             return
         work = work_of(service.replica, request)
         if work is None:
-            raise BadRequest(f"a broker has no verb {request.verb!r}")
+            raise BadRequest(f"a broker has no operation {request.verb!r}")
 
         def carry_out() -> None:
             try:
@@ -473,7 +473,7 @@ class BrokerServer:
         if failover is None:
             raise NotReplicated("no coordinator decides over this broker: start it with --failover")
         if request.verb not in ("", "resign"):
-            raise BadRequest(f"failover has no verb {request.verb!r}")
+            raise BadRequest(f"failover has no operation {request.verb!r}")
         if request.verb:
             failover.resign()
         return failover.status(request.request_id)

@@ -222,7 +222,7 @@ def judge(
             common,
             cuts=False,
             problem=f"the slave's log ends at {slave_end}, and the master's has the same only up to"
-            f" {common}: the master has lost what it had sent. Empty the slave's directory, or"
+            f" {common}: the master has lost messages that it had sent. Empty the slave's directory, or"
             " make the slave the master, without what the old one wrote since, with: quorumlog broker"
             " switch --to SLAVE --unsafe",
         )

@@ -88,8 +88,8 @@ class NotReplicated(Refused):
 
 
 class SwitchRefused(Refused):
-    """The switch would or might lose acknowledged messages; nothing was changed beyond what the message
-    names."""
+    """The switch would or might lose acknowledged messages. Only changes that the error names were
+    made."""
 
     code = 543
 

@@ -97,7 +97,7 @@ def bench(
         machine = machine_of(scratch)
         tell({"machine": machine.row()}, lambda: None)
         running = RunningGroup(servers, group, pids)
-        found = [_told(each) for each in run_loads(loads, running, seconds, scratch, progress.update)]
+        found = [_shown(each) for each in run_loads(loads, running, seconds, scratch, progress.update)]
     if not is_json():
         console = out()
         console.print(machine.describe())
@@ -106,7 +106,7 @@ def bench(
             console.print(line)
 
 
-def _told(measured: Result) -> Result:
+def _shown(measured: Result) -> Result:
     tell(measured.row(), lambda: None)
     return measured
 

@@ -96,7 +96,7 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = []
     start = found.start
     if start is not None:
-        said = f"behind entry {start.before_index} (term {start.term}), state of {start.record_bytes} B"
+        said = f"after entry {start.before_index} (term {start.term}), state of {start.record_bytes} B"
         if start.replaces:
             said += "; the next start of the process removes the log that this one replaces"
         if start.good_slots < 2:
@@ -402,7 +402,7 @@ def _print_recovered(plan: RecoveryPlan, recovered: Recovered) -> None:
         f" --members {member}={address}"
     )
     say(
-        "start each other member on an empty directory, quorumlog serve with its address behind that in"
+        "start each other member on an empty directory, quorumlog serve with its address added to"
         " --members, and:"
     )
     say(f"  quorumlog member add ID HOST:PORT --group {recovered.group} --servers {address}")

@@ -447,7 +447,7 @@ class _Command:
         return inspect.signature(self._function, eval_str=True)
 
     @cached_property
-    def _standing(self) -> dict[str, Any]:
+    def _shared(self) -> dict[str, Any]:
         """Of the parameters that stand for options: what they are."""
         kinds = {name: each.annotation for name, each in self._signature.parameters.items()}
         return {n: k for n, k in kinds.items() if isinstance(k, type) and hasattr(k, "options")}
@@ -455,7 +455,7 @@ class _Command:
     @cached_property
     def _asks(self) -> bool:
         """It asks servers."""
-        return any(issubclass(kind, _At | LogPlace) for kind in self._standing.values())
+        return any(issubclass(kind, _At | LogPlace) for kind in self._shared.values())
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -463,16 +463,16 @@ class _Command:
         timeout = typer.Option("--timeout", help=timeout_help, min=0.1)
         parameters: Options = {}
         for name, each in self._signature.parameters.items():
-            stands = self._standing.get(name)
-            parameters |= {name: (each.annotation, each.default)} if stands is None else stands.options
-        if any("group" in kind.options for kind in self._standing.values()):
+            shared = self._shared.get(name)
+            parameters |= {name: (each.annotation, each.default)} if shared is None else shared.options
+        if any("group" in kind.options for kind in self._shared.values()):
             parameters["group"] = parameters.pop("group")
         if self._asks:
             parameters["timeout"] = (Annotated[float, timeout], timeout_s)
             parameters.update(CLIENT_TLS)
         if self._has_json:
             parameters["json"] = (Json, False)
-        if self._standing:
+        if self._shared:
             parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature(
@@ -489,7 +489,7 @@ class _Command:
             given.pop("context", None)
         tls = {each: given.pop(each) for each in (CLIENT_TLS if self._asks else ())}
         with speaking_tls(**tls):
-            for name, kind in self._standing.items():
+            for name, kind in self._shared.items():
                 its = (*kind.options, "timeout") if self._asks else kind.options
                 given[name] = kind.of(context, **{each: given.pop(each) for each in its})
             return self._function(**given)
@@ -712,7 +712,7 @@ def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
     does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
 
     Whatever else goes wrong may pass: a server that is silent, or one that answers and has no leader.
-    Then the verb itself goes on trying. Only before a command has had its first answer.
+    Then the operation itself goes on trying. Only before a command has had its first answer.
     """
     from quorumlog.errors import Unreachable
 

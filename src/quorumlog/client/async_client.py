@@ -107,10 +107,10 @@ class TaskBatcher:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
         ready = self._batcher.take(asyncio.Future.cancelled)
         requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
-        return [_told(request) for request in requests if request is not None]
+        return [_with_callback(request) for request in requests if request is not None]
 
 
-def _told(request: Request) -> Request:
+def _with_callback(request: Request) -> Request:
     request.on_done = _give
     return request
 
@@ -137,7 +137,7 @@ DEFAULT_TIMEOUT_MS = 30_000
 
 
 class AsyncLedgerClient:
-    """Verbs on one group. Every one may raise the errors of `quorumlog.errors.LedgerError`.
+    """Operations on one group. Each may raise the errors of `quorumlog.errors.LedgerError`.
 
     Outcomes of an append are exactly three: a receipt (committed), a `Refused` (certainly not written)
     or `OutcomeUnknown` (perhaps written, and never repeated by the client). Refusals that pass by
@@ -193,10 +193,10 @@ class AsyncLedgerClient:
         name, servers = type(self).__name__, ",".join(self.servers)
         return f"<{name} of group {self.group!r} at {servers}: {state}>"
 
-    def _described(self, verb: str, first_index: object, stop_index: object) -> str:
+    def _described(self, operation: str, first_index: object, stop_index: object) -> str:
         """Of what reads, which nothing is known of but what was asked for."""
         stop = "" if stop_index is None else f" to {stop_index}"
-        return f"{verb} from {first_index}{stop}, group {self.group!r}"
+        return f"{operation} from {first_index}{stop}, group {self.group!r}"
 
     @property
     def timeout_ms(self) -> float:
@@ -539,8 +539,8 @@ class AsyncLedgerClient:
         may not be deleted (True), not even on a nearly full disk ("archive"); False releases the hold,
         None leaves it unchanged. Raises IndexOutOfRange for a hold on entries that may already be
         deleted, BadRequest for an invalid name, TooManyReaders."""
-        stand = await self._run(self._operations.open_reader(name, hold, first_index, timeout_ms))
-        return AsyncNamedReader(name, stand, self._operations, self._run, self._results)
+        known_state = await self._run(self._operations.open_reader(name, hold, first_index, timeout_ms))
+        return AsyncNamedReader(name, known_state, self._operations, self._run, self._results)
 
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """The named readers, with their lag."""
@@ -596,19 +596,19 @@ class AsyncLedgerClient:
 
     async def change_members(
         self,
-        verb: str,
+        operation: str,
         member_id: str,
         address: str = "",
         *,
         dry_run: bool = False,
         timeout_ms: int | None = None,
     ) -> Members:
-        """Change the membership, and return once that is committed (docs/membership.md). `verb`: "add"
-        (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that is
-        connected under that id now) or "set-address". `dry_run` changes nothing. Raises
+        """Change the membership, and return once that is committed (docs/membership.md). `operation`:
+        "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that
+        is connected under that id now) or "set-address". `dry_run` changes nothing. Raises
         MembershipRefused with the reason, and OutcomeUnknown."""
         return await self._run(
-            self._operations.change_members(verb, member_id, address, dry_run, timeout_ms)
+            self._operations.change_members(operation, member_id, address, dry_run, timeout_ms)
         )
 
     async def step_over(
@@ -670,9 +670,9 @@ class AsyncLedgerClient:
         self._io.submit(requests)
 
     def _results(
-        self, reading: Reading[T], verb: str, first_index: object, stop_index: object = None
+        self, reading: Reading[T], operation: str, first_index: object, stop_index: object = None
     ) -> AsyncResults[T]:
-        described = self._described(verb, first_index, stop_index)
+        described = self._described(operation, first_index, stop_index)
         return AsyncResults(
             reading,
             lambda: self._run(reading.next_part()),

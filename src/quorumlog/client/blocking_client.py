@@ -144,7 +144,7 @@ class NamedReader(Shell[AsyncNamedReader]):
         that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
         entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
         there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange behind the end of the log."""
+        IndexOutOfRange after the end of the log."""
         return self._thread.run(self._it.commit(index, last_chain=last_chain, timeout_ms=timeout_ms))
 
     def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
@@ -153,10 +153,10 @@ class NamedReader(Shell[AsyncNamedReader]):
         return self._thread.run(self._it.seek(index, timeout_ms=timeout_ms))
 
     def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
-        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        """The entries of [first_index, stop_index) were deleted before it reached them, and it goes on
         without: they are counted in its row of `readers()`, once however often they are named. It does
         not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
         self._thread.run(self._it.note_skipped(first_index, stop_index, timeout_ms=timeout_ms))
 
     def end(self, *, timeout_ms: int | None = None) -> None:
@@ -172,7 +172,7 @@ class NamedReader(Shell[AsyncNamedReader]):
 
 
 class LedgerClient(ClientShell[AsyncLedgerClient]):
-    """Verbs on one group. Every one may raise the errors of `quorumlog.errors.LedgerError`.
+    """Operations on one group. Each may raise the errors of `quorumlog.errors.LedgerError`.
 
     Outcomes of an append are exactly three: a receipt (committed), a `Refused` (certainly not written)
     or `OutcomeUnknown` (perhaps written, and never repeated by the client). Refusals that pass by
@@ -683,19 +683,21 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
 
     def change_members(
         self,
-        verb: str,
+        operation: str,
         member_id: str,
         address: str = "",
         *,
         dry_run: bool = False,
         timeout_ms: int | None = None,
     ) -> Members:
-        """Change the membership, and return once that is committed (docs/membership.md). `verb`: "add"
-        (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that is
-        connected under that id now) or "set-address". `dry_run` changes nothing. Raises
+        """Change the membership, and return once that is committed (docs/membership.md). `operation`:
+        "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the directory that
+        is connected under that id now) or "set-address". `dry_run` changes nothing. Raises
         MembershipRefused with the reason, and OutcomeUnknown."""
         return self._thread.run(
-            self._it.change_members(verb, member_id, address, dry_run=dry_run, timeout_ms=timeout_ms)
+            self._it.change_members(
+                operation, member_id, address, dry_run=dry_run, timeout_ms=timeout_ms
+            )
         )
 
     def step_over(

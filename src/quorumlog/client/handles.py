@@ -65,13 +65,13 @@ class AsyncNamedReader:
     def __init__(
         self,
         name: str,
-        stand: ReaderState,
+        state: ReaderState,
         operations: ClientOperations,
         run: Run,
         results: Callable[..., Any],
     ) -> None:
         self.name = name
-        self._stand = stand
+        self._state = state
         self._operations = operations
         self._run = run
         self._results_of = results
@@ -79,12 +79,12 @@ class AsyncNamedReader:
     @property
     def position(self) -> int:
         """Index of the next entry that it wants, as this object was last told."""
-        return self._stand.position
+        return self._state.position
 
     @property
     def hold(self) -> GivenHold:
         """What it has not read is kept: True, unless somebody forces it; "archive", always."""
-        return hold_of(self._stand.hold)
+        return hold_of(self._state.hold)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} at {self.position}>"
@@ -170,30 +170,30 @@ class AsyncNamedReader:
         that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
         entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
         there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange behind the end of the log."""
-        commit = self._operations.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
-        self._stand = await self._run(commit)
+        IndexOutOfRange after the end of the log."""
+        commit = self._operations.commit_reader(self.name, index, self._state, last_chain, timeout_ms)
+        self._state = await self._run(commit)
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
         """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
         more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
-        seek = self._operations.seek_reader(self.name, index, self._stand, timeout_ms)
-        self._stand = await self._run(seek)
+        seek = self._operations.seek_reader(self.name, index, self._state, timeout_ms)
+        self._state = await self._run(seek)
         return self.position
 
     async def note_skipped(
         self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
     ) -> None:
-        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        """The entries of [first_index, stop_index) were deleted before it reached them, and it goes on
         without: they are counted in its row of `readers()`, once however often they are named. It does
         not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
-        self._stand = await self._run(
+        UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
+        self._state = await self._run(
             self._operations.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
         )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
         meanwhile."""
-        await self._run(self._operations.end_reader(self.name, self._stand, timeout_ms))
+        await self._run(self._operations.end_reader(self.name, self._state, timeout_ms))

@@ -1,6 +1,6 @@
-"""What each verb does, written once for both clients: a generator of requests.
+"""The operations of both clients: generators of requests.
 
-A verb yields steps; its return value or its error is the outcome of the call. A verb that gives many
+An operation yields steps; its return value or its error is the outcome of the call. One that gives many
 results is an object whose next result is such a generator (`result_streams`). Nothing here waits; the
 clients drive (`LedgerClient._run`, `AsyncLedgerClient._run`).
 """
@@ -410,22 +410,22 @@ class ClientOperations:
         self,
         name: str,
         index: int,
-        stand: ReaderState,
+        state: ReaderState,
         last_chain: int | None,
         timeout_ms: float | None,
     ) -> ClientOperation[ReaderState]:
         message = MoveReaderRequest(
             reader=name,
             position=whole("index", index),
-            seen_index=stand.known_index,
+            seen_index=state.known_index,
             last_chain=None if last_chain is None else whole("last_chain", last_chain),
         )
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
-        self, name: str, index: int, stand: ReaderState, timeout_ms: float | None
+        self, name: str, index: int, state: ReaderState, timeout_ms: float | None
     ) -> ClientOperation[ReaderState]:
-        message = reader_operations.seek(name, whole("index", index), stand)
+        message = reader_operations.seek(name, whole("index", index), state)
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def skip_in_reader(
@@ -437,9 +437,9 @@ class ClientOperations:
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(
-        self, name: str, stand: ReaderState, timeout_ms: float | None
+        self, name: str, state: ReaderState, timeout_ms: float | None
     ) -> ClientOperation[ReaderState]:
-        message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
+        message = MoveReaderRequest(reader=name, ends=True, seen_index=state.known_index)
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> ClientOperation[list[ReaderRow]]:
@@ -518,15 +518,19 @@ class ClientOperations:
         return asked(LayoutRequest(), target, allowed_ms, LayoutResponse)
 
     def change_members(
-        self, verb: str, member_id: str, address: str, dry_run: bool, timeout_ms: float | None
+        self, operation: str, member_id: str, address: str, dry_run: bool, timeout_ms: float | None
     ) -> ClientOperation[Members]:
-        for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
+        for name, text in (("operation", operation), ("member_id", member_id), ("address", address)):
             if not isinstance(text, str) or (not text and name != "address"):
                 raise BadRequest(f"{name} must be a text, not {text!r}")
-        if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
+        if operation == "add" and (
+            "=" in member_id or "," in member_id or member_id.split() != [member_id]
+        ):
             # Nobody would ever answer under it, and the command would wait.
             raise BadRequest(f"{member_id!r} is not the id of a member: ids have no blanks, commas or =")
-        message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
+        message = ChangeMembersRequest(
+            verb=operation, member_id=member_id, address=address, dry_run=dry_run
+        )
         allowed_ms = self.timeout_ms_of(timeout_ms)
         response = yield from asked(message, LEADER, allowed_ms, ChangeMembersResponse)
         return Members(response.voters, response.learners)

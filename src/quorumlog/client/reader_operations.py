@@ -97,7 +97,7 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
 
 
 # ----------------------------------------------------------------
-# What the leader is asked of the readers that the cluster keeps, as `verbs` are written.
+# What the leader is asked of the readers that the cluster keeps, as in `operations`.
 
 
 class ReaderState(NamedTuple):
@@ -114,10 +114,10 @@ class ReaderState(NamedTuple):
         return self.seen_index if self.seen_index >= 0 else None
 
 
-def seek(name: str, position: int, stand: ReaderState) -> MoveReaderRequest:
-    last_index = stand.last_index if stand.last_index >= 0 else None
+def seek(name: str, position: int, state: ReaderState) -> MoveReaderRequest:
+    last_index = state.last_index if state.last_index >= 0 else None
     return MoveReaderRequest(
-        reader=name, position=position, seeks_from=stand.position, last_index=last_index
+        reader=name, position=position, seeks_from=state.position, last_index=last_index
     )
 
 

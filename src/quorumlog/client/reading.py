@@ -192,12 +192,12 @@ class ReadRequests:
         may_ask_others = choice.target in (LEADER, ANY_MEMBER)
 
         def make_request(message: ReadRequest) -> Request:
-            told = plan.told
-            if told is None or options.get("follow"):
+            end = plan.end
+            if end is None or options.get("follow"):
                 promise = choice.promise(self._protocol.written_index)
             else:
                 # Where the read ends was promised; another member that goes on has to come as far.
-                index = max(told.committed_index, self._protocol.written_index)
+                index = max(end.committed_index, self._protocol.written_index)
                 promise = ReadGuarantee(at_least_index=index) if choice.consistency else None
             return self.request(message, choice.target, promise)
 
@@ -250,10 +250,10 @@ class ReadRequests:
         return (yield from asked(message, target, timeout_ms, MachineReadResponse)).answer
 
 
-def freshness_of(request: Request, told: ReadResponse | IndexOutOfRange) -> Freshness:
+def freshness_of(request: Request, end: ReadResponse | IndexOutOfRange) -> Freshness:
     link = request.answered_on
     member_id = link.hello.member_id if link is not None and link.hello is not None else ""
-    return Freshness(told.committed_index, told.age_ms if told.age_ms >= 0 else None, member_id)
+    return Freshness(end.committed_index, end.age_ms if end.age_ms >= 0 else None, member_id)
 
 
 # ----------------------------------------------------------------
@@ -291,7 +291,7 @@ class AsyncResults(AsyncIterator[T]):
     @property
     def freshness(self) -> Freshness | None:
         """Of the newest answer; None before the first has come."""
-        return None if self._reading.told is None else freshness_of(*self._reading.told)
+        return None if self._reading.end_source is None else freshness_of(*self._reading.end_source)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._described}>"

@@ -1,6 +1,6 @@
-"""The verbs that give many results: each next one is a generator of requests of its own.
+"""Operations with many results: each next one is a generator of requests of its own.
 
-What both clients do with them: `next_part` or `next_receipt` is driven as a verb is, until it gives
+What both clients do with them: `next_part` or `next_receipt` is driven like an operation, until it gives
 None; `stop` may come from any thread.
 """
 
@@ -76,12 +76,12 @@ def of_one(appending: ClientOperation[AppendReceipt]) -> ClientOperation[AppendR
     return receipt
 
 
-def settled(verb: ClientOperation[T]) -> T:
+def settled(operation: ClientOperation[T]) -> T:
     """Its outcome by what is known, where nothing more can be sent: the client is closed. Raises
     BadRequest where that is not enough."""
     while True:
         try:
-            step = next(verb)
+            step = next(operation)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
@@ -105,9 +105,9 @@ class Reading(Generic[T]):
         self._is_stopped = False
 
     @property
-    def told(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
+    def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
         """The newest answer that said how far the log goes."""
-        return None if self._plan is None else self._plan.told_by
+        return None if self._plan is None else self._plan.end_source
 
     def stop(self) -> list[Request]:
         """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
@@ -226,8 +226,8 @@ class TimedReading(Reading[T]):
         self._is_begun = False
 
     @property
-    def told(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
-        return self._batches.told
+    def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
+        return self._batches.end_source
 
     def stop(self) -> list[Request]:
         return self._batches.stop()

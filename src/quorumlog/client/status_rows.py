@@ -47,7 +47,7 @@ def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) ->
     """Sorted by id, from finished requests by address. Two addresses of one member are one row; two
     directories of one member, which may both be alive while one is replaced, are two."""
     answered: dict[tuple[str, str], MemberStatusRow] = {}
-    told: dict[str, str] = {}
+    names_by_address: dict[str, str] = {}
     releases: dict[str, str] = {}
     for address, request in asked.items():
         status = request.response
@@ -55,14 +55,14 @@ def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) ->
             known = msgspec.structs.asdict(status) | {"address": status.address or address}
             directory = status.id, status.directory_id
             answered.setdefault(directory, MemberStatusRow(**known, reachable=True))
-            told |= {member.address: member.id for member in status.members}
+            names_by_address |= {member.address: member.id for member in status.members}
             releases |= {member.id: member.release for member in status.members if member.release}
-    told = view.names | told
+    names_by_address = view.names | names_by_address
     answering = {member_id for member_id, _ in answered}
     silent: dict[str, MemberStatusRow] = {}
     for address, request in asked.items():
         if request.response is None:
-            member_id = told.get(address, "")
+            member_id = names_by_address.get(address, "")
             if member_id in answering:
                 continue
             known = UNKNOWN | {

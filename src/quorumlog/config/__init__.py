@@ -1,8 +1,8 @@
 """Every option, in one place; none is defined elsewhere.
 
-Read in this order: `options` (dataclasses by concern), `reloading` (what a running member takes over),
-`staging` (the group beside a group), `tls` (what a process encrypts with), `admin` (a port for who
-runs it), `kv` (what a store is told).
+Read in this order: `options` (dataclasses by concern), `reloading` (options that a running member
+applies), `staging` (the staging group of a group), `tls` (certificates), `admin` (the port for
+operators), `kv` (the key-value store).
 """
 
 from quorumlog.config.admin import AdminOptions

@@ -426,8 +426,8 @@ class UsersOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """The table `[limits]`: what one user, or one address, may take of a process, at all its ports
-    together. 0: no limit."""
+    """The table `[limits]`: limits of one user or one address, over all ports of a process. 0: no
+    limit."""
 
     user_connections: int = _number(0, 0, 1_000_000)
     user_requests: int = _number(0, 0, 1_000_000)

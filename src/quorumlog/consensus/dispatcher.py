@@ -91,7 +91,7 @@ class PushWindow:
         self.forget_silence()
 
     def add(self, last_index: int, size_bytes: int, now_ms: float) -> None:
-        """A push has left, behind those on their way."""
+        """A push was sent."""
         if self._timed is None:
             self._timed = (last_index, now_ms)
         self.pushes.append((last_index, size_bytes))
@@ -197,7 +197,7 @@ class MatchSearch:
                 candidate = held
         return min(candidate, self.index - 1)
 
-    def match_index(self, committed_index: int) -> int:
+    def compare_index(self, committed_index: int) -> int:
         """The entry at `index` is common. If it is our last one and not committed, it is pushed again:
         only an answer to an APPEND counts, and that to its first push may have been lost."""
         runs = self._runs
@@ -267,9 +267,9 @@ ASKED_IN_VAIN = 3
 class EntryDispatcher:
     """Feeds one directory. Lives as long as this process; `begin` starts it anew for a term.
 
-    Invariants while in APPEND or COMMIT: every entry up to `match_index` and up to `mark` is on the
-    follower's disk (up to `match_index` it may be damaged, which is why only `mark` counts);
-    `max(mark, match_index) < write_index`; pushes on their way lie between the two.
+    Invariants while in APPEND or COMMIT: every entry up to `compare_index` and up to `match_index` is
+    on the follower's disk (up to `compare_index` it may be damaged: only `match_index` counts);
+    `max(match_index, compare_index) < write_index`; pushes on their way lie between the two.
     """
 
     def __init__(
@@ -293,9 +293,9 @@ class EntryDispatcher:
         self.state = DispatcherState.COMPARE
         self.term = -1
         self._search = MatchSearch(state.runs)
-        self.match_index = -1
+        self.compare_index = -1
         """Last common entry as COMPARE found it, on the follower's disk; -1 also while unknown."""
-        self.mark = -1
+        self.match_index = -1
         """Highest index acknowledged by an APPEND since then."""
         self._acknowledged_index = -1
         """Highest index that it acknowledged as synced in this term."""
@@ -317,7 +317,7 @@ class EntryDispatcher:
         self._again = NOTHING
         """Sent before, known or feared to be lost: go once more, beside what is on its way."""
         self._arrival_question = 0
-        """Number of the oldest COMMIT whose answer tells what is lost: nothing went again since."""
+        """Number of the oldest COMMIT whose answer shows losses: nothing was sent again since."""
         self._unanswered = 0
         """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
@@ -330,7 +330,7 @@ class EntryDispatcher:
         self.refuses_start = False
         """It could not take the start of the log when it was offered last."""
         self._committed_sent = -1
-        """-1: it is told with the next chance, whatever it may know."""
+        """-1: it is sent at the next occasion, whatever it may know."""
         self.commit_due_ms = NEVER
         """When to ask for the next order for the sake of a COMMIT. It waits for a push that says the
         same: under load one comes within a round trip, and a message of its own would cost each follower
@@ -343,7 +343,7 @@ class EntryDispatcher:
     @property
     def held_index(self) -> int:
         """Up to here it is known to hold this leader's log."""
-        return max(self.mark, self.match_index)
+        return max(self.match_index, self.compare_index)
 
     @property
     def active(self) -> bool:
@@ -369,7 +369,6 @@ class EntryDispatcher:
         self._compare_from(write_index - 1)
 
     def stop(self) -> None:
-        """This member leads no more."""
         self._order_counts = False
 
     def reconnect(self) -> None:
@@ -440,7 +439,7 @@ class EntryDispatcher:
         room = window_bytes - self._window.size_bytes
         if self._order is not None or (room <= 0 and self._window.pushes):
             return None
-        assert self.held_index < self._write_index, (self.mark, self._write_index)
+        assert self.held_index < self._write_index, (self.match_index, self._write_index)
         return self._give_order(self._write_index, end_index + 1, max(room, 1))
 
     def _give_order(self, first_index: int, stop_index: int, room_bytes: int) -> PushOrder:
@@ -559,7 +558,7 @@ class EntryDispatcher:
             return -1  # the answer to a question that is no longer asked
         self._question = 0
         if response.result is PushResult.DIVERGED_BELOW_COMMIT:
-            self.diverged_at = self.match_index + 1
+            self.diverged_at = self.compare_index + 1
             self._pause()
         elif response.result is PushResult.NOT_FORMED:
             # It is told of the founding list by now; ask again with the next heartbeat.
@@ -579,7 +578,7 @@ class EntryDispatcher:
         if self._finds_set_back(response):
             return
         if response.result is PushResult.SUCCESS:
-            self.match_index = self._search.match_index(self._state.committed_index)
+            self.compare_index = self._search.compare_index(self._state.committed_index)
             if self._search.conflict_seen:
                 self._fire(DispatcherEvent.MATCHED_BELOW_CONFLICT)
             else:
@@ -624,19 +623,19 @@ class EntryDispatcher:
         if self.state not in (DispatcherState.APPEND, DispatcherState.COMMIT):
             return -1
         if response.result is PushResult.SUCCESS:
-            if not self.mark < response.index <= self._state.runs.end_index:
+            if not self.match_index < response.index <= self._state.runs.end_index:
                 return -1
-            self.mark = response.index
+            self.match_index = response.index
             self.is_proven = True
             if self._outbox.syncs(self.to):
-                self._acknowledged_index = max(self._acknowledged_index, self.mark)
+                self._acknowledged_index = max(self._acknowledged_index, self.match_index)
             self._unanswered = 0
             self.lacks_space = False
             self.diverged_at = -1
-            self._window.acknowledge(self.mark, self._state.now_ms)
+            self._window.acknowledge(self.match_index, self._state.now_ms)
             self._wait_for_answer()
-            self._write_index = max(self._write_index, self.mark + 1)
-            return self.mark
+            self._write_index = max(self._write_index, self.match_index + 1)
+            return self.match_index
         if response.first_index <= self.held_index:
             return -1  # the refusal of a push that was sent again and taken meanwhile
         if response.result is PushResult.INCONSISTENT_STATE:
@@ -682,8 +681,8 @@ class EntryDispatcher:
         if self._search.index < self._acknowledged_index:
             # What was refused may be older than that. The answer to a question about it is not.
             self._search.begin(max(self._acknowledged_index, self._state.runs.before_begin.index))
+        self.compare_index = -1
         self.match_index = -1
-        self.mark = -1
         self._write_index = self._search.index + 1
         self._window.clear()
         self._order_counts = False
@@ -707,7 +706,7 @@ class EntryDispatcher:
     def _begin_append(self, event: DispatcherEvent) -> None:
         self._fire(event)
         self.is_proven = True
-        self._write_index = self.match_index + 1
+        self._write_index = self.compare_index + 1
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
 
     def _put_question(self) -> None:
@@ -715,7 +714,7 @@ class EntryDispatcher:
         if self.state is DispatcherState.COMPARE:
             self._teller.compare(self._search.index, self._question)
         else:
-            self._teller.truncate(self.match_index, self._question)
+            self._teller.truncate(self.compare_index, self._question)
 
     def _fire(self, event: DispatcherEvent) -> None:
         if self._state.observer is not None:
@@ -724,11 +723,11 @@ class EntryDispatcher:
 
     @property
     def has_sent_all(self) -> bool:
-        """What its log lacks is on its way."""
+        """All entries that its log lacks are in flight."""
         is_all = self._write_index > self._state.runs.end_index and not self._again
         return is_all and self._order is None
 
     @property
     def lacks_nothing(self) -> bool:
-        """It holds what the leader holds."""
+        """It holds every entry of the leader."""
         return self.held_index >= self._state.runs.end_index

@@ -95,25 +95,24 @@ class HeartbeatAnswers:
         self._begun_ms = LONG_AGO_MS
         self._answered_ms: dict[Replica, float] = {}
         self._answered_round: dict[Replica, int] = {}
-        self._told_clock: dict[Replica, tuple[int, float]] = {}
+        self._reported_clock: dict[Replica, tuple[int, float]] = {}
         """(what its wall clock said, when that came), of the newest round that each has answered."""
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
-        """Who said in its newest answer that it would not take over."""
+        """Members whose newest answer says that they would not take over."""
         self._without_machines: set[Replica] = set()
-        """And who that not all state machines run there."""
+        """Members whose newest answer says that not all state machines run there."""
 
     def begin(self) -> None:
         """Elected: everybody counts as just heard."""
         self._begun_ms = self._state.now_ms
         self._answered_ms.clear()
         self._answered_round.clear()
-        self._told_clock = {}
+        self._reported_clock = {}
         self._sent_ms = {}
 
     def on_round(self, number: int) -> None:
-        """It is sent in this turn."""
         self._sent_ms[number] = self._state.now_ms
 
     def sent_ms_of(self, confirmed_round: int) -> float | None:
@@ -138,10 +137,10 @@ class HeartbeatAnswers:
             self._answered_ms[response.sender] = self._state.now_ms
             if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
-                self._told_clock[response.sender] = response.clock_ms, self._state.now_ms
+                self._reported_clock[response.sender] = response.clock_ms, self._state.now_ms
 
     def forget(self, replica: Replica) -> None:
-        for answers in (self._answered_ms, self._answered_round, self._told_clock):
+        for answers in (self._answered_ms, self._answered_round, self._reported_clock):
             answers.pop(replica, None)
 
     def has_live_quorum(self) -> bool:
@@ -159,7 +158,7 @@ class HeartbeatAnswers:
         )
 
     def round_of(self, replica: Replica) -> int:
-        """The newest that it has answered; 0: none."""
+        """The newest round that it has answered; 0: none."""
         return self._answered_round.get(replica, 0)
 
     def quorum_clock_ms(self) -> int:
@@ -172,7 +171,7 @@ class HeartbeatAnswers:
         """
         state = self._state
         clocks = dict.fromkeys(state.membership.voters(), -1)
-        clocks |= {replica: clock_ms for replica, (clock_ms, _) in self._told_clock.items()}
+        clocks |= {replica: clock_ms for replica, (clock_ms, _) in self._reported_clock.items()}
         clocks[state.member] = state.clock_ms
         return int(state.membership.quorum_value(clocks))
 
@@ -180,8 +179,8 @@ class HeartbeatAnswers:
         """What the wall clock of each voter that answers says now, by what it has said last."""
         state = self._state
         clocks = {
-            voter: int(clock_ms + state.now_ms - told_ms)
-            for voter, (clock_ms, told_ms) in self._told_clock.items()
+            voter: int(clock_ms + state.now_ms - reported_ms)
+            for voter, (clock_ms, reported_ms) in self._reported_clock.items()
             if clock_ms >= 0 and state.membership.is_voter(voter) and self.is_live(voter)
         }
         if state.membership.is_voter(state.member) and state.clock_ms >= 0:
@@ -241,7 +240,7 @@ class LeaderElector:
         self._leaderless_since_ms = state.now_ms
         """When a leader was last heard, or this member led last."""
         self._connection_lost = False
-        """Nobody answers where the leader was: whoever turns candidate for this asks at once."""
+        """The leader's address refuses connections: a candidate for this reason campaigns at once."""
         self._terms_without_commit = 0
         """Led in a row without committing anything, because of damage."""
         self._leaves_it_until_ms = LONG_AGO_MS
@@ -580,7 +579,8 @@ class LeaderElector:
             self._silence_deadline_ms = min(self._silence_deadline_ms, self._state.now_ms + wait_ms)
 
     def on_take_leadership(self, request: TakeLeadershipRequest) -> None:
-        """Our leader hands over to us: ask at once, with the mark that opens its followers' ears."""
+        """Our leader hands over to us: ask at once, with the transfer flag that opens its followers'
+        ears."""
         state = self._state
         is_caught_up = state.ledger_end == request.ledger_end
         if state.role is Role.FOLLOWER and is_caught_up and state.is_fit_to_lead:

@@ -59,11 +59,12 @@ class Forming:
         self.problem = ""
         self._number = 0
         self._answers: dict[Replica, bool] = {}
-        """Who has answered the present number, and whether with our own pending list and id."""
+        """Directories that have answered the present number, and whether with our own pending list and
+        id."""
         self._levels: dict[Replica, int] = {}
-        """What each directory told with its last answer."""
+        """The last answer of each directory."""
         self._lists: dict[Replica, tuple[Replica, ...]] = {}
-        """The last pending list that each directory told."""
+        """The last pending list that each directory reported."""
         self._wait_ms = float(config.max_vote_interval_ms)
         self._next_ask_ms = math.inf
 
@@ -103,16 +104,16 @@ class Forming:
         self._store_pending(formation)
         return True
 
-    def _adopt_id(self, told: FormRequest | FormResponse) -> None:
+    def _adopt_id(self, message: FormRequest | FormResponse) -> None:
         """If it is the first on the list who says it, of the list that is stored here too."""
         pending = self.formation.pending
         if (
             pending
-            and told.sender == pending[0]
-            and told.pending == pending
-            and told.cluster_id not in ("", self.formation.pending_id)
+            and message.sender == pending[0]
+            and message.pending == pending
+            and message.cluster_id not in ("", self.formation.pending_id)
         ):
-            self._store_pending(Formation(pending, pending_id=told.cluster_id))
+            self._store_pending(Formation(pending, pending_id=message.cluster_id))
 
     def _store_pending(self, formation: Formation) -> None:
         self.changed |= formation != self.formation
@@ -142,23 +143,23 @@ class Forming:
                 number=self._number,
                 pending=self.formation.pending,
                 founding=self.formation.founding,
-                cluster_id=self._told_id,
-                level=self._told_level,
+                cluster_id=self._reported_id,
+                level=self._reported_level,
             ),
         )
 
     @property
-    def _told_id(self) -> str:
+    def _reported_id(self) -> str:
         return self.formation.cluster_id or self.formation.pending_id
 
     @property
-    def _told_level(self) -> int:
+    def _reported_level(self) -> int:
         return self._level if self._unformed else self.formation.level
 
     def on_response(self, response: FormResponse) -> None:
         self._lists[response.sender] = response.pending
         if response.founding:
-            self._on_told(response)
+            self._on_message(response)
         elif self._unformed:
             self._adopt_id(response)
             if response.number == self._number:
@@ -166,10 +167,10 @@ class Forming:
                 self._levels[response.sender] = response.level
                 self._form_if_agreed()
 
-    def _agrees(self, told: FormRequest | FormResponse) -> bool:
+    def _agrees(self, message: FormRequest | FormResponse) -> bool:
         """An earlier release says no id: it does not know whether it holds ours."""
         own_id = self.formation.pending_id
-        return own_id != "" and (told.pending, told.cluster_id) == (self.formation.pending, own_id)
+        return own_id != "" and (message.pending, message.cluster_id) == (self.formation.pending, own_id)
 
     def _form_if_agreed(self) -> None:
         pending, cluster_id = self.formation.pending, self.formation.pending_id
@@ -194,7 +195,7 @@ class Forming:
     def on_request(self, request: FormRequest) -> None:
         self._lists[request.sender] = request.pending
         if request.founding:
-            self._on_told(request)
+            self._on_message(request)
             return
         if self._unformed:
             self._adopt_id(request)
@@ -206,8 +207,8 @@ class Forming:
                 number=request.number,
                 pending=self.formation.pending,
                 founding=self.formation.founding,
-                cluster_id=self._told_id,
-                level=self._told_level,
+                cluster_id=self._reported_id,
+                level=self._reported_level,
             ),
         )
         answered_otherwise = self._answers.get(request.sender) is False
@@ -215,24 +216,26 @@ class Forming:
             # It has stored our list and id since it answered.
             self._ask_all()
 
-    def _on_told(self, told: FormRequest | FormResponse) -> None:
-        founding = told.founding
+    def _on_message(self, message: FormRequest | FormResponse) -> None:
+        founding = message.founding
         if self._unformed:
             # Who says no id is of an earlier release. If it is a founder, nobody has formed with an id
             # that was drawn: it would have had to say that id itself. An observer knows too little.
-            if told.cluster_id or told.sender in founding:
-                self._form(founding, told.cluster_id or id_of_earlier_release(founding), told.level)
+            if message.cluster_id or message.sender in founding:
+                self._form(
+                    founding, message.cluster_id or id_of_earlier_release(founding), message.level
+                )
         elif founding != self.formation.founding:
             own = _names(self.formation.founding)
             self.problem = (
-                f"{told.sender.member_id} belongs to another cluster: it was founded by"
+                f"{message.sender.member_id} belongs to another cluster: it was founded by"
                 f" {_names(founding)} with other directories than this one ({own})"
             )
 
     def waits_for(self) -> str:
         """One sentence, empty if this member may lead."""
         if not self._unformed:
-            return self._state.standing
+            return self._state.waits_for
         own_ids = ",".join(self._member_ids)
         for teller in self._outbox.connected:
             ids = ",".join(replica.member_id for replica in self._lists.get(teller, ()))

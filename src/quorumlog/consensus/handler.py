@@ -79,7 +79,7 @@ class EntryHandler:
         self.problem = ""
 
     def begin(self) -> None:
-        """Another term, so another leader."""
+        """Another term has begun, with another leader."""
         self._waiting.clear()
         self._withheld = None
         self._verified_index = -1
@@ -164,7 +164,7 @@ class EntryHandler:
             return None
         self.problem = (
             f"DIVERGED_BELOW_COMMIT: the log of {leader.member_id}, leader of term {self._state.term},"
-            " begins behind another entry than this member holds, which is committed"
+            " begins after another entry than this member holds, which is committed"
             f" here{now(f'entry {begin.index}, committed index {committed_index}')}; refused"
         )
         return InstallResult.DIVERGED_BELOW_COMMIT

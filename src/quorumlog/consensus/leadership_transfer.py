@@ -1,9 +1,9 @@
 """LeadershipTransfer: handing over on request, and to a preferred member when it has caught up.
 
-During a transfer the leader refuses appends, so that the target's mark can reach the log end: under load
-there are always entries on their way. When it has, the target is asked to take over and campaigns with
-the mark (leader, term), which opens the ears of those who still follow this leader. It ends after one
-election time-out at the latest.
+During a transfer the leader refuses appends, so that the target's match index can reach the log end:
+under load there are always entries on their way. When it has, the target is asked to take over and
+campaigns with the transfer flag (leader, term), which opens the ears of those who still follow this
+leader. It ends after one election time-out at the latest.
 
 A preferred member that is sick would take leadership back and forth for ever. So a hand-over to a
 preferred member is tried once per cool-down; and every member starts a cool-down when it sees a
@@ -95,7 +95,7 @@ class LeadershipTransfer:
         self.ask_if_caught_up()
 
     def ask_if_caught_up(self) -> None:
-        """The request to take over leaves when the target's mark is the log end."""
+        """The request to take over leaves when the target's match index is the log end."""
         target = self.target
         if target is not None and not self._asked and self._lag_of(target) == 0:
             self._asked = True
@@ -208,7 +208,7 @@ class LeadershipTransfer:
             self._leader_since_ms = self._state.now_ms
 
     def cool_down_for(self, leader: Replica) -> None:
-        """It goes, or asks this member to take over."""
+        """`leader` stops, or asks this member to take over."""
         if leader.member_id in self._config.preferred_leader_ids:
             self._cool_down()
 

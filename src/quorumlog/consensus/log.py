@@ -170,7 +170,7 @@ class MembershipHistory:
         self.take([(-1, Membership.of(founding))])
 
     def take(self, held: Sequence[tuple[int, Membership]]) -> None:
-        """What the log leads to was found out anew."""
+        """Replaces the memberships by those just read from the log."""
         assert held and [index for index, _ in held] == sorted({index for index, _ in held}), held
         self._held = list(held)
         self._note()
@@ -221,7 +221,7 @@ class DamagedIndices:
         return bool(self.ranges)
 
     def add(self, first_index: int, stop_index: int) -> None:
-        """One that overlaps others becomes one with them."""
+        """Merges with overlapping ranges."""
         assert first_index < stop_index, (first_index, stop_index)
         apart = []
         for first, stop in self.ranges:
@@ -315,7 +315,7 @@ class LogChanges:
         self._ends = deque((number, min(end, index - 1)) for number, end in self._ends)
 
     def drop_before(self, begin: EntryId) -> None:
-        """Of entries that are on disk here."""
+        """Only entries on this member's disk are dropped."""
         assert begin.index <= self.durable_index, (begin, self.durable_index)
         self.runs.drop_before(begin)
         self.damaged.drop_before(begin.index + 1)

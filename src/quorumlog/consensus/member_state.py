@@ -58,14 +58,15 @@ class MemberState:
         """The log was installed, and the group had committed entries up to here then: this member does
         not campaign before it holds them. Once it has, it owes nothing more."""
         self.knows_log_state = True
-        """What the log's control entries lead to; who does not know it never leads."""
+        """The state that the log's control entries lead to; a member that does not know it never
+        leads."""
         self.runs_machines = True
         """Its state machines run: who is preferred as a leader is not while they do not."""
         self.set_back: dict[Replica, SetBack] = {}
         """Directories that this process has found older than they were. Nothing that they say is taken
         any more, whatever they hold by then."""
-        self.told: tuple[int, Membership] | None = None
-        """The newest committed membership that another member has told of, and its index."""
+        self.reported: tuple[int, Membership] | None = None
+        """The newest committed membership that another member has reported, and its index."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.clock_ms = -1
@@ -74,7 +75,7 @@ class MemberState:
         self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None
         """Called with the old role, term and leader, when the new state is complete."""
         self.observer: Callable[[str], None] | None = None
-        """Is told of steps that no Ready shows; changes nothing."""
+        """Observes steps that no Ready shows; changes nothing."""
         assert self.term >= self.runs.end_term, (self.term, self.runs.end_term)
         assert committed_index <= self.runs.end_index, (committed_index, self.runs.end_index)
         if founding:
@@ -102,7 +103,7 @@ class MemberState:
 
     @property
     def membership(self) -> Membership:
-        """Whose votes, marks and heartbeat answers count: the one at the log's end."""
+        """Whose votes, match indices and heartbeat answers count: the one at the log's end."""
         return self.log.memberships.newest
 
     @property
@@ -114,9 +115,9 @@ class MemberState:
     def may_campaign(self) -> bool:
         """Any membership from the committed index to the log's end names it. Were it the newest alone, a
         log that is longer than all others could be held by nobody who may ask for votes with it."""
-        history, told = self.log.memberships, self.told
-        if told is not None and told[0] > self.committed_index:
-            memberships = (told[1], *history.behind(told[0]))
+        history, reported = self.log.memberships, self.reported
+        if reported is not None and reported[0] > self.committed_index:
+            memberships = (reported[1], *history.behind(reported[0]))
         else:
             memberships = (self.committed_membership[1], *history.behind(self.committed_index))
         return any(membership.is_voter(self.member) for membership in memberships)
@@ -152,13 +153,13 @@ class MemberState:
         return self.membership.others(self.member)
 
     @property
-    def standing(self) -> str:
+    def waits_for(self) -> str:
         """What a formed member is that may not campaign, in a sentence; empty if it may."""
         if self.role is not Role.OBSERVER:
             return ""
         index, membership = self.log.memberships.newest_index, self.membership
-        if self.told is not None and self.told[0] > max(index, self.committed_index):
-            index, membership = self.told
+        if self.reported is not None and self.reported[0] > max(index, self.committed_index):
+            index, membership = self.reported
         if self.member in membership.learners:
             return "learner: takes the log, and is counted in nothing until it is promoted"
         names = {replica.member_id for replica in membership.members()}
@@ -183,8 +184,8 @@ class MemberState:
 
     def hear_of(self, index: int, membership: Membership) -> None:
         """Another member has told of a membership that is committed."""
-        if index > self.committed_index and (self.told is None or index > self.told[0]):
-            self.told = index, membership
+        if index > self.committed_index and (self.reported is None or index > self.reported[0]):
+            self.reported = index, membership
 
     def settle_role(self) -> None:
         """The memberships from the committed index on have become others."""
@@ -207,7 +208,7 @@ class MemberState:
         self._move(Role.CANDIDATE, self.term, None)
 
     def lose_leader(self) -> None:
-        """Who was followed leads no more."""
+        """The present leader is no longer known to lead."""
         self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, self.term, None)
 
     def adopt_term(self, term: int) -> None:

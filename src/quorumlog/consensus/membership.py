@@ -41,7 +41,7 @@ class Membership(NamedTuple):
         return self.old != self.new
 
     def final(self) -> Membership:
-        """What a joint membership leads to."""
+        """The membership that ends the joint one."""
         final = Membership.of(self.new, self.learners)
         ids = {replica.member_id for replica in final.members()}
         return final._replace(addresses=tuple(pair for pair in self.addresses if pair[0] in ids))
@@ -86,7 +86,7 @@ def _has_majority(half: tuple[Replica, ...], replicas: Collection[Replica]) -> b
 
 
 def _majority_value(half: tuple[Replica, ...], values: Mapping[Replica, float], missing: float) -> float:
-    """As many as a majority have reached it."""
+    """The highest value that a majority has reached."""
     assert half, values
     reached = sorted(map(values.get, half, (missing,) * len(half)))
     return reached[-(len(half) // 2 + 1)]

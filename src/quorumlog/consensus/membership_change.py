@@ -43,7 +43,7 @@ class MembershipChange:
         self._retry_ms = config.heartbeat_interval_ms
         self._judged_index: int | None = None
         self.settled_changes = -1
-        self.settled_told: tuple[int, Membership] | None = None
+        self.settled_reported: tuple[int, Membership] | None = None
         """What the role was settled by last, with `MembershipHistory.changes`."""
 
     # ---------------------------------------------------------------- every member
@@ -67,17 +67,17 @@ class MembershipChange:
         """A leader that no membership names any more leads up to the commit of the entry that says so,
         and no further; whoever is named anew may campaign."""
         state = self._state
-        index, told = state.committed_index, state.told
-        is_settled = self._history.newest_index <= index and (told is None or told[0] <= index)
+        index, reported = state.committed_index, state.reported
+        is_settled = self._history.newest_index <= index and (reported is None or reported[0] <= index)
         # With nothing above the committed index it may rise, with every append, and say nothing new.
         judged_index, changes = None if is_settled else index, self._history.changes
         if state.role is Role.UNFORMED or (
             changes == self.settled_changes
             and judged_index == self._judged_index
-            and told == self.settled_told
+            and reported == self.settled_reported
         ):
             return
-        self._judged_index, self.settled_changes, self.settled_told = judged_index, changes, told
+        self._judged_index, self.settled_changes, self.settled_reported = judged_index, changes, reported
         if state.may_campaign == (state.role is Role.OBSERVER):
             if state.role is Role.LEADER:
                 self._transfer.hand_over_and_leave()

@@ -24,7 +24,7 @@ class VoteResult(IntEnum):
     UNKNOWN = 0
     ACCEPT = 1
     REJECT_UNKNOWN_LEADER = 2
-    """Not used: who asks may be a voter by an entry that is missing here."""
+    """Not used: the sender may be a voter by an entry that is missing here."""
     REJECT_UNEXPECTED_LEADER = 3
     """The request claims to come from the voter itself."""
     REJECT_EXPIRED_VOTE_TERM = 4
@@ -61,7 +61,7 @@ class PushResult(IntEnum):
     INCONSISTENT_LEADER = 409
     DISK_FULL = 415
     PUSH_REQUEST_IS_FULL = 421
-    """Too many pushes wait ahead of the log; resend after the water mark."""
+    """Too many pushes wait ahead of the log; resend after the match index."""
     DIVERGED_BELOW_COMMIT = 600
     """A cut at or below the committed index was asked for and refused; shown in `status`."""
     NOT_FORMED = 601
@@ -197,7 +197,8 @@ class PushEntryResponse(PeerMessage, frozen=True, kw_only=True, tag=6):
 
 
 class TakeLeadershipRequest(PeerMessage, frozen=True, kw_only=True, tag=7):
-    """From a leader to the member that it hands over to, once that member's mark is the log end."""
+    """From a leader to the member that it hands over to, once that member's match index is the log
+    end."""
 
     ledger_end: EntryId
 
@@ -231,7 +232,7 @@ class RangeRequest(PeerMessage, frozen=True, kw_only=True, tag=10):
     number: int
     first_index: int
     last: EntryId
-    """The last entry of the damaged range. Who holds another one there has nothing to give."""
+    """The last entry of the damaged range. A member with another entry there cannot help."""
     limit_bytes: int
     anywhere: bool = False
     """Entries from any place of the range will do, where those at its front are not held."""

@@ -92,8 +92,8 @@ class RaftNode:
         )
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation, level)
         self._ready_number = 0
-        self._told_committed_index = committed_index
-        self._told_role = (self._state.role, self._state.term, self._state.leader)
+        self._reported_committed_index = committed_index
+        self._reported_role = (self._state.role, self._state.term, self._state.leader)
         self._inbox = Inbox(
             self._state,
             self._elector,
@@ -407,10 +407,10 @@ class RaftNode:
             or outbox.after_durable
             or log.changed
             or (self.replication.push_due and state.role is Role.LEADER)
-            or state.committed_index != self._told_committed_index
-            or (state.role, state.term, state.leader) != self._told_role
+            or state.committed_index != self._reported_committed_index
+            or (state.role, state.term, state.leader) != self._reported_role
             or log.memberships.changes != self.members.settled_changes
-            or state.told is not self.members.settled_told
+            or state.reported is not self.members.settled_reported
             or state.hard_state_changed
             or self.reads.may_grant
             or forming.changed
@@ -427,8 +427,8 @@ class RaftNode:
             or outbox.after_durable
             or pushes
             or log.changed
-            or state.committed_index != self._told_committed_index
-            or role != self._told_role
+            or state.committed_index != self._reported_committed_index
+            or role != self._reported_role
             or state.hard_state_changed
             or grants
             or forming.changed
@@ -437,10 +437,10 @@ class RaftNode:
         assert state.committed_index <= state.runs.end_index, (state.committed_index, state.ledger_end)
         self._ready_number += 1
         role_change = None
-        if role != self._told_role:
+        if role != self._reported_role:
             leader_id = state.leader.member_id if state.leader else None
             role_change = RoleChange(state.role, state.term, leader_id, state.because)
-            self._told_role = role
+            self._reported_role = role
             state.because = ""
         truncate_from, loses_committed, appends = log.take(self._ready_number)
         ready = Ready(
@@ -457,7 +457,7 @@ class RaftNode:
             read_grants=grants,
             role_change=role_change,
         )
-        self._told_committed_index = state.committed_index
+        self._reported_committed_index = state.committed_index
         state.hard_state_changed = False
         forming.changed = False
         outbox.messages.clear()

@@ -63,7 +63,7 @@ class ReadIndex:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits: of most turns."""
+        """No read waits, as in most turns."""
         return not self._waiting
 
     def round_needed(self, current_round: int) -> bool:
@@ -195,10 +195,10 @@ class ReadFreshness:
         """When this member answered a round, oldest first."""
         self._rounds: deque[tuple[int, float]] = deque()
         """(round, a time before it was sent), in the order of rounds."""
-        self._told: deque[tuple[int, float]] = deque()
+        self._reported: deque[tuple[int, float]] = deque()
         """(committed index of the leader, since when): fresh once that is committed here."""
         self._tells = False
-        """So does who is followed: it is of a release that answers its followers' questions, too."""
+        """The present leader's release serves its followers' questions, too."""
 
     @property
     def leader_tells(self) -> bool:
@@ -208,8 +208,8 @@ class ReadFreshness:
     def since_ms(self) -> float:
         """All that anybody had acknowledged before is at or below the committed index of this member;
         -inf while nothing is known."""
-        while self._told and self._told[0][0] <= self._state.committed_index:
-            self._settle(*self._told.popleft())
+        while self._reported and self._reported[0][0] <= self._state.committed_index:
+            self._settle(*self._reported.popleft())
         if self._state.committed_index < self._index:
             self._since_ms, self._index = -math.inf, -1
         return self._since_ms
@@ -233,16 +233,16 @@ class ReadFreshness:
             self._newest_round = 0
             self._answered_ms = {}
             self._rounds.clear()
-            self._told.clear()
+            self._reported.clear()
         self._tells = request.confirmed_round >= 0
         if request.answered_round >= 0 and request.round > self._newest_round:
             self._newest_round = request.round
             self._note_round(request)
         since_ms = self._sent_after(request.confirmed_round)
         if since_ms > -math.inf:
-            if len(self._told) >= MOST_ROUNDS:
-                self._told.pop()  # those in front come true first
-            self._told.append((request.committed_index, since_ms))
+            if len(self._reported) >= MOST_ROUNDS:
+                self._reported.pop()  # those in front come true first
+            self._reported.append((request.committed_index, since_ms))
 
     def _note_round(self, request: HeartbeatRequest) -> None:
         answered = self._answered_ms
@@ -300,8 +300,9 @@ class LinearizableReads:
                 )
             if not self._freshness.leader_tells:
                 raise NotLeader(
-                    f"{state.member.member_id} has not heard from {state.leader.member_id}, the leader,"
-                    " that it answers its followers; an earlier release does not: ask the leader itself",
+                    f"{state.member.member_id} does not know whether {state.leader.member_id}, the"
+                    " leader, serves reads of followers; an earlier release does not: ask the leader"
+                    " itself",
                     leader_id=state.leader.member_id,
                     retry_after_ms=self._retry_ms,
                 )

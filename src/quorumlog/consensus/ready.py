@@ -88,7 +88,7 @@ class RoleChange(NamedTuple):
     term: int
     leader_id: str | None
     because: str = ""
-    """Of a hand-over: from whom, to whom and why, in words."""
+    """Of a transfer: from, to and the reason, in words."""
 
 
 class ReadGrant(msgspec.Struct, frozen=True):
@@ -122,14 +122,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What the leader knows of one other member."""
+    """The leader's view of another member."""
 
     replica: Replica
     is_voter: bool
     state: str
     """`DispatcherState`."""
+    compare_index: int
     match_index: int
-    water_mark: int
     """Highest index that it has acknowledged in this term; -1: none."""
     stalled_since_ms: float | None = None
     """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
@@ -149,7 +149,7 @@ class PeerStatus:
     @property
     def held_index(self) -> int:
         """Up to here it is known to hold the leader's log; -1 also while nothing is known."""
-        return max(self.match_index, self.water_mark)
+        return max(self.compare_index, self.match_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class MemberStatus:
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
     answered_ms_ago: Mapping[Replica, float] = field(default_factory=dict)
-    """Of a leader: how long ago each member has answered it last; who never did is not there."""
+    """Of a leader: time since each member's last answer; without members that never answered."""
 
     @property
     def followers_behind(self) -> tuple[PeerStatus, ...]:

@@ -35,7 +35,7 @@ class PeerWaterMarks:
         self._marks: dict[Replica, int] = {}
 
     def raise_to(self, replica: Replica, index: int) -> bool:
-        """False if the mark stays: an older answer, or a sender that is no voter."""
+        """False if the match index stays: an older answer, or a sender that is no voter."""
         if index <= self._marks.get(replica, -1) or not self._membership().is_voter(replica):
             return False
         self._marks[replica] = index
@@ -92,8 +92,6 @@ class _Round(NamedTuple):
 
 
 class CatchUp:
-    """Of the term that this member leads."""
-
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
         self._state = state
@@ -117,7 +115,6 @@ class CatchUp:
         return self._state.now_ms - running.begun_ms <= self._config.election_timeout_ms
 
     def forget(self, replica: Replica) -> None:
-        """Its connection is lost."""
         self._rounds.pop(replica, None)
 
     def keeps_up(self, replica: Replica) -> bool:
@@ -174,7 +171,6 @@ class DataProgress:
         self._progressed_ms.setdefault(replica, self._state.now_ms)
 
     def note(self, replica: Replica) -> None:
-        """It progresses."""
         if replica in self._progressed_ms:
             self._progressed_ms[replica] = self._state.now_ms
 
@@ -251,7 +247,7 @@ class LogBytes:
 # What a leader has the others hold, what they acknowledge, and what that commits.
 #
 # One EntryDispatcher for each other directory brings the log there, the QuorumAckChecker counts the
-# water marks of the term. Outside of a term that this member leads nothing here has an effect.
+# match indices of the term. Outside of a term that this member leads nothing here has an effect.
 
 MOST_SET_BACK = 64
 """So many directories that were found older than they were are remembered, the newest."""
@@ -277,7 +273,7 @@ class Replication:
         self._committed_ms = state.now_ms
         """When this leader committed last, or opened its term."""
         self.commit_due_ms = NEVER
-        """When a follower has to be told what is committed, if no push tells it before."""
+        """When a follower has to be sent the committed index, if no push carries it before."""
 
     def begin(self) -> None:
         """Marks and dispatchers start anew, at the end of the log."""
@@ -448,7 +444,7 @@ class Replication:
         acknowledged = self.dispatchers[response.sender].on_response(response)
         if acknowledged >= 0:
             self.progress.note(response.sender)  # a learner progresses, too, and may vote soon
-            self._on_mark(response.sender, acknowledged)
+            self._on_match_index(response.sender, acknowledged)
         self.push_due = True
 
     def may_wait(self, response: PushEntryResponse) -> bool:
@@ -474,7 +470,7 @@ class Replication:
         """This disk holds more than before, or is proven to."""
         unproven = self._state.first_unproven_index
         index = self._log.durable_index
-        self._on_mark(self._state.member, index if unproven is None else min(index, unproven - 1))
+        self._on_match_index(self._state.member, index if unproven is None else min(index, unproven - 1))
 
     @property
     def waits_for_others(self) -> bool:
@@ -509,7 +505,7 @@ class Replication:
         self.on_connection_lost(replica)
         self._elector.tell_set_back(replica)
 
-    def _on_mark(self, replica: Replica, index: int) -> None:
+    def _on_match_index(self, replica: Replica, index: int) -> None:
         if not self.acks.marks.raise_to(replica, index) or index <= self._state.committed_index:
             return
         committed_index = self.acks.committed_index()
@@ -569,8 +565,8 @@ class Replication:
             replica=to,
             is_voter=self._state.membership.is_voter(to),
             state=dispatcher.state.value,
+            compare_index=dispatcher.compare_index,
             match_index=dispatcher.match_index,
-            water_mark=dispatcher.mark,
             stalled_since_ms=None if lacks_nothing else self.progress.stalled_since_ms(to),
             has_arrived=dispatcher.arrived_index > dispatcher.held_index,
             lacks_nothing=lacks_nothing,

@@ -37,7 +37,9 @@ def coordinator_of(
     if tls is not None and kind is not CoordinatorKind.KV:
         raise ConfigError("--coordinator-ca is for --failover kv: etcd at https:// needs no option")
     if user is not None and kind is not CoordinatorKind.KV:
-        raise ConfigError("--coordinator-user is for --failover kv: the others are asked as nobody")
+        raise ConfigError(
+            "--coordinator-user is for --failover kv: etcd and ZooKeeper are used without a user"
+        )
     if kind is not CoordinatorKind.ETCD:
         for server in servers.split(","):
             parse_address(server.strip())

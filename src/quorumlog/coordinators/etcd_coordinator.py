@@ -98,12 +98,12 @@ class EtcdConnection:
     def _answer(self, place: int, data: bytes, kind: type[T]) -> T:
         try:
             answer = msgspec.json.decode(data, type=dict[str, Any])
-            told = answer.get("error") or answer.get("message")  # the latter alone from etcd 3.6 on
-            if told is None:
+            reply = answer.get("error") or answer.get("message")  # the latter alone from etcd 3.6 on
+            if reply is None:
                 return msgspec.convert(answer.get("result", answer), kind, strict=False)
         except UNREADABLE as error:
             raise self._failed(place, f"this is no answer of etcd: {error}") from None
-        words = str(told.get("message", told) if isinstance(told, dict) else told)
+        words = str(reply.get("message", reply) if isinstance(reply, dict) else reply)
         if "requested lease not found" in words:
             raise EtcdLeaseNotFound(words)
         raise self._failed(place, words)  # it may have no leader
@@ -181,8 +181,8 @@ class EtcdCoordinator:
 
     async def grant(self, ttl_ms: int) -> GrantedLease:
         asked = {"TTL": -(-ttl_ms // 1000)}  # etcd counts in seconds
-        told = await self._gateway.post("lease/grant", asked, _Lease)
-        return GrantedLease(told.id, told.ttl * 1000)
+        reply = await self._gateway.post("lease/grant", asked, _Lease)
+        return GrantedLease(reply.id, reply.ttl * 1000)
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = {"key": self._record, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
@@ -199,10 +199,10 @@ class EtcdCoordinator:
         success = [{"request_put": put} for put in puts]
         try:
             asked = {"compare": [same, held], "success": success}
-            told = await self._gateway.post("kv/txn", asked, _Done)
+            reply = await self._gateway.post("kv/txn", asked, _Done)
         except EtcdLeaseNotFound:
             return None
-        return told.header.revision if told.succeeded else None
+        return reply.header.revision if reply.succeeded else None
 
     async def renew(self, lease: int) -> int:
         return (await self._gateway.post("lease/keepalive", {"ID": lease}, _Lease)).ttl * 1000
@@ -216,8 +216,8 @@ class EtcdCoordinator:
     async def watch(self, changed: Callable[[], None]) -> None:
         create = {"create_request": {"key": self._prefix, "range_end": self._end}}
         async with aclosing(self._gateway.stream("watch", create, _Done)) as news:
-            async for told in news:
-                if told.canceled:
+            async for reply in news:
+                if reply.canceled:
                     raise CoordinatorUnreachable("etcd ends the watch")
                 changed()
 

@@ -252,10 +252,10 @@ class ZooKeeperCoordinator:
         if session is not None:
             await asyncio.shield(self._end(session))
         # Of a process that was killed, or of one of ours whose end no server has heard of.
-        standing = await self.read()
-        if standing.holder != lease:
+        snapshot = await self.read()
+        if snapshot.holder != lease:
             return
-        version = standing.revision - 1
+        version = snapshot.revision - 1
         gone = await self._multi(self._reading(), lambda multi: self._delete(multi, version))
         if gone is None:
             raise CoordinatorUnreachable("the holder changes in ZooKeeper")
@@ -267,14 +267,14 @@ class ZooKeeperCoordinator:
     async def watch(self, changed: Callable[[], None]) -> None:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
-        def told(_: object) -> None:
+        def on_change(_: object) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(news.set)
 
         while True:
             await self._reading().do(
-                lambda zk: zk.exists_async(self._record, told),
-                lambda zk: zk.exists_async(self._holder, told),
+                lambda zk: zk.exists_async(self._record, on_change),
+                lambda zk: zk.exists_async(self._holder, on_change),
             )
             changed()
             await news.wait()

@@ -1,9 +1,8 @@
 """The key-value store: keys with history, leases, watches and transactions, on the log.
 
-Read in this order: `requests` (what is asked and answered), `errors`, `old_spellings`, `store` (what
-the committed commands have made of the keys), `service` (what a member does for clients), `client`,
-`needs` (which right each request takes), `gateway` (for clients of etcd), `endpoint` (its port),
-`testing`.
+Read in this order: `requests` (requests and responses), `errors`, `old_spellings`, `store` (the state
+machine), `service` (a member's service for clients), `client`, `needs` (the right that each request
+needs), `gateway` (for clients of etcd), `endpoint` (its port), `testing`.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def boot_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
     size_bytes: int
     generation: int
     """Of rights."""
@@ -99,7 +99,7 @@ class _Client:
         self._endpoint = endpoint
         self._connection = connection
         self._is_greeted = False
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _PendingRequest] = {}
         """Requests that are not answered, by their ids."""
         self._asked_bytes = 0
         self._waits = False
@@ -127,7 +127,7 @@ class _Client:
                 refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
                 return
             question = request if isinstance(request, QuestionRequest) else None
-            self._asked[number] = _Asked(
+            self._asked[number] = _PendingRequest(
                 size_bytes,
                 self._access.generation,
                 question,
@@ -333,7 +333,7 @@ class KeyValueEndpoint(Endpoint):
         self._tick()
 
     def configure(self, options: StoreOptions) -> list[str]:
-        """`option old -> new` of what has changed."""
+        """Apply options. Returns `option old -> new` for each changed one."""
         old, self._options = asdict(self._options), options
         if self._service is not None:
             self._service.configure(options)

@@ -61,7 +61,7 @@ OPERATIONS: dict[type, Callable[[Any], Needs]] = {
     requests.History: _reading,
     requests.Leases: lambda leases: (READ_ALL,),
     requests.LeaseKeys: lambda lease: (READ_ALL,),
-    requests.StoreStats: lambda stand: NOTHING,
+    requests.StoreStats: lambda stats: NOTHING,
 }
 """Of commands and questions, and their parts."""
 

@@ -278,7 +278,7 @@ ROUND_BYTES = 1 << 20
 """But at least one revision."""
 CHANGE_BYTES = 200
 """Of memory, beside what it says."""
-MOST_UNTOLD_BYTES = 32 << 20
+MOST_UNDELIVERED_BYTES = 32 << 20
 """Of changes that watches are still to be told of: beyond them they read history."""
 RETRY_FULL_MS = 1_000
 PROGRESS_MS = 60_000.0
@@ -377,8 +377,8 @@ class WatchHub:
         self._asking: dict[ServiceSession, int] = {}
         """How many watches do."""
         self._rounds: deque[_WatchRound] = deque()
-        self._untold_bytes = 0
-        self.told = 0
+        self._undelivered_bytes = 0
+        self.delivered_revision = 0
         """The store has told of all changes up to this revision."""
         self._heard = 0
         """Those in step have been told of all up to this one."""
@@ -409,7 +409,7 @@ class WatchHub:
                     " or raise the limit (quorumlog kv serve --max-watches)",
                     retry_after_ms=RETRY_FULL_MS,
                 )
-        watch = OneWatch(session, asked, asked.first_revision or self.told + 1)
+        watch = OneWatch(session, asked, asked.first_revision or self.delivered_revision + 1)
         self._watches.setdefault(session, watches)[asked.request_id] = watch
         self._count += 1
         self._send(watch, [])
@@ -479,10 +479,10 @@ class WatchHub:
     def changed(self, changes: list[Changed]) -> None:
         """In the order of revisions."""
         for change in changes:
-            assert change.revision > self.told, (change.revision, self.told)
-            self.told = change.revision
+            assert change.revision > self.delivered_revision, (change.revision, self.delivered_revision)
+            self.delivered_revision = change.revision
             if not (self._rounds or self._of_range or self._of_key):
-                self._heard = self.told
+                self._heard = self.delivered_revision
             elif not 0 < len(change.written) <= MOST_CHANGES:
                 self._lose()
             else:
@@ -491,7 +491,7 @@ class WatchHub:
 
     def _add(self, change: Changed) -> None:
         size_bytes = sum(CHANGE_BYTES + len(each.kv) + len(each.prev or b"") for each in change.written)
-        if self._untold_bytes + size_bytes > MOST_UNTOLD_BYTES:
+        if self._undelivered_bytes + size_bytes > MOST_UNDELIVERED_BYTES:
             self._lose()
             return
         progress = self._pop_progress()
@@ -504,21 +504,21 @@ class WatchHub:
         ):
             self._rounds.append(last := _WatchRound())
         last.add(change, size_bytes)
-        self._untold_bytes += size_bytes
+        self._undelivered_bytes += size_bytes
         if progress:
             self._add_progress()
 
     def _lose(self) -> None:
         """Nobody in step is told of what has changed up to now: history has it."""
         self._rounds.clear()
-        self._untold_bytes = 0
+        self._undelivered_bytes = 0
         lost = _WatchRound(is_lost=True)
-        lost.revision = self.told
+        lost.revision = self.delivered_revision
         self._rounds.append(lost)
 
     def begins(self, revision: int) -> None:
         """The store holds what it did not tell of: what happened before is read from its history."""
-        self.told = revision
+        self.delivered_revision = revision
         self._heard = min(self._heard, revision)
         self._lose()
         self.tell()
@@ -539,7 +539,7 @@ class WatchHub:
 
     def _add_progress(self) -> None:
         progress = _WatchRound()
-        progress.revision = self.told
+        progress.revision = self.delivered_revision
         self._rounds.append(progress)
 
     @property
@@ -563,7 +563,7 @@ class WatchHub:
                 if left <= 0:
                     return
             self._heard = max(self._heard, now.revision)
-            self._untold_bytes -= self._rounds.popleft().size_bytes
+            self._undelivered_bytes -= self._rounds.popleft().size_bytes
 
     def _hearing(self, now: _WatchRound) -> Iterator[OneWatch]:
         if now.is_lost or not now:
@@ -617,7 +617,7 @@ class WatchHub:
             and session.unsent_bytes <= CAUGHT_UP_BYTES
         ):
             watch, _ = behind.popitem(last=False)
-            if watch.next_revision > self.told:
+            if watch.next_revision > self.delivered_revision:
                 self._step_in(watch)
             else:
                 self._ask(watch)
@@ -652,19 +652,21 @@ class WatchHub:
             message = msgspec.msgpack.decode(second, type=str)
             self._end(watch, error_of(code, message, msgspec.msgpack.decode(third, type=int)))
             return
-        self._told_history(watch, third)
+        self._deliver_history(watch, third)
 
-    def _told_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
+    def _deliver_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
         _, next_revision, events = _history.decode(answer)
-        told: Any = events
-        is_told = events != _NO_EVENTS
+        delivered_revision: Any = events
+        has_changes = events != _NO_EVENTS
         if not (watch.asked.puts and watch.asked.deletions):
             pairs = _pairs.decode(events)
-            told = [each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)]
-            is_told = bool(told)
+            delivered_revision = [
+                each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)
+            ]
+            has_changes = bool(delivered_revision)
         watch.next_revision = max(watch.next_revision, next_revision)
-        if is_told:
-            self._send(watch, told)
+        if has_changes:
+            self._send(watch, delivered_revision)
         self._catch_up(watch)
 
 
@@ -759,7 +761,7 @@ class KeyValueService:
         self.watches = WatchHub(self._ask_history, options.max_watches)
         self._is_telling = False
         self._kept_alive: list[tuple[ServiceSession, KeepAliveRequest, float]] = []
-        self._stand = StoreStatsAnswer()
+        self._stats = StoreStatsAnswer()
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
@@ -908,7 +910,7 @@ class KeyValueService:
                     refuse(session, request.request_id, outcome)
                     continue
                 kept = [self.leases.keep_alive(each, term, arrived_ms) for each in request.leases]
-                answer(session, request.request_id, done(self.watches.told, kept))
+                answer(session, request.request_id, done(self.watches.delivered_revision, kept))
 
         member.ask(MACHINE_NAME, encode(StoreStats()), READ_TIMEOUT_MS, confirmed, self)
 
@@ -968,10 +970,10 @@ class KeyValueService:
         self.leases.tick(now_ms)
         self.watches.tick(now_ms)
         self._tell_on()
-        due = self._compactor.tick(now_ms, self.watches.told, leads=term is not None)
+        due = self._compactor.tick(now_ms, self.watches.delivered_revision, leads=term is not None)
         if due is not None and due > self._compacted:
             self._commands.add(encode(Compact(due, leads=True)), _nobody)
-        if not self._stand.swept:
+        if not self._stats.swept:
             self._look()
 
     def _end_deaf_watches(self, now_ms: float) -> None:
@@ -1032,10 +1034,10 @@ class KeyValueService:
             self._look()
         return StoreFigures(
             self._member.is_up and self._member.leads_in is not None,
-            self.watches.told,
+            self.watches.delivered_revision,
             self._compacted,
-            self._stand.keys,
-            self._stand.leases,
+            self._stats.keys,
+            self._stats.leases,
             len(self.watches),
             self._feed.size_bytes,
             self._options.quota_bytes,
@@ -1052,37 +1054,37 @@ class KeyValueService:
         def answered(outcome: bytes | LedgerError) -> None:
             self._is_looking = False
             if not isinstance(outcome, LedgerError):
-                self._stand = read_answer(outcome, StoreStatsAnswer)[1]
+                self._stats = read_answer(outcome, StoreStatsAnswer)[1]
 
         self._ask_history(encode(StoreStats()), answered)
 
     def _status(self, session: ServiceSession, number: int) -> None:
         def asked(member: NodeHandle) -> None:
-            stand = encode(StoreStats())
-            member.ask(MACHINE_NAME, stand, READ_TIMEOUT_MS, answered, session, here=True)
+            stats = encode(StoreStats())
+            member.ask(MACHINE_NAME, stats, READ_TIMEOUT_MS, answered, session, here=True)
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
                 refuse(session, number, outcome)
                 return
             status = self._member.node().status()
-            stand = read_answer(outcome[0], StoreStatsAnswer)[1]
+            stats = read_answer(outcome[0], StoreStatsAnswer)[1]
             answer(
                 session,
                 number,
                 done(
-                    stand.revision,
+                    stats.revision,
                     StatusAnswer(
                         self._member.node().config.member_id,
                         self._member.cluster_id,
                         status.role.value,
                         status.term,
                         "" if status.leader is None else status.leader.member_id,
-                        stand.revision,
-                        stand.compacted_revision,
-                        stand.keys,
-                        stand.leases,
-                        stand.size_bytes,
+                        stats.revision,
+                        stats.compacted_revision,
+                        stats.keys,
+                        stats.leases,
+                        stats.size_bytes,
                         self._options.quota_bytes,
                         len(self.watches),
                         outcome[1],

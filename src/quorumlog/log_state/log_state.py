@@ -71,7 +71,7 @@ def with_reset(resets: Resets, reset: Reset) -> Resets:
 
 def counted_ms(index: int, mark_ms: int, resets: Sequence[Reset]) -> int:
     """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: what the last
-    mark or reset at or in front of it says, or of a border the first one behind it; -1: there is none,
+    mark or reset at or in front of it says, or of a boundary the first one behind it; -1: there is none,
     and no time. `resets`: of the whole log, as far as it is known.
 
     In front of the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them
@@ -131,7 +131,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     last_chain: Chain | None = None
     """Of the entry in front of `position`, as an archive has it. None: nobody has said it."""
     skipped_entries: Annotated[int, Meta(ge=0)] = 0
-    """That it went on without, since they were gone when it came to them."""
+    """That it went on without, since they were deleted before it reached them."""
     skipped_ranges: Ranges = ()
     """(first_index, stop_index) of the newest of them, in order and apart: said again, they are not
     counted again."""
@@ -320,9 +320,9 @@ def _unpacked(payload: memoryview) -> bytes:
     try:
         unpacked = unpacking.decompress(payload, _MOST_PAYLOAD_BYTES)
     except isal_zlib.error as error:  # type: ignore[misc]  # its stub calls the class a value
-        raise msgspec.DecodeError(f"what is compressed is damaged: {error}") from error
+        raise msgspec.DecodeError(f"the compressed record is damaged: {error}") from error
     if not unpacking.eof or unpacking.unused_data:
-        raise msgspec.DecodeError("what is compressed is not whole, or too long")
+        raise msgspec.DecodeError("the compressed record is incomplete or too long")
     return bytes(unpacked)
 
 
@@ -494,7 +494,7 @@ class LogStates:
         """Of the whole log."""
         self.readers_changed_index = committed_index
         """No entry above it has ended a reader, led it back or changed its hold. What lies below where
-        this object began is not known; never behind the end of the log, whatever was cut."""
+        this object began is not known; never after the end of the log, whatever was cut."""
         self.producers_forgotten_index = committed_index
         """The same of entries that forget a producer."""
         self._committed_index = committed_index

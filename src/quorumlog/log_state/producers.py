@@ -157,7 +157,7 @@ class Producers:
         return (name for shelf in self._filled() for name in shelf)
 
     def _filled(self) -> Iterator[_Shelf]:
-        """A few producers fill a few of thousands of shelves; a state is encoded at each border."""
+        """A few producers fill a few of thousands of shelves; a state is encoded at each boundary."""
         rows = (row for row in self._shelves if row is not _NO_ROW)
         return (shelf for row in rows for shelf in row if shelf)
 
@@ -353,5 +353,5 @@ def _header(data: memoryview, at: int, kind: _Kind) -> tuple[int, int]:
         return first - lowest, at + 1
     width = widths.get(first)
     if width is None:
-        raise msgspec.ValidationError("sessions are not what they should be")
+        raise msgspec.ValidationError("the record of sessions is invalid")
     return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width

@@ -314,7 +314,7 @@ def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
     after = users.changed(change)
     if not after.has_administrator:
         raise BadRequest(
-            "nobody would be an administrator then: the first user needs the role"
+            "there would be no administrator: the first user needs the role"
             f" {ADMINISTRATORS}, and the last one keeps it"
         )
     if after.size_bytes > MOST_USERS_BYTES:
@@ -323,28 +323,28 @@ def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
 
 
 def _change_of(users: Users, order: UserOrder) -> UsersChange:
-    verb, name = order.verb, order.name
+    operation, name = order.verb, order.name
     user, role = users.user(name), users.role(name)
-    if verb in (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN):
-        if users.has_administrator and verb is UserOperation.INIT_ADMIN:
+    if operation in (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN):
+        if users.has_administrator and operation is UserOperation.INIT_ADMIN:
             raise BadRequest("there is an administrator, who adds users; a reset makes another one")
         roles = {ADMINISTRATORS, *(() if user is None else user.roles)}
         return UsersChange((User(name, tuple(sorted(roles)), order.verifier),))
-    if verb is UserOperation.ADD_USER:
+    if operation is UserOperation.ADD_USER:
         if user is not None:
             raise BadRequest(f"there is a user {name}: remove that one, or set its password")
         return UsersChange((User(name, _known_roles(users, order.roles), order.verifier),))
-    if verb is UserOperation.REMOVE_ROLE:
+    if operation is UserOperation.REMOVE_ROLE:
         return _without_role(users, name)
-    if verb in (UserOperation.ADD_ROLE, UserOperation.GRANT, UserOperation.REVOKE):
+    if operation in (UserOperation.ADD_ROLE, UserOperation.GRANT, UserOperation.REVOKE):
         return UsersChange(roles=_roles_of(users, order, role))
     if user is None:
         raise BadRequest(f"there is no user {name}")
-    if verb is UserOperation.REMOVE_USER:
+    if operation is UserOperation.REMOVE_USER:
         return UsersChange(gone_users=(name,))
-    if verb is UserOperation.SET_PASSWORD:
+    if operation is UserOperation.SET_PASSWORD:
         return UsersChange((msgspec.structs.replace(user, verifier=order.verifier),))
-    if verb is UserOperation.GIVE_ROLES:
+    if operation is UserOperation.GIVE_ROLES:
         roles = {*user.roles, *_known_roles(users, order.roles)}
     else:
         _check_all(order.roles, user.roles, f"{name} does not have the role")

@@ -48,7 +48,7 @@ WRONG = "the user or the password is wrong"
 WRONG_PAUSE_S = 1.0
 """So long a wrong password by HTTP waits for its answer: nobody tries many."""
 NAMELESS = (
-    "there are users here, and this connection has said none: name one (--user and --password-file,"
+    "this server has users, and the connection named none: name one (--user and --password-file,"
     " user= in Python, or a certificate)"
 )
 MOST_KEPT = 1000
@@ -167,9 +167,7 @@ class Access:
 
     @property
     def unknown(self) -> LedgerError:
-        return LeaderNotReady(
-            self._why or "who the users are is not known", retry_after_ms=RETRY_UNKNOWN_MS
-        )
+        return LeaderNotReady(self._why or "the users are not known", retry_after_ms=RETRY_UNKNOWN_MS)
 
     def greet(self, connection: Connection, hello: Hello, tls: Tls | None) -> Challenging:
         """Of a client. Sets who it is. Raises LeaderNotReady, NotAuthenticated."""

@@ -140,7 +140,7 @@ class LoopTurn:
         paused.append(connection)
         connection.pause_reading()
 
-    def stand_in_line(self, connection: Connection) -> None:
+    def enqueue(self, connection: Connection) -> None:
         if not self._line:
             self.loop.call_soon(self._take_line)
         self._line.append(connection)
@@ -427,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._held = frames[number:]
                     self._is_in_line = True
                     self.pause_reading()
-                    turn.stand_in_line(self)
+                    turn.enqueue(self)
                     return
             if self.session is not None:
                 self.session.frame(frame)

@@ -41,15 +41,15 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
 def _fields_of(code: int) -> tuple[str, ...]:
     """What the class of this code is made with, beside its message."""
     taken = inspect.signature(LedgerError.of_code.get(code, LedgerError)).parameters
-    told = ErrorResponse.__struct_fields__
-    return tuple(name for name in taken if name in told and name != "message")
+    known = ErrorResponse.__struct_fields__
+    return tuple(name for name in taken if name in known and name != "message")
 
 
 def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
     fields = _fields_of(error.code)
-    told = {name: value for name in fields if (value := getattr(error, name)) is not None}
+    known = {name: value for name in fields if (value := getattr(error, name)) is not None}
     # The message may repeat what a client has said, however long that is.
-    return ErrorResponse(request_id=request_id, code=error.code, message=words_of(error), **told)
+    return ErrorResponse(request_id=request_id, code=error.code, message=words_of(error), **known)
 
 
 def error_of(response: ErrorResponse) -> LedgerError:
@@ -63,11 +63,11 @@ def error_of(response: ErrorResponse) -> LedgerError:
 
 
 def error_with(
-    code: int, message: str, unknown: type[LedgerError], told: Mapping[str, Any] = MappingProxyType({})
+    code: int, message: str, unknown: type[LedgerError], known: Mapping[str, Any] = MappingProxyType({})
 ) -> LedgerError:
     """`unknown`: for a code that is not known. Of what is told, it gets what it is made with."""
     kind = LedgerError.of_code.get(code, unknown)
     return kind(
         message,
-        **{name: told[name] for name in _fields_of(kind.code) if told.get(name, "") != ""},
+        **{name: known[name] for name in _fields_of(kind.code) if known.get(name, "") != ""},
     )

@@ -64,7 +64,7 @@ class IoLoop:
     def __init__(
         self,
         protocol: RpcProtocol,
-        told: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
+        on_event: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class IoLoop:
         self._protocol = protocol
         if self._tls is not None:  # with TLS 1.3 a client hears of no refusal before it reads
             protocol.ungreeted_hint = " Or does it require another certificate (--tls-cert)?"
-        self._told = told
+        self._on_event = on_event
         self._links_to_write: dict[Link, None] = {}
         self._is_write_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -165,7 +165,7 @@ class IoLoop:
                 self._is_write_scheduled = True
                 asyncio.get_running_loop().call_soon(self._write)
         for event in work.events:
-            for callback in self._told(event):
+            for callback in self._on_event(event):
                 asyncio.get_running_loop().call_soon(callback)
         wake_at = self._protocol.next_wakeup_ms()
         if wake_at < self._timer_at_ms:

@@ -43,7 +43,7 @@ class _Share:
         self._left_bytes = math.inf
         """Of the bucket; below 0: it is to be made good."""
         self._at_s = -math.inf
-        self._told_s = -math.inf
+        self._noted_s = -math.inf
 
     def missing_s(self, rate: int, now_s: float) -> float:
         """Until its bucket is not empty; 0: it is not. `rate`: bytes a second."""
@@ -61,9 +61,9 @@ class _Share:
 
     def tells(self, now_s: float) -> bool:
         """Once a minute."""
-        if now_s - self._told_s < TELL_AGAIN_S:
+        if now_s - self._noted_s < TELL_AGAIN_S:
             return False
-        self._told_s = now_s
+        self._noted_s = now_s
         return True
 
 

@@ -74,7 +74,7 @@ def refusal_of(certificate: Certificate | None, cluster: str, member_id: str) ->
     found = principal_of(certificate)
     if found == wanted:
         return ""
-    return f"its certificate is that of {found or 'nobody'}, not of {wanted}"
+    return f"its certificate is that of {found or 'no member or user'}, not of {wanted}"
 
 
 _WORDS = {
@@ -253,8 +253,8 @@ class Tls:
         principal = principal_of(own)
         if principal is None or principal.kind != MEMBER:
             raise ConfigError(
-                f"{options.cert} is the certificate of {principal or 'nobody'}, not of a member;"
-                " `quorumlog ca member` makes one"
+                f"{options.cert} is the certificate of {principal or 'no member or user'}, not of a"
+                " member; `quorumlog ca member` makes one"
             )
         if self._own and principal != self.principal:
             raise ConfigError(

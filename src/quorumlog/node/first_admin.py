@@ -27,7 +27,7 @@ from quorumlog.store.member_directory import MemberDirectory
 ASK_EVERY_MS = 500
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(UserOrder).decode
-VERBS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
+ADMIN_OPERATIONS = (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN)
 
 
 class FirstAdmin:
@@ -75,11 +75,11 @@ class FirstAdmin:
             self.problem += f": {users}"
         elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:
             self._over(
-                f"{order.name} does not become an administrator: there is one, who adds others (the help"
-                " of quorumlog init-admin says what to do where that one is lost)"
+                f"{order.name} does not become an administrator: there is one, which can add others (if"
+                " it is lost: quorumlog init-admin --help)"
             )
         elif self._raft.role is Role.LEADER:
-            self._propose(order, self._told)
+            self._propose(order, self._answered)
         elif self._log_state.level < USERS_LEVEL:
             self.problem += " (quorumlog upgrade finish comes first)"
         elif self._raft.leader is not None:
@@ -87,7 +87,7 @@ class FirstAdmin:
             request = FirstAdminRequest(sender=member, term=term, order=_encode(order))
             self._host.send(Envelope(self._raft.leader, request))
 
-    def _told(self, outcome: object) -> None:
+    def _answered(self, outcome: object) -> None:
         if isinstance(outcome, Exception):
             self.problem += f": {outcome}"
 
@@ -101,11 +101,11 @@ class FirstAdmin:
             order = _decode(request.order)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolViolation(f"no order of an administrator: {error}") from None
-        if order.verb in VERBS:
+        if order.verb in ADMIN_OPERATIONS:
             self._propose(order, lambda outcome: None)
 
-    def _propose(self, order: UserOrder, told: Callable[[object], None]) -> None:
+    def _propose(self, order: UserOrder, done: Callable[[object], None]) -> None:
         """But once, however long it takes until it is committed."""
         state = self._log_state.appended
         if state is not None and not has_become_admin(state.users, order):
-            self._orders.change_users(order, self._draw_secret(), told)
+            self._orders.change_users(order, self._draw_secret(), done)

@@ -290,7 +290,7 @@ class LogReplacement:
     def _refuse(self, request: InstallRequest, reason: str) -> None:
         self.problem = (
             f"the start of the log that {request.sender.member_id} sends"
-            f"{now(f'behind entry {request.begin.index}')} cannot be taken: {reason}"
+            f"{now(f'after entry {request.begin.index}')} cannot be taken: {reason}"
         )
         self._answer(request, InstallResult.REFUSED)
 
@@ -327,11 +327,11 @@ MOST_BACK_OFF = 16
 MACHINES_LEVEL = LEVELS[EntryKind.MACHINE]
 """An earlier release would take a question about machines for nonsense, and close the connection."""
 REFUSED_RETRY_MS = 1_000
-"""Where nobody has one, or the disk has refused it, it is tried again."""
+"""Retried after this time if no member has one, or the disk has refused it."""
 
 
 class Leading(Protocol):
-    """What it asks of `RaftNode`."""
+    """The part of `RaftNode` that it needs."""
 
     @property
     def leader(self) -> Replica | None: ...
@@ -344,7 +344,7 @@ class _Want(NamedTuple):
     least_index: int
     exact: SnapshotId | None
     source: Replica | None
-    """None: the leader first, then whoever is connected."""
+    """None: the leader first, then any connected member."""
     arrived: Callable[[], None]
 
 
@@ -389,13 +389,13 @@ class SnapshotFetcher:
     # ---------------------------------------------------------------- what is wanted
 
     def want(self, name: str, least_index: int, arrived: Callable[[], None]) -> None:
-        """Of anybody."""
+        """Request the snapshot from any member."""
         known = self._wants.get(name)
         if known is None or (known.exact is None and known.least_index < least_index):
             self._wants[name] = _Want(name, least_index, None, None, arrived)
 
     def forget(self, name: str) -> None:
-        """The machine runs, or looks anew."""
+        """The machine runs, or looks for a snapshot again."""
         known = self._wants.get(name)
         if known is not None and known.exact is None:
             del self._wants[name]

@@ -84,8 +84,8 @@ class KnownUsers:
             return users
         if may_be_some or users.is_on:
             return (
-                f"{replica.member_id} has not heard for {may_be_old_ms / 1000:.0f} s who leads, or"
-                " has not caught up yet: until then it does not know who the users are"
+                f"{replica.member_id} has not heard the leader for {may_be_old_ms / 1000:.0f} s, or"
+                " has not caught up yet: its users may be outdated"
             )
         return NO_USERS
 

@@ -213,12 +213,12 @@ class LedgerNode:
         self._held_back: list[Callable[[], None]] = []
         """What came for the core meanwhile, in order."""
         self._messages_held_back = 0
-        self._disk_hangs = self._told_disk_full = False
+        self._disk_hangs = self._reported_disk_full = False
+        """As last reported to the core and the store."""
         self._has_written = False
         """The turn has, and did not end before."""
         self._has_put_off = False
         """The last one to the next one, what there is to apply."""
-        """As the core and the store were told last."""
         self._now_ms = self._next_clock_ms = now_ms
         self._clock_ms = -1
         """This machine's wall clock, of the last time that it was asked."""
@@ -384,7 +384,7 @@ class LedgerNode:
         return entry
 
     def drop_before(self, start: LogStart) -> bool:
-        """The log is to begin behind `start`, a saved border whose next entry is committed and on this
+        """The log is to begin behind `start`, a saved boundary whose next entry is committed and on this
         member's disk. False: another drop is under way, and nothing has changed."""
         return self._drops.begin(start, self.durable_committed_index)
 
@@ -477,9 +477,9 @@ class LedgerNode:
         while self._pending.queued and self._former.may_form(now_ms):
             self._former.form(now_ms)
             self.carry_out_all()
-        if bool(self._writer.disk_full) != self._told_disk_full:
-            self._told_disk_full = not self._told_disk_full
-            self.raft.on_space(self._told_disk_full)
+        if bool(self._writer.disk_full) != self._reported_disk_full:
+            self._reported_disk_full = not self._reported_disk_full
+            self.raft.on_space(self._reported_disk_full)
             self.carry_out_all()
         while self._flusher.flush_or_report(now_ms):
             self.carry_out_all()
@@ -496,7 +496,6 @@ class LedgerNode:
         return has_ticked_all
 
     def _tick(self, now_ms: float) -> None:
-        """With the housekeeping."""
         self._pushes.observe(now_ms)
         self.users.tick(now_ms)
         if not self.machines.is_any_here:
@@ -757,7 +756,7 @@ class LedgerNode:
         self.members.role_changed(change)
 
     def _lose_leadership(self) -> None:
-        """Whoever waits hears that another member leads, if any."""
+        """Answers waiting requests with the new leader, if it is known."""
         refusal = self._former.not_leader()
         self.confirmations.refuse(refusal)
         # Several inputs may lie between two Readys: an index that commits now may already hold

@@ -55,7 +55,7 @@ class LogClock:
         self._seen: list[SeenMark] = []
         """By index; those that the log does not hold any more are found out by the next one."""
         self._held: _HeldTime | None = None
-        """A time that is not believed yet, and since when the clocks have told it."""
+        """A time that is not accepted yet, and since when the clocks have shown it."""
 
     def see(self, index: int, time_ms: int, now_ms: float, *, is_live: bool) -> None:
         """The last mark of this member's log, whenever it is looked at. `is_live`: it is being written
@@ -197,7 +197,7 @@ class TimeMarks:
         if ahead_s > NOTABLE_S:
             return (
                 f"the time of the log is ahead of the clocks of a quorum{now(f'{ahead_s:.0f} s')}, and"
-                f" stands still until they have passed it: {WAY_OUT}"
+                f" does not advance until they have passed it: {WAY_OUT}"
             )
         if self._clock.believes(clock_ms, self._now_ms):
             return ""

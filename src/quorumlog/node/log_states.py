@@ -81,8 +81,9 @@ def replaced_by(
 # ---------------------------------------------------------------- LogStateReading
 # A log's state is read from the log, once, beside the loop.
 #
-# It begins with the newest state that is saved at a border of this very log, else with the one that the
-# log's start has brought along, and folds only what follows. What is written meanwhile comes behind it.
+# It begins with the newest state that is saved at a boundary of this very log, else with the one that
+# the log's start has brought along, and folds only what follows. What is written meanwhile comes behind
+# it.
 
 CHUNK_BYTES = 16 * MIB
 """So much is looked at before the read thread does something else, about."""
@@ -98,8 +99,8 @@ def _level_of(kind: EntryKind, body: bytes | memoryview) -> int:
     return said.level if isinstance(said, LevelReached) else _level_of_own(kind)
 
 
-AtBorders = list[tuple[LogPoint, AnyState]]
-"""The states of a log at some of its borders, in order."""
+BoundaryStates = list[tuple[LogPoint, AnyState]]
+"""The states of a log at some of its boundaries, in order."""
 
 
 def controls_of(batch: EntryBatch) -> list[ControlEntry]:
@@ -115,12 +116,12 @@ def controls_of(batch: EntryBatch) -> list[ControlEntry]:
     return controls
 
 
-def append_past_borders(
-    states: LogStates, first_index: int, controls: Sequence[ControlEntry], borders: Sequence[LogPoint]
-) -> AtBorders:
-    """Entries from `first_index` on, `controls` and these borders among them, are appended."""
+def append_past_boundaries(
+    states: LogStates, first_index: int, controls: Sequence[ControlEntry], boundaries: Sequence[LogPoint]
+) -> BoundaryStates:
+    """Entries from `first_index` on, `controls` and these boundaries among them, are appended."""
     found = []
-    for point in borders:
+    for point in boundaries:
         assert point.index >= first_index - 1, (point, first_index)
         in_front = [entry for entry in controls if entry.index <= point.index]
         if in_front:
@@ -133,23 +134,23 @@ def append_past_borders(
 
 class LogStateReading:
     """`read_on` runs in another thread, one call at a time; until it returns only `behind` and
-    `borders_behind` are for the loop."""
+    `boundaries_after` are for the loop."""
 
     def __init__(self, store: LedgerStore) -> None:
         self.stop_index = store.end.index + 1
         """What is written from here on is not read."""
         self.behind: list[ControlEntry] = []
         """Written from `stop_index` on since it began."""
-        self.borders_behind: list[LogPoint] = []
+        self.boundaries_after: list[LogPoint] = []
         self.level = 0
         """Of the kinds in what was read or in front of it; 0: none is above NOOP."""
         self._store = store
         self._states: LogStates | None = None
         """Of the log up to `_next_index`; None before the first call."""
         self._next_index = 0
-        self._borders: list[LogPoint] = []
+        self._boundaries: list[LogPoint] = []
         """Still to come."""
-        self._at_borders: AtBorders = []
+        self._boundary_states: BoundaryStates = []
 
     @property
     def _chunk_entries(self) -> int:
@@ -172,9 +173,9 @@ class LogStateReading:
         batches = self._store.control_batches(first_index, stop_index)
         controls = [entry for batch in batches for entry in controls_of(batch)]
         self.level = max([self.level, *(LEVELS.get(entry.kind, 0) for entry in controls)])
-        passed = [point for point in self._borders if point.index < stop_index]
-        self._borders = self._borders[len(passed) :]
-        self._at_borders += append_past_borders(states, first_index, controls, passed)
+        passed = [point for point in self._boundaries if point.index < stop_index]
+        self._boundaries = self._boundaries[len(passed) :]
+        self._boundary_states += append_past_boundaries(states, first_index, controls, passed)
         # What cannot be cut any more is held as a state, not as entries.
         proven_index = min(committed_index, stop_index - 1)
         if proven_index > states.committed_index:
@@ -184,7 +185,7 @@ class LogStateReading:
     def _begin(self, committed_index: int) -> LogStates:
         state, index = self._begin_of_log(committed_index)
         give_back_freed_memory()  # records of many sessions are large
-        self._borders = [p for p in self._store.borders.above(index) if p.index < self.stop_index]
+        self._boundaries = [p for p in self._store.boundaries.above(index) if p.index < self.stop_index]
         self._next_index = index + 1
         self._states = LogStates(state, index)
         if state != EMPTY:
@@ -192,7 +193,7 @@ class LogStateReading:
         return self._states
 
     def _begin_of_log(self, committed_index: int) -> tuple[AnyState, int]:
-        for saved in self._store.borders.saved():
+        for saved in self._store.boundaries.saved():
             if saved.point.index > committed_index:
                 continue  # damage has hidden that it was committed, or async mode takes it back
             state = decode_state(saved.record)
@@ -203,27 +204,29 @@ class LogStateReading:
             return EMPTY, -1
         begin_state, index = decode_state(start.record), start.point.index
         if isinstance(begin_state, Unreadable):
-            return UnknownState(index, f"what the log's start says of it: {begin_state.reason}"), index
+            return UnknownState(index, f"the state in the log's start: {begin_state.reason}"), index
         return begin_state, index
 
-    def finished(self) -> tuple[LogStates, AtBorders]:
+    def finished(self) -> tuple[LogStates, BoundaryStates]:
         """With what was written meanwhile."""
         assert self._states is not None and self.is_done, (self._next_index, self.stop_index)
-        behind = append_past_borders(self._states, self.stop_index, self.behind, self.borders_behind)
-        return self._states, self._at_borders + behind
+        behind = append_past_boundaries(
+            self._states, self.stop_index, self.behind, self.boundaries_after
+        )
+        return self._states, self._boundary_states + behind
 
     def truncate_from(self, index: int) -> None:
-        """Only of what lies behind."""
+        """Applies to the entries behind the stretch that is read."""
         assert index >= self.stop_index, (index, self.stop_index)
         self.behind = [entry for entry in self.behind if entry.index < index]
-        self.borders_behind = [point for point in self.borders_behind if point.index < index - 1]
+        self.boundaries_after = [point for point in self.boundaries_after if point.index < index - 1]
 
 
-# ---------------------------------------------------------------- BorderSaver
-# The states at the borders of a log's segments are saved, beside the loop.
+# ---------------------------------------------------------------- BoundarySaver
+# The states at the boundaries of a log's segments are saved, beside the loop.
 #
-# A state is saved once the entry behind its border is committed and on the own disk: from then on the
-# border stays where it is, since how long that entry is decides where it lies, and whoever finds the
+# A state is saved once the entry behind its boundary is committed and on the own disk: from then on the
+# boundary stays where it is, since how long that entry is decides where it lies, and whoever finds the
 # state knows that what lies before it is committed. It costs two syncs a segment, which nobody waits
 # for.
 
@@ -246,8 +249,8 @@ class BoundarySaver:
         self._retry_ms = math.inf
         """When a full disk is asked again; infinite while nothing was refused."""
 
-    def note(self, found: AtBorders) -> None:
-        """These borders were written, or were found in the log, with these states."""
+    def note(self, found: BoundaryStates) -> None:
+        """These boundaries were written, or were found in the log, with these states."""
         known = [(point, state) for point, state in found if isinstance(state, LogState)]
         if known:
             self._waiting = sorted(self._waiting + known, key=lambda each: each[0].index)
@@ -280,7 +283,7 @@ class BoundarySaver:
             if state.producers.count >= MANY_PRODUCERS:
                 self._host.read_later(give_back_freed_memory, lambda result: None)
 
-        self._host.flush_later(lambda: store.borders.save(LogStart(point, state.encode())), done)
+        self._host.flush_later(lambda: store.boundaries.save(LogStart(point, state.encode())), done)
 
 
 # ---------------------------------------------------------------- LogStateKeeper
@@ -289,7 +292,7 @@ class BoundarySaver:
 #     entries are written    the control entries among them lead to the next state, on every member alike
 #     a cut                  back to the committed state, and forth again
 #     a commit               the committed state follows
-#     a segment begins       the state in front of it is saved, once that is committed (border_saver.py)
+#     a segment begins       the state in front of it is saved, once that is committed
 #
 # A start reads the control entries behind the newest saved state beside the loop
 # (log_state_reading.py), and so does async mode when it cuts committed entries. The file `member` may
@@ -440,16 +443,16 @@ class LogStateKeeper:
                 )
             # Whoever was removed stays connected for a moment.
             members = _ids(self._raft.status().membership.members())
-            untold = members.intersection(self._host.members_below(level))
+            unreported = members.intersection(self._host.members_below(level))
             leaving = set() if membership is None else _leaving(membership)
             if leaving:
                 # One that is lost for good must not keep everybody from removing it, or another one.
-                untold = untold.intersection(_ids(self._raft.connected)) - leaving
-            below = sorted(untold)
+                unreported = unreported.intersection(_ids(self._raft.connected)) - leaving
+            below = sorted(unreported)
             if below:
                 raise LevelNotReported(
                     f"{kind.name} entries need level {level} of the log's format, and"
-                    f" {', '.join(below)} has not told this leader's process that it knows it:"
+                    f" {', '.join(below)} has not reported to this leader that it supports it:"
                     " start it with this release, or remove it if it is lost"
                     f" (quorumlog member remove {below[0]})"
                 )
@@ -500,10 +503,10 @@ class LogStateKeeper:
 
     # ---------------------------------------------------------------- what happens to the log
 
-    def append(self, batch: EntryBatch, borders: Sequence[LogPoint] = ()) -> None:
+    def append(self, batch: EntryBatch, boundaries: Sequence[LogPoint] = ()) -> None:
         """Stamped entries were written, whose bodies are whole; segments begin behind these points."""
         controls = controls_of(batch)
-        if not controls and not borders:
+        if not controls and not boundaries:
             return
         assert self._directory.may_hold_control_entries or all(
             entry.kind is EntryKind.NOOP for entry in controls
@@ -512,14 +515,16 @@ class LogStateKeeper:
             if isinstance(entry.body, MembershipBody):
                 self._raft.members.on_appended(entry.index, membership_of(entry.body))
         if self.states is not None:
-            self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
+            self._saver.note(
+                append_past_boundaries(self.states, batch.first_index, controls, boundaries)
+            )
             self._judge()
             appended = self.states.appended
             if isinstance(appended, LogState) and appended.time_index >= batch.first_index:
                 self._time_written(appended)
         elif self._reading is not None:
             self._reading.behind += controls
-            self._reading.borders_behind += borders
+            self._reading.boundaries_after += boundaries
 
     def truncate_from(self, index: int) -> None:
         """Entries from `index` on are gone; in async mode perhaps committed ones."""
@@ -606,7 +611,7 @@ class LogStateKeeper:
 
     def _finish(self, reading: LogStateReading) -> None:
         self._reading = None
-        self.states, at_borders = reading.finished()
+        self.states, boundary_states = reading.finished()
         if self._committed_index > self.states.committed_index:
             self.states.commit(self._committed_index)
         if isinstance(self.states.appended, LogState):
@@ -620,5 +625,5 @@ class LogStateKeeper:
         if self.appended is not None and self.appended.users.is_on:
             with suppress(DiskFull):  # an older copy of the file `member`; see above
                 self._note(LEVELS[EntryKind.USERS], users=True)
-        self._saver.note(at_borders)
+        self._saver.note(boundary_states)
         self._judge()

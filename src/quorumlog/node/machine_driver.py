@@ -33,6 +33,7 @@ from quorumlog.measures import Histogram
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.machine_runner import (
     AppliedResults,
+    ApplyResult,
     Lacking,
     LeftOuts,
     MachineFactory,
@@ -41,7 +42,6 @@ from quorumlog.node.machine_runner import (
     SaveStep,
     SlicedSave,
     Stopped,
-    Turn,
     Waiting,
     open_machine,
 )
@@ -109,7 +109,7 @@ class AwaitedResults:
         self._held_bytes = 0
 
     def stopped(self, reason: str) -> None:
-        """Nobody will apply what is left."""
+        """The remaining entries will not be applied."""
         waiting, self.waiting = self.waiting, deque()
         self._kept.clear()
         self._held_bytes = 0
@@ -178,7 +178,7 @@ def unknown_results(receipt: AppendReceipt, reason: str) -> ResultUnknown:
 MOST_QUESTIONS = 64
 """Of one piece of work."""
 
-Asked = bytes | CommandError | AppendReceipt | None
+Reply = bytes | CommandError | AppendReceipt | None
 
 
 class Question:
@@ -190,9 +190,9 @@ class Question:
     def __init__(
         self,
         behind_index: int,
-        ask: Callable[[MachineRunner], Asked],
+        ask: Callable[[MachineRunner], Reply],
         deadline_ms: float,
-        done: Callable[[Asked | LedgerError, int], None],
+        done: Callable[[Reply | LedgerError, int], None],
         owner: object,
     ) -> None:
         self.behind_index = behind_index
@@ -205,7 +205,7 @@ class Question:
 class Questions:
     def __init__(self) -> None:
         self.waiting: OrderedDict[int, deque[Question]] = OrderedDict()
-        """Of each owner, by its id; who was answered last is the last."""
+        """Of each owner, by its id; the owner answered last comes last."""
         self.asked: dict[Question, None] = {}
         """They are being answered."""
         self._earliest_ms = math.inf
@@ -250,8 +250,8 @@ class Questions:
         self.asked = dict.fromkeys(ready)
         return ready
 
-    def answered(self, ready: list[Question], answers: Sequence[Asked], applied_index: int) -> None:
-        """Of the first ones; the others wait on."""
+    def answered(self, ready: list[Question], answers: Sequence[Reply], applied_index: int) -> None:
+        """Answers the first questions; the others keep waiting."""
         served = {id(each.owner) for each in ready[: len(answers)]}
         for each in reversed(ready[len(answers) :]):
             if each in self.asked:
@@ -294,9 +294,9 @@ class Questions:
         return late
 
 
-def answers_of(questions: list[Question], runner: MachineRunner) -> list[Asked]:
+def answers_of(questions: list[Question], runner: MachineRunner) -> list[Reply]:
     """Of the first ones, where they are large."""
-    answers: list[Asked] = []
+    answers: list[Reply] = []
     size_bytes = 0
     for each in questions:
         answers.append(answer := each.ask(runner))
@@ -331,7 +331,7 @@ PIN_MS = 60_000
 """So long a snapshot stays that another member has asked for a piece of."""
 EXPIRY_INTERVAL_MS = 100
 LONG_MS = 10_000
-"""Whoever applies one piece of work for so long may never come to its end."""
+"""A machine that applies one piece for so long may never finish it."""
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
@@ -430,7 +430,7 @@ class MachineDriver:
             so_far = now(f"{self._now_ms - since_ms:.0f} ms")
             return (
                 f"the state machine {self.name} has been applying entry {self.applied_index + 1}, or"
-                f" those behind it, for long, and its results wait{so_far}"
+                f" a later one, for a long time, and its results wait{so_far}"
             )
         if self.stopped is None:
             return self.snapshots.problem
@@ -466,7 +466,7 @@ class MachineDriver:
         if self._is_waiting:
             self.lacking = (
                 f"its last run here ended while it applied {self._ended_within}, and it waits until a"
-                " leader has told how far the log is committed"
+                " leader reports the committed index"
             )
         elif self._runner is None:
             if committed_index >= self._waits_for_index:
@@ -599,8 +599,7 @@ class MachineDriver:
         elif isinstance(result, Waiting):
             self._waits_for_index = result.snapshot_index
             self.lacking = (
-                f"its snapshot holds what came up to entry {result.snapshot_index}, and the log here has"
-                " not come there"
+                f"its snapshot is of entry {result.snapshot_index}, which the log here has not reached"
             )
         elif isinstance(result, SnapshotsUnavailable):
             self.lacking = str(result)
@@ -616,7 +615,7 @@ class MachineDriver:
             self._read_failed(result)
 
     def _arrived(self) -> None:
-        """A snapshot came from another member."""
+        """A snapshot has arrived from another member."""
         self._retry_ms = self._now_ms
 
     # ---------------------------------------------------------------- applying
@@ -640,7 +639,7 @@ class MachineDriver:
             return
         cold = found
 
-        def read_and_apply() -> Turn:
+        def read_and_apply() -> ApplyResult:
             batch = _at_most(store.read_from(*cold, once=True)[1], most)
             try:
                 batch.check_bodies()
@@ -657,7 +656,7 @@ class MachineDriver:
         self._submit(read_and_apply, self._applied)
 
     def _most_entries(self) -> int:
-        """Of the next piece."""
+        """Most entries of the next piece."""
         next_index, suspect = self.applied_index + 1, self._ended_within
         if suspect.first_index <= next_index < suspect.stop_index:
             return 1
@@ -666,7 +665,7 @@ class MachineDriver:
         return APPLY_ENTRIES
 
     def _applied(self, result: object) -> None:
-        if not isinstance(result, Turn):
+        if not isinstance(result, ApplyResult):
             assert isinstance(result, Problems), result
             self._read_failed(result)
             return
@@ -762,7 +761,7 @@ class MachineDriver:
         """`done` gets the receipt of a committed append of a session with its results, which it may have
         had before."""
 
-        def answered(found: Asked | LedgerError, applied_index: int) -> None:
+        def answered(found: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(found, AppendReceipt):
                 done(found)
             else:
@@ -795,7 +794,7 @@ class MachineDriver:
 
 def _applied_here(
     runner: MachineRunner, batch: EntryBatch, left_out: frozenset[LeftOut]
-) -> Turn | StoreFailure | LedgerError:
+) -> ApplyResult | StoreFailure | LedgerError:
     try:
         return runner.apply(batch, left_out)
     except (StoreFailure, LedgerError) as error:

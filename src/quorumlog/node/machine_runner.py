@@ -80,7 +80,7 @@ class AppliedResults(NamedTuple):
         return start, stop
 
 
-class _Given(NamedTuple):
+class _PartResult(NamedTuple):
     """What a machine has made of the first `taken` entries that it was given."""
 
     taken: int
@@ -90,7 +90,7 @@ class _Given(NamedTuple):
     """See `FirstResults`."""
 
 
-class Turn(NamedTuple):
+class ApplyResult(NamedTuple):
     """What applying a stretch of the log came to, or the first entries of it."""
 
     applied: Applied | None
@@ -164,33 +164,33 @@ class MachineRunner:
         except Exception:  # the application's; `apply` says what becomes of such a machine
             return False
 
-    def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> Turn:
+    def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> ApplyResult:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends
         early where the results are large."""
         if left_out is not self._left_out:
             self.leave_out(left_out)
-        turn = Turn(None, [], 0, 0, 0, None)
+        total = ApplyResult(None, [], 0, 0, 0, None)
         start = 0
         changes, begun = self._controls(batch)
         under_way = self._kept.under_way
         batches = self._kept.batches_in(batch, begun)
         for place, change in (*changes, (batch.count, None)):
-            turn = self._apply_part(batch, start, place, turn, batches)
-            taken = 0 if turn.applied is None else turn.applied.index + 1 - batch.first_index
-            if turn.stopped is None and (
-                taken < place or (place < batch.count and turn.result_bytes >= MOST_RESULT_BYTES)
+            total = self._apply_part(batch, start, place, total, batches)
+            taken = 0 if total.applied is None else total.applied.index + 1 - batch.first_index
+            if total.stopped is None and (
+                taken < place or (place < batch.count and total.result_bytes >= MOST_RESULT_BYTES)
             ):
                 self._kept.under_way = under_way
                 self._kept.batches_in(batch.slice(0, taken), [each for each in begun if each[0] < taken])
-                return turn
+                return total
             if isinstance(change, OpenProducer):
                 self._kept.forget(change)
-            elif isinstance(change, MachineBinding) and turn.stopped is None:
-                turn = self._go_over(batch.first_index + place, change, turn)
-            if turn.stopped is not None:
-                return turn
+            elif isinstance(change, MachineBinding) and total.stopped is None:
+                total = self._go_over(batch.first_index + place, change, total)
+            if total.stopped is not None:
+                return total
             start = place
-        return turn
+        return total
 
     def _controls(
         self, batch: EntryBatch
@@ -212,24 +212,24 @@ class MachineRunner:
                 changes.append((place, body))
         return changes, begun
 
-    def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
+    def _go_over(self, index: int, binding: MachineBinding, total: ApplyResult) -> ApplyResult:
         if binding.channel != self._channel or binding.version <= self._acts_as:
-            return turn  # an entry that the log's state does not look at either
+            return total  # an entry that the log's state does not look at either
         if binding.version > self.machine.version:
             reason = too_new_reason(self.name, binding.version, self.machine)
-            return turn._replace(stopped=Stopped(index, index, reason))
+            return total._replace(stopped=Stopped(index, index, reason))
         try:
             self.machine.act_as(binding.version)
         except BaseException as error:
-            return turn._replace(stopped=Stopped(index, index, told(error)))
+            return total._replace(stopped=Stopped(index, index, error_text(error)))
         self._acts_as = binding.version
-        return turn
+        return total
 
     def _apply_part(
-        self, batch: EntryBatch, start: int, stop: int, turn: Turn, batches: list[SessionBatch]
-    ) -> Turn:
+        self, batch: EntryBatch, start: int, stop: int, total: ApplyResult, batches: list[SessionBatch]
+    ) -> ApplyResult:
         if start == stop:
-            return turn
+            return total
         part = batch if stop - start == batch.count else batch.slice(start, stop)
         own = entries_of(part, self._channel)
         if own.count:
@@ -238,37 +238,37 @@ class MachineRunner:
             if self._applying is not None:
                 self._applying.begins(first_index, last_index + 1)
             try:
-                given = self._given(own, indices)
+                given = self._apply_entries(own, indices)
             except ApplyFailure as failure:
                 named: object = getattr(failure, "index", None)  # whatever an application has put there
                 if isinstance(named, int) and named in indices.tolist():
                     first_index = last_index = named
-                stopped = Stopped(first_index, last_index, told(failure.__cause__ or failure))
-                return turn._replace(stopped=stopped)
+                stopped = Stopped(first_index, last_index, error_text(failure.__cause__ or failure))
+                return total._replace(stopped=stopped)
             except BaseException as error:
-                return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
+                return total._replace(stopped=Stopped(first_index, last_index, error_text(error)))
             if given.taken < own.count:
                 own, indices = own.slice(0, given.taken), indices[: given.taken]
                 part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
             if self._applying is not None:
                 self._applying.ended(int(indices[-1]) + 1)
-            turn.results.append(AppliedResults(indices, given.results))
+            total.results.append(AppliedResults(indices, given.results))
             if batches:
                 self._kept.note(batches, indices, given.results, given.unkept)
-        return Turn(
+        return ApplyResult(
             Applied.of_last(part),
-            turn.results,
-            turn.entries + own.count,
-            turn.size_bytes + own.total_bytes,
-            turn.log_bytes + part.total_bytes,
-            turn.stopped,
+            total.results,
+            total.entries + own.count,
+            total.size_bytes + own.total_bytes,
+            total.log_bytes + part.total_bytes,
+            total.stopped,
         )
 
-    def _given(self, own: EntryBatch, indices: Int64Array) -> _Given:
+    def _apply_entries(self, own: EntryBatch, indices: Int64Array) -> _PartResult:
         """What the machine makes of these entries, but for those that are left out, or of the first of
         them. Raises what the machine does."""
         if self._skips and not self._skips.isdisjoint(indices.tolist()):
-            return self._given_but_left_out(own, indices)
+            return self._apply_unskipped(own, indices)
         given = self.machine.apply(own, int(indices[0]))
         if isinstance(given, FirstResults):
             results: Sequence[Result] | None = given.results
@@ -278,10 +278,10 @@ class MachineRunner:
             results, unkept, taken = given, (), own.count
         if results is not None and len(results) != taken:
             raise ValueError(f"{len(results)} results for {own.count} entries")
-        return _Given(taken, results, unkept)
+        return _PartResult(taken, results, unkept)
 
-    def _given_but_left_out(self, own: EntryBatch, indices: Int64Array) -> _Given:
-        is_given = np.array([index not in self._skips for index in indices.tolist()])
+    def _apply_unskipped(self, own: EntryBatch, indices: Int64Array) -> _PartResult:
+        is_unskipped = np.array([index not in self._skips for index in indices.tolist()])
         results: list[Result] = [
             CommandError(
                 f"entry {index} was stepped over: `quorumlog machine step-over` has left it out of"
@@ -289,14 +289,14 @@ class MachineRunner:
             )
             for index in indices.tolist()
         ]
-        places = np.flatnonzero(is_given).tolist()
+        places = np.flatnonzero(is_unskipped).tolist()
         if not places:
-            return _Given(own.count, results, ())
-        given = self._given(_of(own, is_given), indices[is_given])
+            return _PartResult(own.count, results, ())
+        given = self._apply_entries(_of(own, is_unskipped), indices[is_unskipped])
         for number, place in enumerate(places[: given.taken]):
             results[place] = None if given.results is None else given.results[number]
         taken = own.count if given.taken == len(places) else places[given.taken]
-        return _Given(taken, results[:taken], tuple(places[number] for number in given.unkept))
+        return _PartResult(taken, results[:taken], tuple(places[number] for number in given.unkept))
 
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""
@@ -310,7 +310,7 @@ class MachineRunner:
         except CommandError as refusal:
             return CommandError(words_of(refusal))
         except BaseException as error:
-            return CommandError(f"{self.name} could not answer: {told(error)}")
+            return CommandError(f"{self.name} could not answer: {error_text(error)}")
         if not isinstance(answer, bytes):
             return CommandError(f"{self.name} answered with {type(answer).__name__} instead of bytes")
         return answer
@@ -347,7 +347,7 @@ def too_new_reason(name: str, version: int, machine: StateMachine) -> str:
     )
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Type, message and place, in a line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -369,7 +369,7 @@ def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
 
 
 def _of(batch: EntryBatch, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> EntryBatch:
-    """Of its own memory."""
+    """The wanted entries, copied."""
     data = np.frombuffer(batch.buffer, np.uint8)[np.repeat(wanted, batch.sizes)]
     return EntryBatch(data.data, batch.sizes[wanted])
 
@@ -447,7 +447,7 @@ class Waiting(NamedTuple):
 
 
 class _Failed(Exception):
-    """The machine itself raised something."""
+    """The machine itself has raised."""
 
 
 def open_machine(
@@ -486,7 +486,7 @@ def _opened(
     machine = _made(factory)
     kept = _of_machine("asked what it has applied", machine.applied)
     if kept is not None and not isinstance(kept, Applied):
-        raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
+        raise _Failed(f"apply returned {type(kept).__name__}, not Applied")
     outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
     indices = [index for index in indices if index not in outdated]
     acts_as = None
@@ -549,11 +549,11 @@ def _opened(
         return Waiting(min(ahead))
     if begin_index >= binding.index:
         reason = (
-            f"the log begins at index {begin_index + 1}, and no good snapshot of {name} holds what came"
-            " before; the other members are asked for one"
+            f"the log begins at index {begin_index + 1}, and no good snapshot of {name} covers the"
+            " earlier entries; the other members are asked for one"
         )
         if outdated:
-            reason = f"what it has here holds an entry that was stepped over; {reason}"
+            reason = f"its state here includes an entry that was stepped over; {reason}"
         return Lacking(begin_index, reason, tuple(damaged))
     left_out = left_outs.known
     runner = MachineRunner(name, binding.channel, machine, 0, applying=applying, left_out=left_out)
@@ -598,12 +598,12 @@ def _keep_results(
 def _made(factory: MachineFactory) -> StateMachine:
     machine = _of_machine("made", factory)
     if not isinstance(machine, StateMachine):
-        raise _Failed(f"what makes it made {type(machine).__name__}, which is no StateMachine")
+        raise _Failed(f"its factory made {type(machine).__name__}, which is no StateMachine")
     says = version_of(factory)
     if machine.version != says:
         raise _Failed(
-            f"it has version {machine.version}, and what makes it says {says}: that needs the same"
-            " attribute `version`"
+            f"it has version {machine.version}, and its factory says {says}: give the factory the"
+            " same attribute `version`"
         )
     return machine
 
@@ -621,7 +621,7 @@ def _of_machine(what: str, call: Callable[[], T]) -> T:
     except (SnapshotDamaged, SnapshotsUnavailable):
         raise
     except BaseException as error:
-        raise _Failed(f"it cannot be {what}: {told(error)}") from error
+        raise _Failed(f"it cannot be {what}: {error_text(error)}") from error
 
 
 def _log_bytes(store: LedgerStore, snapshots: tuple[int, ...], index: int) -> int:
@@ -686,14 +686,14 @@ class SlicedSave:
             return SaveStep.END
         except BaseException as error:
             self.abandon()
-            return told(error)
+            return error_text(error)
 
     def sync(self) -> str:
         try:
             assert self._writer is not None
             self._writer.sync()
         except Exception as error:
-            return told(error)
+            return error_text(error)
         return ""
 
     def finish(self) -> str:
@@ -702,7 +702,7 @@ class SlicedSave:
             assert self._writer is not None
             self._writer.finish()
         except Exception as error:
-            return told(error)
+            return error_text(error)
         self._writer = None
         return ""
 

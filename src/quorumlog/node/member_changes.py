@@ -80,9 +80,9 @@ class MemberOperation(StrEnum):
 
 
 class MemberChange(NamedTuple):
-    """What somebody asks for."""
+    """A requested change of the membership."""
 
-    verb: MemberOperation
+    operation: MemberOperation
     member_id: str
     address: str = ""
     """Of ADD and SET_ADDRESS: `host:port`."""
@@ -93,7 +93,7 @@ class MemberChange(NamedTuple):
 
 
 MemberOutcome = Membership | LedgerError
-"""What holds once it is committed, or why nothing has changed; OutcomeUnknown where nobody can tell."""
+"""The membership once it is committed, or the refusal; OutcomeUnknown if the outcome is not known."""
 
 
 class MemberChanges:
@@ -163,7 +163,7 @@ class MemberChanges:
             return ""
         names = ", ".join(voter.member_id for voter in lost)
         return (
-            f"{names} runs on another directory than the one that votes, and without that one nobody"
+            f"{names} runs on another directory than the one that votes, and without that one no leader"
             " can be elected: start it with the one that votes, or, if that is lost, stop all members"
             " and run quorumlog recover --unsafe on the directory of one that has lost nothing"
         )
@@ -187,7 +187,7 @@ class MemberChanges:
             if change.dry_run:
                 self._log_state.check_own(EntryKind.MEMBERSHIP, body)
                 done(wanted.final())
-            elif change.verb is MemberOperation.REMOVE and change.member_id == self._own_id:
+            elif change.operation is MemberOperation.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
                 self._propose(body)
@@ -199,26 +199,26 @@ class MemberChanges:
         """Raises MembershipRefused, LevelNotReported, LeaderNotReady."""
         present = self._raft.status().membership
         present = present._replace(addresses=self.addresses_of(present))
-        if change.verb is MemberOperation.ADD:
+        if change.operation is MemberOperation.ADD:
             return self._with_learner(present, change)
         member_id = change.member_id
         named = [replica for replica in present.members() if replica.member_id == member_id]
         if not named:
             names = ", ".join(sorted({replica.member_id for replica in present.members()}))
             raise MembershipRefused(f"{member_id} is not among the members: {names}")
-        if change.verb is MemberOperation.SET_ADDRESS:
+        if change.operation is MemberOperation.SET_ADDRESS:
             return self._with_address(present, member_id, change.address)
         replica = named[-1]
         learners = tuple(learner for learner in present.learners if learner.member_id != member_id)
-        if change.verb is MemberOperation.PROMOTE:
+        if change.operation is MemberOperation.PROMOTE:
             if replica not in present.learners:
                 raise MembershipRefused(f"{member_id} is a voter already")
             return present._replace(new=_sorted((*present.new, replica)), learners=learners)
         others = tuple(voter for voter in present.new if voter.member_id != member_id)
-        if change.verb is MemberOperation.REMOVE:
+        if change.operation is MemberOperation.REMOVE:
             wanted = present._replace(new=others, learners=learners)
             return wanted if wanted.is_joint else wanted.final()
-        assert change.verb is MemberOperation.REPLACE, change
+        assert change.operation is MemberOperation.REPLACE, change
         fresh = self._connected_as(member_id, change)
         if fresh in present.members():
             reason = (
@@ -287,7 +287,7 @@ class MemberChanges:
         """Whoever leads then removes this member; the client goes there with its request."""
         voters = [peer for peer in self._raft.status().peers if peer.is_voter]
         fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
-        nearest = max(fit or voters, key=lambda peer: peer.water_mark, default=None)
+        nearest = max(fit or voters, key=lambda peer: peer.match_index, default=None)
         if nearest is None:
             reason = "no other voter is connected, so none can lead"
             done(MembershipRefused(reason, retry_after_ms=RETRY_MS))
@@ -295,7 +295,7 @@ class MemberChanges:
 
         def handed_over(outcome: TransferOutcome) -> None:
             if isinstance(outcome, TransferFailed):
-                reason = f"{self._own_id} leads, and nobody takes over: {outcome}"
+                reason = f"{self._own_id} leads, and no member takes over: {outcome}"
                 done(MembershipRefused(reason, retry_after_ms=RETRY_MS))
             elif isinstance(outcome, LedgerError):
                 done(outcome)

@@ -49,7 +49,6 @@ class Housekeeping:
         self._ticks, self._wakeups = ticks, wakeups
 
     def stir(self) -> None:
-        """They may have something to do in this turn."""
         self._due_ms = 0.0
 
     def tick(self, now_ms: float) -> bool:

@@ -48,7 +48,7 @@ class OperatorOrders:
         self._refusal_unless_leading = refusal_unless_leading
         self._propose = propose
         self._written: list[tuple[int, Callable[[], None], Callable[[LedgerError], None]]] = []
-        """(index, who is told that it is committed, or that this is not known), by index."""
+        """(index, callback for "committed" or "not known"), by index."""
 
     def reset_clock(self, done: Callable[[ResetOutcome], None]) -> None:
         """The log's time begins anew at the time of a quorum's clocks."""
@@ -150,7 +150,6 @@ class OperatorOrders:
             committed()
 
     def lose(self) -> None:
-        """This member leads no more."""
         written, self._written = self._written, []
         for _, _, lost in written:
             lost(OutcomeUnknown("leadership was lost before that was committed: ask again"))

@@ -56,11 +56,11 @@ class PeerConnections:
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._speakers: dict[Way, tuple[str, str]] = {}
-        """(directory id, run id) of the process that each connection that stands leads to."""
+        """(directory id, run id) of the process at the other end of each open connection."""
         self.connected_to: Replica | None = None
         """While all four lead there."""
-        self._told_of: Replica | None = None
-        """The directory that the core was told of last."""
+        self._reported: Replica | None = None
+        """The directory last reported to the core."""
         self._held: list[_HeldMessage] = []
         self._held_bytes = 0
         self._overflowed: set[Way] = set()
@@ -71,7 +71,7 @@ class PeerConnections:
         self.broke(way)
         self._speakers[way] = directory_id, run_id
         if len(self._speakers) == len(WAYS) and len(set(self._speakers.values())) == 1:
-            self.connected_to = self._told_of = Replica(self._member_id, directory_id)
+            self.connected_to = self._reported = Replica(self._member_id, directory_id)
             self._on_connected(self.connected_to)
             for frame in self._take_held():
                 frame.enter()
@@ -100,7 +100,7 @@ class PeerConnections:
         self._held.append(_HeldMessage(way, size_bytes, enter))
 
     def close(self) -> None:
-        """Nobody is told."""
+        """Without calling `on_lost`."""
         self.connected_to = None
         self._speakers.clear()
         self._take_held()
@@ -112,6 +112,6 @@ class PeerConnections:
         return held
 
     def _lose(self, is_gone: bool) -> None:
-        if self._told_of is not None and (self.connected_to is not None or is_gone):
+        if self._reported is not None and (self.connected_to is not None or is_gone):
             self.connected_to = None
-            self._on_lost(self._told_of, is_gone)
+            self._on_lost(self._reported, is_gone)

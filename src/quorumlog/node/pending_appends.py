@@ -24,7 +24,7 @@ AppendOutcome = AppendReceipt | LedgerError
 
 
 class SessionPlace(NamedTuple):
-    """Where an append stands in its producer's session."""
+    """The place of an append in its producer's session."""
 
     producer: str
     epoch: ProducerEpoch

@@ -58,15 +58,15 @@ RETRY_LEVEL_MS = 100
 
 
 class ProducerConnected(NamedTuple):
-    """The answer to who wants to connect."""
+    """The answer to a producer that connects."""
 
     opened: bool
-    """False: nothing was written, since the epoch that stands is not the one that was to end."""
+    """False: nothing was written, since the present epoch is not the one that was to end."""
     epoch: ProducerEpoch
-    """(-1, -1): none stands, and what was asked was meant for an older log."""
+    """(-1, -1): there is none, and the request was made for an older log."""
     last_sequence: int
     seen_index: int = -1
-    """Of the log that says that none stands."""
+    """Index of the log that shows that there is none."""
 
 
 class KnownProducer(NamedTuple):
@@ -85,7 +85,7 @@ class Judged(NamedTuple):
 
 
 class Node(Protocol):
-    """What of the member is needed (`LedgerNode`)."""
+    """The part of `LedgerNode` that it needs."""
 
     config: GroupConfig
     directory: MemberDirectory
@@ -223,7 +223,7 @@ class ProducerSessions:
             done(error)
             return
         session = producers.get(producer)
-        standing = None if session is None else session.epoch
+        present = None if session is None else session.epoch
         refusal: LedgerError | None = None
         evicts: tuple[str, ...] = ()
         if session is None:
@@ -237,9 +237,9 @@ class ProducerSessions:
             unseen = ProducerConnected(False, ProducerEpoch(-1, -1), -1, self._raft.ledger_end.index)
             self._answer_certainly(unseen, None, deadline_ms, done, owner)
             return
-        if refusal is not None or (session is not None and (session.token == token or standing != ends)):
+        if refusal is not None or (session is not None and (session.token == token or present != ends)):
             opened = session is not None and session.token == token
-            answer = ProducerConnected(opened, standing or ProducerEpoch(-1, -1), last_sequence)
+            answer = ProducerConnected(opened, present or ProducerEpoch(-1, -1), last_sequence)
             self._answer_certainly(answer, refusal, deadline_ms, done, owner)
             return
         body = OpenProducer(producer, token, ends, evicts)
@@ -414,10 +414,10 @@ def _expired(producer: str, epoch: ProducerEpoch | None) -> LedgerError:
     )
 
 
-def _fenced(producer: str, epoch: ProducerEpoch, standing: ProducerEpoch) -> LedgerError:
+def _fenced(producer: str, epoch: ProducerEpoch, present: ProducerEpoch) -> LedgerError:
     return ProducerFenced(
         f"another client has connected as producer {producer!r}: the epoch that began at {epoch.index}"
-        f" in term {epoch.term} has ended with entry {standing.index}"
+        f" in term {epoch.term} has ended with entry {present.index}"
     )
 
 

@@ -55,7 +55,7 @@ RETRY_FULL_MS = JOIN_MS
 
 
 class ReaderMove(NamedTuple):
-    """What one reader says; see `wire.client_messages.MoveReaderRequest`."""
+    """A request of one reader; see `wire.client_messages.MoveReaderRequest`."""
 
     name: str
     position: int | None = None
@@ -70,7 +70,7 @@ class ReaderMove(NamedTuple):
 
 
 class MovedReader(NamedTuple):
-    """Where a reader stands behind its move."""
+    """State of a reader after its move."""
 
     position: int
     hold: Hold
@@ -104,7 +104,7 @@ class _Judged(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What one entry says, and what comes of it."""
+    """An entry with moves, and the answers to them."""
 
     positions: list[ReaderPosition]
     answers: list[tuple[Done, MovedReader]]
@@ -152,7 +152,6 @@ class ReaderMoves:
         self._judged = [each for each in self._judged if each[1].waiting.owner is not owner]
 
     def lose(self, refusal: LedgerError) -> None:
-        """This member leads no more."""
         queue, written = self.queue, self._written
         queue += [judged.waiting for _, judged in self._judged]
         self.queue, self._written, self._judged = [], [], []
@@ -165,8 +164,8 @@ class ReaderMoves:
     def commit(self, index: int) -> None:
         """Everything up to `index` is committed, of a term that this member leads."""
         while self._written and self._written[0].entry.index <= index:
-            for done, stand in self._written.pop(0).answers:
-                done(stand)
+            for done, moved in self._written.pop(0).answers:
+                done(moved)
         judged, self._judged = self._judged, []
         for at, each in judged:
             self._answer_once_committed(each, at, index)
@@ -194,8 +193,8 @@ class ReaderMoves:
                     done(error)
                 return
             answers = [
-                (done, stand._replace(last_index=entry.index, seen_index=entry.index))
-                for done, stand in answers
+                (done, moved._replace(last_index=entry.index, seen_index=entry.index))
+                for done, moved in answers
             ]
             self._written.append(_Written(entry, answers))
         for each in judged:
@@ -245,13 +244,13 @@ class ReaderMoves:
                 else:
                     said.append(position)
                 old = state.reader(move.name) or old
-            stand = MovedReader(0, Hold.NONE)
+            moved = MovedReader(0, Hold.NONE)
             if old is not None:
-                stand = MovedReader(old.position, old.hold, old.last_index, self._store.end.index)
+                moved = MovedReader(old.position, old.hold, old.last_index, self._store.end.index)
             if move.name in named:
-                answers.append((waiting.done, stand))
+                answers.append((waiting.done, moved))
             else:
-                judged.append(_Judged(waiting, stand))
+                judged.append(_Judged(waiting, moved))
         del self.queue[:taken]
         return _Said(said, answers, judged)
 
@@ -277,7 +276,7 @@ class ReaderMoves:
         if (hold is not Hold.NONE or is_seek) and position < first_kept:
             self._refuse(move, position, first_kept, "may be deleted by now: seek to a later one")
         if position > self._store.end.index + 1:
-            self._refuse(move, position, first_kept, "lies behind the end of the log")
+            self._refuse(move, position, first_kept, "lies after the end of the log")
         last_chain = None
         if position == move.position and self._log_state.may_say(CHAIN_LEVEL):
             last_chain = move.last_chain
@@ -300,7 +299,7 @@ class ReaderMoves:
             return None
         if skipped[1] > self._store.end.index + 1:
             raise IndexOutOfRange(
-                f"reader {move.name} cannot skip up to {skipped[1]}, behind the end of the log (the last"
+                f"reader {move.name} cannot skip up to {skipped[1]}, after the end of the log (the last"
                 f" entry is {self._store.end.index})",
                 ledger_begin_index=self._store.begin.index + 1,
                 committed_index=self._log_state.committed_index,
@@ -311,9 +310,9 @@ class ReaderMoves:
     def _refuse_late(self, move: ReaderMove, changed_index: int) -> None:
         if move.seen_index is not None and move.seen_index < changed_index:
             raise ReaderMoved(
-                f"the request about reader {move.name} was meant for the log up to entry"
-                f" {move.seen_index}, and in entry {changed_index} or before a reader was ended,"
-                " led back or held otherwise: nothing was changed; look up its position",
+                f"the request about reader {move.name} was made when the log ended at entry"
+                f" {move.seen_index}, and since then, in entry {changed_index} or before, a reader was"
+                " removed, moved back or held otherwise: nothing was changed; look up its position",
                 # What this entry itself says is on its way, and committed before anybody is told.
                 committed_index=max(self._store.end.index, changed_index),
             )
@@ -329,13 +328,13 @@ class ReaderMoves:
             return old.position
         if old.position != move.seeks_from:
             raise ReaderMoved(
-                f"reader {move.name} stands at {old.position}, not at {move.seeks_from}: nothing"
+                f"reader {move.name} is at {old.position}, not at {move.seeks_from}: nothing"
                 " was changed; look up its position, and seek from there"
             )
         if move.last_index not in (None, old.last_index):
             # It has left that place and come back: this may be a late copy of what it did before.
             raise ReaderMoved(
-                f"reader {move.name} stands at {old.position} since entry {old.last_index}, not"
+                f"reader {move.name} is at {old.position} since entry {old.last_index}, not"
                 f" since entry {move.last_index}: nothing was changed; look up its position, and"
                 " seek again"
             )
@@ -343,7 +342,7 @@ class ReaderMoves:
 
     def _refuse(self, move: ReaderMove, position: int, first_kept: int, why: str) -> None:
         raise IndexOutOfRange(
-            f"reader {move.name} cannot stand at {position}, which {why} (entries from {first_kept} on"
+            f"reader {move.name} cannot be at {position}, which {why} (entries from {first_kept} on"
             f" are kept, the last is {self._store.end.index})",
             ledger_begin_index=first_kept,
             committed_index=self._log_state.committed_index,

@@ -31,14 +31,14 @@ from quorumlog.store.log_begin import LOOK_ENTRIES, Mark, StoredLog, mark_at_ind
 # Who waits for a majority to confirm that this member leads, or follows who does.
 
 Confirmed = Callable[[LedgerError | None], None]
-"""Gets None, or a refusal: who leads has changed meanwhile."""
+"""Gets None, or a refusal if the leader has changed meanwhile."""
 
 
 class Confirmations:
     def __init__(self, raft: RaftNode) -> None:
         self._raft = raft
         self._waiting: dict[int, tuple[Confirmed, object]] = {}
-        """By number of the read: whom to tell, and who asked."""
+        """By number of the read: callback and owner."""
 
     def request(self, done: Confirmed, owner: object) -> None:
         """Of a leader."""
@@ -181,7 +181,7 @@ class ReaderLags:
 # Which time mark holds at an entry, and where a time begins; looked up beside the loop.
 
 MarkOutcome = Mark | LedgerError | None
-"""None: no mark says so early a time, or stands in front of that entry."""
+"""None: no time mark is that early, or precedes that entry."""
 MOST_WAITING = 100
 """They share the thread that reads for everybody."""
 RETRY_MS = 20

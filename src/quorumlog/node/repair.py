@@ -221,11 +221,12 @@ class Repairer:
         """Somebody did not answer in time since all were asked last."""
         self._is_writing = False
         self._passed_over: dict[DamagedRange, set[Replica]] = {}
-        """Who did not help with a range since all were asked last."""
+        """Members that could not help with a range since all were asked last."""
         self._dropped: dict[DamagedRange, dict[Replica, LogStart]] = {}
-        """Who has dropped the front of a range, and where its log begins; since all were asked last."""
+        """Members that have deleted the beginning of a range, and where their logs begin; since all were
+        asked last."""
         self._sources: dict[DamagedRange, str] = {}
-        """Who sent the newest good piece; "" once everybody was asked in vain."""
+        """The member that sent the newest good piece; "" once all were asked in vain."""
         self._refused = ""
         """Why the newest piece that was no good was none."""
         self._retry_at_ms = 0.0
@@ -233,7 +234,7 @@ class Repairer:
     # ---------------------------------------------------------------- finding
 
     def found(self, damage: DirectoryDamaged) -> None:
-        """A read has met it."""
+        """A read has found damage."""
         if self._is_examining or damage.index < 0:
             return  # whatever is still there will be met again
         self._is_examining = True
@@ -408,7 +409,7 @@ class Repairer:
             behind = [proof for proof in response.proofs if proof[0] >= damaged.last.index]
             is_proven = batch.last_index == damaged.last.index
             if not (is_proven or any(self._agrees(index, chain) for index, chain in behind)):
-                raise ProtocolViolation("no entry behind them is known to be the same there and here")
+                raise ProtocolViolation("no later entry is known to be the same there and here")
         except ProtocolViolation as violation:
             return violation
         self._store.write_piece(damaged, before, batch)
@@ -447,7 +448,7 @@ class Repairer:
         self._refused = ""
 
     def _forget_repaired(self) -> None:
-        """Also what a cut took away."""
+        """Also forgets truncated ranges."""
         for known in (self._passed_over, self._sources):
             for damaged in [each for each in known if each not in self._store.damaged]:
                 del known[damaged]
@@ -532,7 +533,7 @@ class Repairer:
             sentences.append(f"{damaged}; damaged, {state}")
         if self._without_space is not None:
             sentences.append(
-                "there is no space to write again what is damaged of the index or at the end of a"
-                " segment; make space on the disk"
+                "there is no space to rewrite damaged index units or ends of segments; make space on the"
+                " disk"
             )
         return [*sentences, *filter(None, (self._unsettled, self._store.damaged_problem))]

@@ -34,7 +34,7 @@ from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.segments import INDEX_UNIT_BYTES
 
 # ----------------------------------------------------------------
-# When all that lies in front of a border had been appended: what the first time mark behind it says.
+# When all that lies in front of a boundary had been appended: what the first time mark behind it says.
 #
 # The last one in front of it would do while marks are written all the time. Where they were switched
 # off for a month and on again, what was written meanwhile would count as a month older than it is. A
@@ -45,10 +45,10 @@ LOOK_ENTRIES = 65536
 
 
 class KnownBoundary(NamedTuple):
-    """One whose state is saved."""
+    """A segment boundary whose state is saved."""
 
     point: LogPoint
-    border: SegmentBoundary
+    boundary: SegmentBoundary
     mark: Mark | None
     """The last one in front of it."""
 
@@ -56,17 +56,17 @@ class KnownBoundary(NamedTuple):
 def with_times(
     store: LedgerStore, known: list[KnownBoundary], newest: Mark | None
 ) -> tuple[KnownBoundary, ...]:
-    """The borders of a log, in order, each with its time once a mark stands behind it. `newest`: the
+    """The boundaries of a log, in order, each with its time once a mark stands behind it. `newest`: the
     last committed one. Reads the index of segments whose time is not known yet. Beside the loop; raises
     StoreFailure."""
     timed, next_mark, time_ms = list(known), newest, None
     for at, each in reversed(list(enumerate(known))):
-        first_index = each.border.first_index
-        if each.border.time_ms is not None:
+        first_index = each.boundary.first_index
+        if each.boundary.time_ms is not None:
             break  # and all in front of it
         if next_mark is not None and next_mark.index >= first_index:
             time_ms = _first_time(store, first_index, next_mark)
-        timed[at] = each._replace(border=each.border._replace(time_ms=time_ms))
+        timed[at] = each._replace(boundary=each.boundary._replace(time_ms=time_ms))
         next_mark = each.mark
     return tuple(timed)
 
@@ -118,13 +118,13 @@ class LogShape(NamedTuple):
     """Of that entry's segment."""
     stop_index: int
     stop_position: int
-    borders: tuple[SegmentBoundary, ...]
+    boundaries: tuple[SegmentBoundary, ...]
     """In order, all of them above `first_index`."""
 
-    def bytes_behind(self, border: SegmentBoundary) -> int:
-        """Of data and index."""
-        units = (self.stop_index - border.first_index) * INDEX_UNIT_BYTES
-        return self.stop_position - border.position + units
+    def bytes_behind(self, boundary: SegmentBoundary) -> int:
+        """Bytes of data and index after the boundary."""
+        units = (self.stop_index - boundary.first_index) * INDEX_UNIT_BYTES
+        return self.stop_position - boundary.position + units
 
 
 class Policy(NamedTuple):
@@ -153,7 +153,7 @@ class Follower(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Nothing from `first_index` on may go."""
+    """Entries from `first_index` on may not be deleted."""
 
     first_index: int
     reason: str
@@ -163,7 +163,7 @@ class Decision(NamedTuple):
     wish: Limit
     limits: tuple[Limit, ...]
     keep_from_index: int
-    """A border; 0 where none lies so far down."""
+    """A boundary; 0 where none lies so far down."""
     is_forced: bool
     """Readers are passed over."""
 
@@ -196,7 +196,7 @@ def decide(
     if not policy.is_forced or plain > first_kept:
         return Decision(wish, tuple(limits), plain, False)
     # One segment at a time, and the next one once the disk has got its space.
-    oldest = next((b.first_index for b in log.borders if b.first_index > first_kept), 0)
+    oldest = next((b.first_index for b in log.boundaries if b.first_index > first_kept), 0)
     forced = Limit(oldest, "newer than the oldest segment, of a disk that is nearly full")
     forced_limits = [*near, *_archives(state, policy)]
     return Decision(forced, tuple(forced_limits), _floor(log, forced, forced_limits), True)
@@ -208,7 +208,7 @@ class KeptSegment(NamedTuple):
     size_bytes: int
     """Of data and index."""
     time_ms: int | None
-    """When all of it had been appended; None: no time mark stands behind it."""
+    """Time by which all of it had been appended; None: no time mark follows it."""
     reasons: tuple[str, ...]
     """Why it is still there."""
 
@@ -222,8 +222,8 @@ def kept_segments(
         log.first_index,
         log.bytes_behind(SegmentBoundary(log.first_index, log.position, None)),
     )
-    for border in log.borders:
-        stop_index, behind_bytes = border.first_index, log.bytes_behind(border)
+    for boundary in log.boundaries:
+        stop_index, behind_bytes = boundary.first_index, log.bytes_behind(boundary)
         reasons: tuple[str, ...]
         if stop_index <= committed_keep_from_index:
             reasons = ("about to be deleted",)
@@ -232,7 +232,7 @@ def kept_segments(
         else:
             reasons = decision.reasons_for(stop_index) or ("the next keep_from_index lets it go",)
         size_bytes = left_bytes - behind_bytes
-        segments.append(KeptSegment(first_index, stop_index, size_bytes, border.time_ms, reasons))
+        segments.append(KeptSegment(first_index, stop_index, size_bytes, boundary.time_ms, reasons))
         first_index, left_bytes = stop_index, behind_bytes
     segments.append(KeptSegment(first_index, log.stop_index, left_bytes, None, ("the newest",)))
     return segments
@@ -240,7 +240,7 @@ def kept_segments(
 
 def _floor(log: LogShape, wish: Limit, limits: Sequence[Limit]) -> int:
     lowest = min([wish.first_index, *(limit.first_index for limit in limits)])
-    below = [b.first_index for b in log.borders if b.first_index <= lowest]
+    below = [b.first_index for b in log.boundaries if b.first_index <= lowest]
     return below[-1] if below else 0
 
 
@@ -258,12 +258,14 @@ def _wish(log: LogShape, policy: Policy, clock_ms: int, compacted: int | None) -
         wishes.append(Limit(first_index, "not in two snapshots of every state machine"))
     if policy.reserved_ms:
         expired = [
-            b for b in log.borders if policy.expires_now and _age_ms(b, clock_ms) >= policy.reserved_ms
+            b
+            for b in log.boundaries
+            if policy.expires_now and _age_ms(b, clock_ms) >= policy.reserved_ms
         ]
         hours = f"younger than file_reserved_hours ({policy.reserved_ms // HOUR_MS})"
         wishes.append(Limit(expired[-1].first_index if expired else log.first_index, hours))
     if policy.reserved_bytes:
-        beyond = [b for b in log.borders if log.bytes_behind(b) >= policy.reserved_bytes]
+        beyond = [b for b in log.boundaries if log.bytes_behind(b) >= policy.reserved_bytes]
         size = f"within retention_bytes ({policy.reserved_bytes})"
         wishes.append(Limit(beyond[-1].first_index if beyond else log.first_index, size))
     if not wishes:
@@ -272,15 +274,15 @@ def _wish(log: LogShape, policy: Policy, clock_ms: int, compacted: int | None) -
     return Limit(highest, " and ".join(wish.reason for wish in wishes))
 
 
-def _age_ms(border: SegmentBoundary, clock_ms: int) -> int:
-    return 0 if border.time_ms is None else max(0, clock_ms - border.time_ms)
+def _age_ms(boundary: SegmentBoundary, clock_ms: int) -> int:
+    return 0 if boundary.time_ms is None else max(0, clock_ms - boundary.time_ms)
 
 
 def _followers_within_budget(
     log: LogShape, budget_bytes: int, followers: Sequence[Follower]
 ) -> list[Limit]:
     """Where a follower stands that is not known may be anywhere within its budget."""
-    budget = [b for b in log.borders if log.stop_position - b.position >= budget_bytes]
+    budget = [b for b in log.boundaries if log.stop_position - b.position >= budget_bytes]
     first_within = budget[-1].first_index if budget else log.first_index
     limits = []
     for follower in followers:
@@ -329,9 +331,9 @@ def archives_with_chain(state: LogState) -> list[Reader]:
 # ---------------------------------------------------------------- Retention
 # The oldest segments of the log go.
 #
-#     once a second       borders, their times and the disk are looked at, beside the loop
+#     once a second       boundaries, their times and the disk are looked at, beside the loop
 #     the leader          writes KEEP: from which index on everything stays
-#     once committed      each member drops what lies below, up to a border of its own; with
+#     once committed      each member drops what lies below, up to a boundary of its own; with
 #                         `retention = archived` after it has compared the archive's chain with its own
 #
 # What may go is decided in the log and nowhere else: told in a heartbeat, it could pass a hold that
@@ -343,7 +345,7 @@ FED_PATIENCE_MS = 60_000
 
 
 class _RetentionLook(NamedTuple):
-    borders: tuple[KnownBoundary, ...]
+    boundaries: tuple[KnownBoundary, ...]
     truncations: int
     used_ratio: float
     start: LogStart | None
@@ -361,7 +363,7 @@ class WhyKept(NamedTuple):
 
 
 class RetainingMember(Protocol):
-    """What it asks of a `LedgerNode`."""
+    """The part of `LedgerNode` that it needs."""
 
     config: GroupConfig
     directory: MemberDirectory
@@ -407,13 +409,13 @@ class Retention:
         self._refusal = self._unproven = ""
         """Why the leader does not let go, and why this member deletes nothing; in a sentence each."""
         self._installed = installed
-        """Who got the start of this log and has not caught up since: whoever has is taken out here."""
+        """Members that got the start of this log and have not caught up since."""
         self._lost: tuple[LostRange, ...] | None = None
         """What readers had lost when it was last looked."""
 
     @property
     def problem(self) -> str:
-        """Why nothing goes although it may, in a sentence."""
+        """Why nothing is deleted although it may be, in a sentence."""
         return self._unproven or self._refusal
 
     # ---------------------------------------------------------------- looking
@@ -452,34 +454,34 @@ class Retention:
         self._is_looking = True
         self._host.read_later(self._look(), self._looked)
 
-    def _last_border_index(self) -> int:
-        """Of the entry before a border at which this log may begin: the next one is committed, too, and
-        on this disk."""
+    def _last_boundary_index(self) -> int:
+        """Of the entry before a boundary at which this log may begin: the next one is committed, too,
+        and on this disk."""
         return self._member.durable_committed_index - 1
 
     def _look(self) -> Callable[[], _RetentionLook]:
         """What to do beside the loop. It raises StoreFailure."""
-        keep_from, last_index = self._droppable_below(), self._last_border_index()
+        keep_from, last_index = self._droppable_below(), self._last_boundary_index()
         committed = self._log_state.committed
         newest = None if committed is None else mark_of(committed)
         is_archived = self._member.config.storage.retention == "archived"
 
         def look() -> _RetentionLook:
-            borders, truncations = self._store.borders, self._store.truncations
+            boundaries, truncations = self._store.boundaries, self._store.truncations
             known = list(self._known) if truncations == self._known_truncations else []
-            for point in borders.above(known[-1].point.index if known else -1):
+            for point in boundaries.above(known[-1].point.index if known else -1):
                 if point.index > last_index:
                     break
-                start = borders.saved_at(point)
+                start = boundaries.saved_at(point)
                 if start is None:
                     continue  # not yet, or damage has kept it from being saved
-                at_border = decode_time(start.record)
-                mark = mark_of(at_border) if isinstance(at_border, StateTime) else None
+                at_boundary = decode_time(start.record)
+                mark = mark_of(at_boundary) if isinstance(at_boundary, StateTime) else None
                 known.append(
                     KnownBoundary(point, SegmentBoundary(point.index + 1, point.position, None), mark)
                 )
-            below = [each.point for each in known if each.border.first_index <= keep_from]
-            start = borders.saved_at(below[-1]) if below else None
+            below = [each.point for each in known if each.boundary.first_index <= keep_from]
+            start = boundaries.saved_at(below[-1]) if below else None
             timed = with_times(self._store, known, newest)
             unproven = ""
             if is_archived and start is not None and start.point.index > self._store.begin.index:
@@ -497,7 +499,7 @@ class Retention:
             raise look
         if look.truncations != self._store.truncations:
             return  # what was found may be gone
-        self._known, self._known_truncations = look.borders, look.truncations
+        self._known, self._known_truncations = look.boundaries, look.truncations
         self._unproven = look.unproven
         if look.start is not None and not look.unproven:
             self._drop(look.start)
@@ -538,12 +540,12 @@ class Retention:
     def _mark(self, look: _RetentionLook) -> bool:
         """A segment that is full gets its time even where nobody appends any more."""
         config = self._member.config
-        if not (look.borders and config.time_marks and config.storage.file_reserved_hours):
+        if not (look.boundaries and config.time_marks and config.storage.file_reserved_hours):
             return False
-        border = look.borders[-1].border
+        boundary = look.boundaries[-1].boundary
         try:
             state = self._log_state.appended_state()
-            is_marked = border.time_ms is not None or state.time_index >= border.first_index
+            is_marked = boundary.time_ms is not None or state.time_index >= boundary.first_index
             mark = None if is_marked else self._time_marks.due(self._now_ms)
             if mark is not None:
                 self._member.propose_control(mark)
@@ -580,7 +582,7 @@ class Retention:
             begin.position,
             end.index + 1,
             end.position,
-            tuple(each.border.counted(state.clock_resets) for each in look.borders),
+            tuple(each.boundary.counted(state.clock_resets) for each in look.boundaries),
         )
 
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:
@@ -613,7 +615,7 @@ class Retention:
         for replica in dict.fromkeys((*status.voters, *peers)):
             if replica != status.replica:
                 peer = peers.get(replica)
-                index = peer.water_mark if peer is not None and peer.water_mark >= 0 else None
+                index = peer.match_index if peer is not None and peer.match_index >= 0 else None
                 is_fed = peer is not None and self._is_fed(peer)
                 followers.append(Follower(replica.member_id, index, is_fed))
         return followers
@@ -629,7 +631,7 @@ class Retention:
 
     def _drop(self, start: LogStart) -> None:
         is_above = start.point.index > self._store.begin.index
-        if self._member.is_dropping or not is_above or start.point.index > self._last_border_index():
+        if self._member.is_dropping or not is_above or start.point.index > self._last_boundary_index():
             return
         self._member.drop_before(start)
 

@@ -223,7 +223,7 @@ class CatchUpPace:
 LOOK_MS = 2_000.0
 """The rate is that of the last span of this length that is over."""
 FORGOTTEN_MS = 30_000.0
-"""Who got nothing for so long is not being fed any more."""
+"""A member that got nothing for so long is no longer being fed."""
 
 
 class Feeding(NamedTuple):
@@ -322,7 +322,7 @@ class PushSender:
             self.waiting.append(order)
 
     def observe(self, now_ms: float) -> None:
-        """How much was appended since the last time."""
+        """Counts bytes appended since the last call."""
         self._now_ms = now_ms
         if self._raft.role is Role.LEADER:
             if self._raft.term != self._paced_term:
@@ -596,7 +596,6 @@ class InstallSender:
         """Everybody that was to get the start of this log, until somebody takes them out."""
 
     def tick(self, now_ms: float) -> None:
-        """Once a turn."""
         installing = self._raft.replication.installing
         if not installing and not self._installations:
             return
@@ -667,9 +666,9 @@ class InstallSender:
         )
 
     def problems(self) -> list[str]:
-        """Who is being installed, and how far."""
+        """Members that are being installed, with progress."""
         return [
             f"{replica.member_id} lacks entries that are no longer here: it is given the start of the"
-            f" log{now(f'behind entry {each.begin.index}, {each.offset} of {len(each.content)} bytes')}"
+            f" log{now(f'after entry {each.begin.index}, {each.offset} of {len(each.content)} bytes')}"
             for replica, each in self._installations.items()
         ]

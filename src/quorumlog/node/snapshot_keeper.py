@@ -76,7 +76,7 @@ class SnapshotKeeper:
         self._saving_index = -1
 
     def applied(self, entries: int, size_bytes: int, log_bytes: int) -> None:
-        """`log_bytes`: of the stretch in which these entries lie."""
+        """`log_bytes`: of the range of the log that has these entries."""
         self._entries += entries
         self._bytes += size_bytes
         self._log_bytes += log_bytes

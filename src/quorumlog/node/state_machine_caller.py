@@ -21,7 +21,7 @@ from quorumlog.log_state.control_entries import MOST_MACHINES, VERSION_LEVEL, Ma
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.measures import Taken
 from quorumlog.node.installing import SnapshotFetcher
-from quorumlog.node.machine_driver import Answer, Asked, Done, MachineDriver, Question, unknown_results
+from quorumlog.node.machine_driver import Answer, Done, MachineDriver, Question, Reply, unknown_results
 from quorumlog.node.machine_runner import MachineFactory, MachineRunner, version_of
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import EntryStamper, Host
@@ -50,7 +50,7 @@ class MachineStatus(NamedTuple):
 
 
 class MachinesMember(StepOverMember, Protocol):
-    """What the machines need of their `LedgerNode`."""
+    """The part of `LedgerNode` that the machines need."""
 
     config: GroupConfig
     repairer: Repairer
@@ -362,7 +362,7 @@ class StateMachineCaller:
             done(error)
             return
 
-        def answered(answer: Asked | LedgerError, applied_index: int) -> None:
+        def answered(answer: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(answer, LedgerError):
                 done(answer)
             else:
@@ -481,7 +481,7 @@ def _way_out(name: str, applying: Applying, state: LogState | None) -> str:
         return ""
     ended = f"its last run here ended while it applied {applying}"
     if applying.stop_index - applying.first_index > 1:
-        return f"{ended}, and the next one goes entry by entry, and so names the one: "
+        return f"{ended}, and the next one applies entry by entry, and so finds the one: "
     orders = () if state is None else state.stepped_over
     if (name, applying.first_index) in [(each.name, each.index) for each in orders]:
         return f"{ended}, which it leaves out from now on: "

@@ -42,7 +42,8 @@ MOST_INTERVAL_MS = 60_000
 
 class MachineHoldings(NamedTuple):
     holds: Mapping[str, int]
-    """By machine that is known here: the last entry whose effects were ever here, as files tell."""
+    """By machine that is known here: the last entry whose effects were ever here, according to the
+    files."""
     begin_index: int
     """The entry before the first of the log here."""
 
@@ -71,7 +72,6 @@ class HandOver:
         self.next_ms = NEVER
 
     def tick(self, now_ms: float, needs: Mapping[str, int]) -> None:
-        """`needs`: those of now."""
         if not needs or self._raft.role is not Role.LEADER:
             self.next_ms, self._interval_ms = NEVER, float(ASK_INTERVAL_MS)
         elif self.next_ms == NEVER:
@@ -119,7 +119,7 @@ class HandOver:
 
 ASK_AGAIN_MS = 300
 ANSWERS_WITHIN_MS = 2_000
-"""Whoever has not answered by then is taken for silent."""
+"""A member that has not answered by then counts as silent."""
 RETRY_MS = 200
 
 StepOverOutcome = int | LedgerError
@@ -128,7 +128,7 @@ Done = Callable[[StepOverOutcome], None]
 
 
 class StepOverMember(Protocol):
-    """What it needs of its `LedgerNode`."""
+    """The part of `LedgerNode` that it needs."""
 
     replica: Replica
     raft: RaftNode
@@ -198,8 +198,8 @@ class StepOvers:
             machine = self._machine(name)
             if name in self._needs_all:
                 raise StepOverRefused(
-                    f"{name} leaves no entry out, for what follows in the log counts on each of them:"
-                    " mend what stops it, or restore a backup (quorumlog restore)"
+                    f"{name} cannot leave an entry out, since later entries depend on each of them: fix"
+                    " the cause of the stop, or restore a backup (quorumlog restore)"
                 )
             state = member.log_state.committed_state()
             for order in state.stepped_over:
@@ -208,7 +208,7 @@ class StepOvers:
                     return
             if not machine.index < index <= member.raft.committed_index:
                 raise BadRequest(
-                    f"entry {index} is no command of {name}: those lie behind entry {machine.index}, and"
+                    f"entry {index} is no command of {name}: those follow entry {machine.index}, and"
                     f" the log is committed up to {member.raft.committed_index}"
                 )
             member.log_state.admit_own(EntryKind.STEP_OVER)
@@ -321,9 +321,9 @@ class StepOvers:
             if silent and not step.unsafe:
                 raise StepOverRefused(
                     f"no answer from {', '.join(each.member_id for each in silent)}, where entry"
-                    f" {step.index} may have been applied to {step.name}: start what does not run"
-                    f" (quorumlog serve --hold-machine {step.name}), or go without (quorumlog machine"
-                    " step-over --unsafe)"
+                    f" {step.index} may have been applied to {step.name}: start the members that do not"
+                    f" run (quorumlog serve --hold-machine {step.name}), or go without (quorumlog"
+                    " machine step-over --unsafe)"
                 )
             self._check_room(min(answer.begin_index for answer in answers.values()), bool(silent))
             self._check_rebuilt(step)
@@ -342,8 +342,8 @@ class StepOvers:
             saved = self._member.directory.snapshots.indices_of(step.name)
         if not any(begin_index <= index < step.index for index in saved):
             raise StepOverRefused(
-                f"nothing here tells what {step.name} was before entry {step.index}: the log begins at"
-                f" index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"
+                f"the state of {step.name} before entry {step.index} is not known here: the log begins"
+                f" at index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"
                 " (quorumlog restore)"
             )
 
@@ -357,7 +357,7 @@ class StepOvers:
         if not gone or is_any_silent or max(gone) > begin_index:
             raise StepOverRefused(
                 f"the machines of this log leave out {MOST_STEPPED_OVER} entries already, and no more"
-                " until every member's log begins behind one of them (docs/retention.md)"
+                " until every member's log begins after one of them (docs/retention.md)"
             )
 
     # ---------------------------------------------------------------- the end

@@ -18,7 +18,7 @@ TransferOutcome = RoleChange | LedgerError
 
 NEVER = float("inf")
 RETRY_MS = 25
-"""Until those who could not take over from a member that stops are asked again."""
+"""Until members that could not take over from a stopping member are asked again."""
 STOP_TIMEOUTS = 2
 """Election time-outs within which a member that stops looks for a successor."""
 
@@ -31,7 +31,7 @@ class Transfers:
         self._pending = pending
         self._timeout_ms = election_timeout_ms
         self._to = ""
-        """Who shall lead, of a request that waits for what is proposed; empty if none does."""
+        """Target of a transfer that waits for proposed entries; empty if none does."""
         self._why = ""
         self._begin_by_ms = NEVER
         self._done: Callable[[TransferOutcome], None] | None = None
@@ -121,8 +121,8 @@ class Transfers:
             voters = [peer for peer in raft.status().peers if peer.is_voter]
             if voters and now_ms < self._stop_by_ms:
                 if now_ms >= self._next_try_ms and self._done is None:
-                    by_mark = sorted(voters, key=lambda peer: peer.water_mark, reverse=True)
-                    self._try_one_of([peer.replica.member_id for peer in by_mark], now_ms)
+                    by_match_index = sorted(voters, key=lambda peer: peer.match_index, reverse=True)
+                    self._try_one_of([peer.replica.member_id for peer in by_match_index], now_ms)
                 return
             if voters:
                 reason = self._reason

@@ -450,7 +450,7 @@ def checked_entries(message: PushEntryRequest) -> EntryBatch:
     batch.check_encoding()
     batch.check_sequence(message.first_index, message.previous_chain)
     if batch.term_runs() != message.term_runs:
-        raise ProtocolViolation("an APPEND whose entries are of other terms than it says")
+        raise ProtocolViolation("an APPEND whose entries are of terms other than it announces")
     if message.cold:
         batch.check_bodies()
     return batch
@@ -681,7 +681,7 @@ class Flusher:
         if self._task is not None:
             # It ran while the loop was being stopped, and nobody was told what came of it.
             if not self._task.done:
-                raise StoreFailure("the last flush has failed: what it held may not be on disk")
+                raise StoreFailure("the last flush has failed: its entries may not be on disk")
             self._store.finish_sync(self._task)
         task = self._store.begin_sync()
         if task is not None:
@@ -743,7 +743,7 @@ class _Look(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """What this leader has proposed."""
+    """Proposed entries of this leader."""
 
     first_index: int
     batch: EntryBatch
@@ -977,9 +977,9 @@ class LogWriter:
         self.batch_bytes.add(batch.total_bytes)
         self._planned = None
         self._recent.add(batch, previous.chain)
-        borders = self._store.borders.crossed(previous, batch)
-        if borders or has_controls:
-            self.log_state.append(batch, borders)
+        boundaries = self._store.boundaries.crossed(previous, batch)
+        if boundaries or has_controls:
+            self.log_state.append(batch, boundaries)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op.

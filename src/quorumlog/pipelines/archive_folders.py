@@ -383,9 +383,9 @@ def asking(path: str) -> Iterator[None]:
     except (BaseError, OSError) as error:
         asked_machine = "//169.254." in str(error)  # for the credentials of its role
         if asked_machine or isinstance(error, PermissionDeniedError | UnauthenticatedError):
-            told = "the machine has no role that gives credentials" if asked_machine else why(error)
+            reason = "the machine has no role that gives credentials" if asked_machine else why(error)
             raise ConfigError(
-                f"{path}: {told}. Credentials are the environment's, here and at every executor:"
+                f"{path}: {reason}. Credentials are the environment's, here and at every executor:"
                 " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine"
             ) from None
         raise StoreFailure(
@@ -426,7 +426,7 @@ def _clients(bucket: str, environment: tuple[tuple[str, str], ...]) -> tuple[S3S
         raise ConfigError("AWS_ENDPOINT_URL is no URL; write https://HOST or https://HOST:PORT")
     if scheme == "http" and given.get("AWS_ALLOW_HTTP", "").lower() not in ("true", "1", "yes", "on"):
         raise ConfigError(
-            "AWS_ENDPOINT_URL begins with http://, and what goes there can be read on its way: write"
+            "AWS_ENDPOINT_URL begins with http://, and the traffic can be read on the way: write"
             " https://, or set AWS_ALLOW_HTTP=true"
         )
     config: S3Config = {"region": region}

@@ -306,7 +306,9 @@ def read_part(
     except ProtocolViolation as error:
         raise broken(path, next_index, str(error)) from error
     except FileNotFoundError as error:
-        raise broken(path, next_index, "the file is gone; its archive is not whole any more") from error
+        raise broken(
+            path, next_index, "the file is missing; its archive is not complete any more"
+        ) from error
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise unreadable(path, next_index, error) from error
 

@@ -262,9 +262,9 @@ def _archive_into(
         client.reader(hold, hold="archive", first_index=first)
     if parts and log.begin_index > first:
         raise IndexOutOfRange(
-            f"the log begins at {log.begin_index} by now, and {into.path} ends at {first - 1}: what lay"
-            " between was deleted before it was archived. The archive stays as it is; begin another, and"
-            " give a hold, so that the log keeps what is not archived",
+            f"the log begins at {log.begin_index} by now, and {into.path} ends at {first - 1}: the"
+            " entries between were deleted before they were archived. The archive stays as it is; begin"
+            " another, with a hold, so that the log keeps entries that are not archived yet",
             ledger_begin_index=log.begin_index,
             committed_index=log.stop_index - 1,
         )

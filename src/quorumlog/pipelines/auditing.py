@@ -310,13 +310,15 @@ def _first_difference(place: Place, other: Place, first: int, stop: int) -> Diff
     assert len(wrong), f"blocks {first} .. {stop} of {place.name} and {other.name} differ no more"
     at = int(wrong[0])
     assert HEADER_DTYPE.names is not None
-    told = [
+    found_differences = [
         f"{name} is {int(a[0])} and {int(b[0])}"
         for name in HEADER_DTYPE.names
         for a, b in [(field_of(ours[:, at : at + 1], name), field_of(theirs[:, at : at + 1], name))]
         if int(a[0]) != int(b[0])
     ]
-    return Difference(place=place.name, other=other.name, index=first + at, what="; ".join(told))
+    return Difference(
+        place=place.name, other=other.name, index=first + at, what="; ".join(found_differences)
+    )
 
 
 def _headers(place: Place, first: int, stop: int) -> UInt64Array:

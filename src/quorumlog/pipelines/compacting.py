@@ -92,12 +92,12 @@ def compact(
     KeyOf(key)  # wrong ones are told before anything is read
     if into is not None and not (into.servers and compaction_id):
         raise ConfigError("to compact into a log, give its servers and an id, by which it is repeated")
-    appended, standing = 0, _standing(file)
-    was_ours = standing is not None and (standing.key, standing.compaction_id) == (key, compaction_id)
-    if into is not None and standing is not None and was_ours:
+    appended, existing = 0, _existing(file)
+    was_ours = existing is not None and (existing.key, existing.compaction_id) == (key, compaction_id)
+    if into is not None and existing is not None and was_ours:
         # What a crash left: a file whose rows are not all in the log. The source has grown since, and
         # numbers of another range would leave out other rows.
-        appended = _append(pq.read_table(file), into, standing)
+        appended = _append(pq.read_table(file), into, existing)
     elif into is not None:
         with connect(into.servers, group=into.group or DEFAULT_GROUP, timeout_ms=into.timeout_ms) as log:
             log.layout()  # one that is not there is told before anything is read
@@ -232,7 +232,7 @@ def _latest(kept: pa.Table | None, fresh: list[pa.Table]) -> pa.Table:
     return rows.take(pa.array(indices.searchsorted(wanted)))
 
 
-def _standing(file: str) -> About | None:
+def _existing(file: str) -> About | None:
     """What an earlier compaction has left there; None: there is no file. Raises ConfigError for what is
     none of ours."""
     if not os.path.exists(file):

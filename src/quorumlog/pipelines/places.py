@@ -191,13 +191,13 @@ class ServedLog:
                     raise
 
     def time_ms_at(self, index: int) -> int:
-        time = self._told(lambda member: self.client.time_at(index, from_member=member))
+        time = self._answer_of(lambda member: self.client.time_at(index, from_member=member))
         return -1 if time is None else milliseconds_of(time)
 
     def clock_resets(self) -> Resets:
-        return self._told(lambda member: self.client.clock_resets(from_member=member))
+        return self._answer_of(lambda member: self.client.clock_resets(from_member=member))
 
-    def _told(self, ask: Callable[[str | None], T]) -> T:
+    def _answer_of(self, ask: Callable[[str | None], T]) -> T:
         for member in self._knowing[:-1]:
             with suppress(LedgerError, ProtocolViolation):
                 return ask(member)

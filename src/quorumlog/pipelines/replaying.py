@@ -80,9 +80,9 @@ def replay(
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         appended = 0
         pace = _Pace(rows_per_s)
-        number, standing = 0, into.last_sequence() + 1
+        number, present = 0, into.last_sequence() + 1
         for index, bodies in _rows(log.batches(first, stop), first, stop, transform, source.name):
-            skipped = min(max(standing - number, 0), len(bodies))
+            skipped = min(max(present - number, 0), len(bodies))
             number += skipped
             for part in cut(bodies.slice(skipped)):
                 pace.wait(len(part))
@@ -90,9 +90,9 @@ def replay(
                 number += len(part)
                 appended += len(part)
             report(index - first, stop - first)
-        if number < standing:
+        if number < present:
             raise BadRequest(
-                f"{replay_id} has appended {standing} rows to {target.servers}, and this replay has"
+                f"{replay_id} has appended {present} rows to {target.servers}, and this replay has"
                 f" {number}: it is of another range or filter. Nothing was appended; give it another id"
             )
     return Replayed(

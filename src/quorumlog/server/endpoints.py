@@ -172,7 +172,7 @@ def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, Machin
             msgspec.convert(name, MachineName)
         except msgspec.ValidationError:
             raise ConfigError(
-                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and behind the first"
+                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and after the first"
                 " letter _ . -"
             ) from None
         version = getattr(factory, "version", 1)
@@ -186,15 +186,15 @@ def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, Machin
 
 async def answer_of(driver: NodeDriver, machine: str, question: bytes, timeout_ms: int) -> bytes:
     """Raises a LedgerError."""
-    told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def done(answer: Answer) -> None:
-        if told.done():
+        if future.done():
             return
         if isinstance(answer, LedgerError):
-            told.set_exception(answer)
+            future.set_exception(answer)
         else:
-            told.set_result(answer[0])
+            future.set_result(answer[0])
 
     driver.enter(None, lambda: driver.node.machines.ask(machine, question, timeout_ms, done))
-    return await told
+    return await future

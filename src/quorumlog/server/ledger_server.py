@@ -278,7 +278,9 @@ class LedgerServer:
         changed, needs_restart = [], []
         for group in sorted(set(wanted) ^ set(self._drivers)):
             log.warning(
-                "reload: group %s comes or goes: this needs a restart", group, extra={"event": "reload"}
+                "reload: group %s was added or removed: this needs a restart",
+                group,
+                extra={"event": "reload"},
             )
             needs_restart.append(f"group {group} comes or goes")
         for driver, result in results:
@@ -302,7 +304,7 @@ class LedgerServer:
         return self._reloaded(changed, needs_restart)
 
     def set_limits(self, limits: LimitOptions) -> list[str]:
-        """Of connections that stand, too. Returns what has changed."""
+        """Apply limits, also to open connections. Returns `limit old -> new` for each changed one."""
         return self.users.access.quotas.reload(limits)
 
     async def start(self) -> None:

@@ -306,9 +306,9 @@ class NodeDriver:
                     f"an address has at most {MOST_NAME_CHARACTERS} characters, and this one has"
                     f" {len(change.address)}"
                 )
-            if change.verb is MemberOperation.SET_ADDRESS:
+            if change.operation is MemberOperation.SET_ADDRESS:
                 parse_address(change.address)
-            if change.verb is MemberOperation.ADD:
+            if change.operation is MemberOperation.ADD:
                 check_name("the id of a member", change.member_id)
                 if {",", "="} & set(change.member_id):
                     raise ConfigError(
@@ -412,16 +412,16 @@ class NodeDriver:
 
     async def hand_over(self) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""
-        told = asyncio.get_running_loop().create_future()
+        successor_found = asyncio.get_running_loop().create_future()
 
         def done(reason: str) -> None:
-            if not told.done():
-                told.set_result(reason)
+            if not successor_found.done():
+                successor_found.set_result(reason)
 
         self.enter(None, functools.partial(self.node.find_successor, done))
         limit_s = (STOP_TIMEOUTS + 1) * self.config.consensus.election_timeout_ms / 1000
         with suppress(TimeoutError):  # of a member that has failed meanwhile
-            reason = await asyncio.wait_for(told, limit_s)
+            reason = await asyncio.wait_for(successor_found, limit_s)
             if reason:
                 log.warning(
                     "%s stops without a successor: %s",
@@ -544,7 +544,7 @@ class NodeDriver:
         ends, begins = self.node.store.end.index, start.point.index
         self.problem_log.note(
             f"its log is to be replaced by that of leader {self._leader_id()}"
-            f"{now(f'it ends at {ends}, the leader has it from behind {begins} on')}",
+            f"{now(f'it ends at {ends}, the leader has it after {begins}')}",
             time.monotonic(),
         )
 

@@ -62,10 +62,10 @@ class ProblemLog:
         log: logging.Logger,
         name: str,
         now_s: float,
-        told: Callable[[str], None] = lambda sentence: None,
+        report: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         """`told` hears each sentence once, and when it has gone."""
-        self._told = told
+        self._report = report
         self._log = log
         self._name = name
         self._said_s: dict[str, float] = {}
@@ -85,7 +85,7 @@ class ProblemLog:
         for words in [said for said in self._said_s if said not in current]:
             del self._said_s[words]
             self._log.info("%s: no longer: %s", self._name, words, extra={"event": "problem_over"})
-            self._told(f"no longer: {words}")
+            self._report(f"no longer: {words}")
 
     def note(self, sentence: str, now_s: float) -> None:
         """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
@@ -108,7 +108,7 @@ class ProblemLog:
     def _say(self, words: str, sentence: str, said_s: dict[str, float], now_s: float) -> None:
         if now_s - said_s.get(words, -REPEAT_S) >= REPEAT_S:
             if words not in said_s:
-                self._told(sentence)
+                self._report(sentence)
             said_s[words] = now_s
             self._log.warning("%s: %s", self._name, sentence, extra={"event": "problem"})
 

@@ -130,7 +130,7 @@ class StatusReport:
                     directory_id=directory_id,
                     reachable=own or up is not None,
                     is_voter=_votes(status.membership, replica),
-                    water_mark=status.durable_index if own else peer.water_mark if peer else -1,
+                    water_mark=status.durable_index if own else peer.match_index if peer else -1,
                     part=_part_of(member_id, status.membership),
                     behind_bytes=feeding.behind_bytes if feeding is not None else -1,
                     bytes_per_second=feeding.bytes_per_second if feeding is not None else -1,

@@ -19,8 +19,8 @@ LOOK_AGAIN_S = 0.02
 HEARTBEATS = 3
 """Users may be as old as so many, whatever the option says."""
 PLAIN_USERS = (
-    "there are users, and members may be reached without TLS: whoever reaches this port may say that it"
-    " is a member, and has all rights then (docs/security.md)"
+    "there are users, and members may be reached without TLS: any client that reaches this port can"
+    " claim to be a member, and has all rights then (docs/security.md)"
 )
 
 

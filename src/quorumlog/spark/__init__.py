@@ -1,11 +1,10 @@
 """The log on Apache Spark: `spark.read.format("quorumlog")`, `spark.readStream` and a session for them.
 
-Read in this order: `ledger_data_source` (what Spark calls), `options` (which entries a query means, and
-what becomes columns), `partitions` (how they become tasks, and what each proves), `short_errors`,
-`reading` (one plan, one task), `batch_reader`, `streaming` (micro-batches), the room `sources` (where
-entries come from), `row_bodies` and `writers` (the other way), the room `messages` (the view of a
-message store). `session` sets Spark up on a bare machine; `pipelines` has those over whole logs, and is
-imported when it is asked for.
+Read in this order: `ledger_data_source` (the interface to Spark), `options` (ranges and columns of a
+query), `partitions` (tasks, and the checks of each), `short_errors`, `reading` (one plan, one task),
+`batch_reader`, `streaming` (micro-batches), the package `sources` (servers, directories, archives),
+`row_bodies` and `writers` (writing), the package `messages` (the view of a message store). `session`
+configures Spark on a bare machine; `pipelines` processes whole logs, and is imported on demand.
 """
 
 from importlib import import_module

@@ -33,7 +33,7 @@ FORMAT_NAME = "quorumlog"
 
 
 class LedgerDataSource(DataSource):
-    """A replicated log as a table, one row per entry; what is written to it is appended, once.
+    """A replicated log as a table, one row per entry; written rows are appended, each once.
 
         spark.read.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         spark.read.format("quorumlog").schema("index BIGINT, body BINARY").load("/data/n0")

@@ -37,7 +37,7 @@ class Readers(NamedTuple):
     """Asked where the preferred ones fail."""
     servers: tuple[str, ...] = ()
     """Where the members are by now."""
-    surveyed_index: int = -1
+    scanned_index: int = -1
     """Of a directory: up to here the plan has looked for damage, and tasks need not."""
 
 
@@ -71,7 +71,7 @@ class LedgerPartition(InputPartition):
     all tasks together read one linked log, whichever members they read it from."""
     servers: tuple[str, ...] = ()
     """Where members are that the plan has learned of: those of the option may all have gone."""
-    surveyed_index: int = -1
+    scanned_index: int = -1
     """See `Readers`."""
 
     @property
@@ -138,7 +138,7 @@ def plan(
             chains[low],
             chains[high],
             readers.servers,
-            readers.surveyed_index,
+            readers.scanned_index,
         )
         for number, (low, high) in enumerate(pairwise(edges.tolist()))
     ]

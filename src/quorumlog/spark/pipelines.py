@@ -205,10 +205,10 @@ def replay_frames(
         newest = commits.resume()
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
-        reached = first if newest is None else newest.standing.batch.batch_id
+        reached = first if newest is None else newest.newest_manifest.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(
-                f"{replay_id} stands at index {reached} of its source, and this replay is of {first} to"
+                f"{replay_id} is at index {reached} of its source, and this replay is of {first} to"
                 f" {stop - 1}: it is of another range. Nothing was appended; give it another id"
             )
         edges = even_cuts(log, reached, stop, part_bytes)

@@ -90,7 +90,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
     @property
     def rules(self) -> BatchRules:
         return BatchRules(
-            keeps_what_stands=self.batch_differs == KEEP,
+            keeps_existing=self.batch_differs == KEEP,
             skips_older=self.batch_order == SKIP,
             reset_query_id=self.reset_producer or None,
         )

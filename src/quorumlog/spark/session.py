@@ -189,7 +189,7 @@ def check_answers(master: str) -> None:
         channel = DefaultChannelBuilder(master).toChannel()
     except (PySparkException, ValueError):  # which repeat all of it
         raise ConfigError(
-            f"{shown(master)} names no Connect server; write sc://HOST or sc://HOST:PORT, and behind it"
+            f"{shown(master)} names no Connect server; write sc://HOST or sc://HOST:PORT, followed by"
             " /; and parameters"
         ) from None
     try:

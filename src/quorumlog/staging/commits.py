@@ -182,7 +182,7 @@ class Commit(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    standing: NewestManifest
+    newest_manifest: NewestManifest
     was_finished: bool
     """All of its rows were in the log already."""
 
@@ -213,7 +213,7 @@ class SinkCommits:
             verdict = judge(newest.batch if newest else None, batch, rules, self.producer)
             if newest is not None:
                 self._finish(newest)
-                if verdict is Verdict.STANDS:
+                if verdict is Verdict.COMMITTED:
                     return Commit(newest.index, was_new=False)
             return self._commit(session, newest, batch)
 
@@ -296,32 +296,32 @@ class SinkCommits:
 
     # ---------------------------------------------------------------- replay
 
-    def _finish(self, standing: NewestManifest) -> None:
+    def _finish(self, newest_manifest: NewestManifest) -> None:
         """Its rows are in the log when this returns, and those before it may go."""
-        if self._is_finished(standing):
+        if self._is_finished(newest_manifest):
             return
-        if standing.batch.entries:
-            self._replay(standing)
-        self._staging.move_hold(self.hold_name, standing.index)
+        if newest_manifest.batch.entries:
+            self._replay(newest_manifest)
+        self._staging.move_hold(self.hold_name, newest_manifest.index)
 
-    def _is_finished(self, standing: NewestManifest) -> bool:
+    def _is_finished(self, newest_manifest: NewestManifest) -> bool:
         """The hold moves there only once it is."""
         held_from = self._staging.hold(self.hold_name)
-        return held_from is not None and held_from >= standing.index
+        return held_from is not None and held_from >= newest_manifest.index
 
-    def _replay(self, standing: NewestManifest) -> None:
+    def _replay(self, newest_manifest: NewestManifest) -> None:
         for _ in range(MOST_REPLAYS):
             try:
-                self._replay_once(standing.manifest)
+                self._replay_once(newest_manifest.manifest)
                 return
             except ProducerFenced as error:
                 fenced = error  # somebody replays the same; both may, and one comes to the end
                 self._pause(random.uniform(0.05, 0.5))
             except IndexOutOfRange as error:
-                if self._is_finished(standing):
+                if self._is_finished(newest_manifest):
                     return  # somebody has, and let go of the rows
                 raise RowsGone(
-                    f"staged rows of {standing.batch.described} are gone, though reader"
+                    f"staged rows of {newest_manifest.batch.described} are gone, though reader"
                     f" {self.hold_name} should hold them: {error}"
                 ) from None
         raise fenced

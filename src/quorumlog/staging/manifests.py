@@ -225,11 +225,11 @@ def decode_manifest(body: bytes) -> Manifest:
 
 class Verdict(Enum):
     FOLLOWS = auto()
-    STANDS = auto()
+    COMMITTED = auto()
 
 
 class BatchRules(NamedTuple):
-    keeps_what_stands: bool = False
+    keeps_existing: bool = False
     """A batch id that stands is done, whatever rows come for it now."""
     skips_older: bool = False
     """A batch below the newest one is done: fixed ranges that are run again from the top."""
@@ -262,17 +262,17 @@ def judge(newest: Batch | None, batch: Batch, rules: BatchRules, producer: str) 
     if newest is None or newest.query_id != batch.query_id:
         return Verdict.FOLLOWS
     if batch.batch_id == newest.batch_id:
-        if (batch.rows, batch.digest) != (newest.rows, newest.digest) and not rules.keeps_what_stands:
+        if (batch.rows, batch.digest) != (newest.rows, newest.digest) and not rules.keeps_existing:
             raise BatchDiffers(
                 f"{batch.described} is in the log already under producer {producer!r}, with"
                 f" {newest.rows} rows; now it comes with {batch.rows} rows, or others: nothing was"
                 " appended. The checkpoint is older than the log, or the query gives other rows each"
                 " time. Option batchDiffers=keep keeps what the log has and drops what came now"
             )
-        return Verdict.STANDS
+        return Verdict.COMMITTED
     if batch.batch_id < newest.batch_id:
         if rules.skips_older:
-            return Verdict.STANDS
+            return Verdict.COMMITTED
         raise BatchOutOfOrder(
             f"{batch.described} comes after batch {newest.batch_id} under producer {producer!r}: nothing"
             f" was appended. {_why_older(batch)}"

@@ -1,8 +1,7 @@
-"""What an application writes to keep a state on every member of a group: a state machine.
+"""The interface of an application's state machine, which keeps a state on every member of a group.
 
-Read `machine` (what it does and may not do), then `snapshot_stream` (what it is saved to and loaded
-from). Who drives one is in `quorumlog.node.state_machine_caller`; docs/state-machines.md shows how to
-build one.
+Read `machine` (the interface and its rules), then `snapshot_stream` (how it is saved and loaded).
+`quorumlog.node.state_machine_caller` drives machines; docs/state-machines.md shows how to build one.
 """
 
 from quorumlog.state_machine.machine import (

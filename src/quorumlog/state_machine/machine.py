@@ -71,7 +71,7 @@ MOST_WORDS = 4_096
 
 
 def words_of(error: BaseException) -> str:
-    """What it says, as members tell it to others: bounded, and of nothing that has no bytes in UTF-8."""
+    """The error's text as members send it: bounded, and valid UTF-8."""
     try:
         words = str(error)
     except BaseException as second:
@@ -147,8 +147,8 @@ class StateMachine:
     # Only of machines that keep their state on a disk of their own.
 
     def applied(self) -> Applied | None:
-        """The last entry whose effects are stored, as stored with them: `Applied.of_last(batch)`. It is
-        used only if the log has that very entry. None: nothing is stored."""
+        """The last entry whose effects are stored, `Applied.of_last(batch)`, as stored with them. It is
+        used only if the log has exactly that entry. None: nothing is stored."""
         return None
 
     def kept_version(self) -> int | None:

@@ -27,7 +27,7 @@ Reading order:
     flush.py              what comes to disk, and when
     log_reader.py         reads
     log_begin.py          where the log begins once its first entries are gone
-    survey.py             what lies in the files, damage included
+    recovery_scan.py             what lies in the files, damage included
     recovery.py           what a start finds and mends; rewriting.py, what is mended later
     file_ledger_store.py  all of this as one log
     directory_kind.py     whose a directory is, which every command asks first

@@ -97,7 +97,7 @@ class DirectoryKind(Enum):
         "-derived",
         "the folder of queues and index of a broker on a replicated log",
         "",
-        "its broker makes it anew at each start; name the directory above it",
+        "its broker creates it again at each start; name the directory above it",
     )
     RESTORE = (
         "-restore",
@@ -134,7 +134,7 @@ _OF_FILE = {
 
 
 def kind_of_machines(names: Iterable[str]) -> DirectoryKind:
-    """Of a member that runs these state machines."""
+    """Kind of the directory of a member that runs these state machines."""
     found = [_OF_MACHINE[name] for name in names if name in _OF_MACHINE]
     return found[0] if found else DirectoryKind.LOG
 
@@ -203,8 +203,8 @@ def refuse_foreign(disk: Disk, path: str, own: DirectoryKind) -> None:
         return  # its own
     if own is DirectoryKind.BROKER and (parts := sorted(_STORE_NAMES & names)):
         raise ConfigError(
-            f"{path} holds {parts[0]} of a message store, and no folder {_COMMIT_LOG_NAME}: a store that"
-            " begins anew there gives its offsets again. Where the commit log lies elsewhere"
+            f"{path} holds {parts[0]} of a message store, and no folder {_COMMIT_LOG_NAME}: a new"
+            " store there would assign its offsets again. If the commit log is elsewhere"
             " (storePathCommitLog) or its disk is not mounted, mount or link it there; else restore it,"
             " or choose an empty directory"
         )

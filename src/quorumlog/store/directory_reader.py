@@ -36,6 +36,14 @@ from quorumlog.store.durable_file import (
 from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.log_begin import MarkedLog, mark_at_index, mark_at_time
 from quorumlog.store.placement import problem_of_units, range_length
+from quorumlog.store.recovery_scan import (
+    FileScan,
+    LogScan,
+    begin_path,
+    lacks_start,
+    scan_files,
+    scan_log,
+)
 from quorumlog.store.segment_view import (
     MAX_INDEX,
     MAX_POSITION,
@@ -73,14 +81,6 @@ from quorumlog.store.state_files import (
     saved_positions,
     state_name,
     unreadable_start_slots,
-)
-from quorumlog.store.survey import (
-    FileSurvey,
-    LogSurvey,
-    begin_path,
-    lacks_start,
-    survey_files,
-    survey_log,
 )
 
 # ---------------------------------------------------------------- LogExtent
@@ -206,7 +206,7 @@ def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
 
 
 # ----------------------------------------------------------------
-# Where a log of ours begins, and the states that are saved at its borders, as a look finds them.
+# Where a log of ours begins, and the states that are saved at its boundaries, as a look finds them.
 
 HeaderAt = Callable[[int], EntryHeader]
 
@@ -228,8 +228,6 @@ class StartRow(msgspec.Struct, frozen=True):
 
 
 class StateRow(msgspec.Struct, frozen=True):
-    """The state at one border."""
-
     file: str
     """Relative to the directory."""
     first_index: int
@@ -257,7 +255,7 @@ def state_rows(disk: Disk, path: str, header_at: HeaderAt) -> tuple[StateRow, ..
     return tuple(_state_row(disk, path, header_at, position) for position in positions)
 
 
-def newest_border(disk: Disk, path: str, header_at: HeaderAt) -> int:
+def newest_boundary(disk: Disk, path: str, header_at: HeaderAt) -> int:
     """Of those whose state is saved, and so is known to be committed; -1 if there is none."""
     try:
         positions = saved_positions(disk, path)
@@ -287,37 +285,38 @@ def _state_row(disk: Disk, path: str, header_at: HeaderAt, position: int) -> Sta
 
 
 # ----------------------------------------------------------------
-# What the survey of a log of ours (survey.py) says to people: damage by file, position and entries.
+# The report of the recovery scan of a log of ours (recovery_scan.py): damage by file, position and
+# entries.
 
 
-def survey_own(
+def scan_own(
     disk: Disk,
     directory: str,
     record: MemberRecord,
     known: DurablePoint,
     damaged: Sequence[DamagedRange] | None,
     start: LogStart | None,
-    surveyed_index: int = -1,
+    scanned_index: int = -1,
 ) -> tuple[LogExtent, SegmentView, IndexUnits]:
     """`known`: the durable point. `damaged`: of the file `damaged`, None if it is unreadable.
-    `surveyed_index`: see `survey_log`."""
+    `scanned_index`: see `scan_log`."""
     config = StoreConfig(
         segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
     )
-    files = survey_files(disk, directory, config, known, start)
+    files = scan_files(disk, directory, config, known, start)
     known = files.known
     folder = f"{directory}/{DATA_NAME}"
     data = SegmentView(disk, folder, files.data_files, record.segment_bytes)
     folder = f"{directory}/{INDEX_NAME}"
     index = SegmentView(disk, folder, files.index_files, record.index_segment_bytes)
-    log = survey_log(
+    log = scan_log(
         data,
         index,
         files,
         damaged,
         lambda scan, tail_bytes: None,
         must_be_bounded=False,
-        surveyed_index=surveyed_index,
+        scanned_index=scanned_index,
     )
     search = SegmentSearch(data, IndexUnits(index))
     segments = _segments(search, files, log)
@@ -330,11 +329,11 @@ def survey_own(
     tail = ""
     if log.cut_pieces:
         where = data.name_of(log.cut_pieces[0][0])
-        tail = f"{where}: {log.tail or 'bytes behind the end of the log'}"
+        tail = f"{where}: {log.tail or 'bytes after the end of the log'}"
     return LogExtent(segments, log.end, tuple(damage), tail), data, search.units
 
 
-def _segments(search: SegmentSearch, files: FileSurvey, log: LogSurvey) -> tuple[LogSegment, ...]:
+def _segments(search: SegmentSearch, files: FileScan, log: LogScan) -> tuple[LogSegment, ...]:
     segments: list[LogSegment] = []
     for file in files.data_files:
         if file.position < log.end.position:
@@ -346,7 +345,7 @@ def _segments(search: SegmentSearch, files: FileSurvey, log: LogSurvey) -> tuple
 
 
 def _damage_of_log(
-    data: SegmentView, index: SegmentView, files: FileSurvey, known: DurablePoint, log: LogSurvey
+    data: SegmentView, index: SegmentView, files: FileScan, known: DurablePoint, log: LogScan
 ) -> list[Damage]:
     lost = {data.name_of(each.position): each for each in files.data if each.problem}
     named = [each.path for each in log.ranges]  # they say the same of the file
@@ -369,7 +368,7 @@ def _damage_of_log(
         damage.append(Damage(data.name_of(wrong.position - 1), wrong.position, wrong.index, problem))
     for segments, pages in ((data, log.unreadable), (index, log.unreadable_units)):
         for page in pages:
-            problem = f"{page.problem}; it lies behind the end of the log, and a start writes it again"
+            problem = f"{page.problem}; it lies after the end of the log, and a start writes it again"
             damage.append(Damage(segments.name_of(page.position), page.position, -1, problem))
     return damage
 
@@ -567,7 +566,7 @@ class StoredEntries:
 
 
 # ----------------------------------------------------------------
-# The survey of a Java DLedger member's directory, by DLedger's rules (docs/formats.md, recovery).
+# The recovery scan of a Java DLedger member's directory, by DLedger's rules (docs/formats.md, recovery).
 #
 # The scan begins at most three files before the last one and ends at the first record that does not
 # continue the log by structure, since there is nothing else to go by. What lies before is taken as it
@@ -576,7 +575,7 @@ class StoredEntries:
 JAVA_SCANNED_FILES = 3
 
 
-def survey_java(
+def scan_java(
     data: SegmentView, units: IndexUnits, files: list[SegmentFile], committed_index: int
 ) -> LogExtent:
     """By DLedger's own rules, except that a log does not begin where the index contradicts, nor behind
@@ -690,7 +689,7 @@ def _scan(
 # ---------------------------------------------------------------- DirectoryReader
 # A member's directory, ours or a Java DLedger member's, opened only to look.
 #
-# Opening is the survey that a start makes (survey.py; java_survey.py for Java's rules): it reads one
+# Opening is the recovery scan of a start (recovery_scan.py; `scan_java` for Java's rules): it reads one
 # header per segment and the tail. Entries are checked when they are read, a batch at a time: index
 # units say where they should lie; where the units are wrong, the data decides.
 
@@ -703,20 +702,20 @@ class DirectoryReader:
     is what a start would keep."""
 
     is_java: bool
-    """No entry need carry digests, and no file says whose it is."""
+    """Entries need not carry digests, and no file names the owner."""
     checked: bool
     """Every entry carries both digests."""
     in_use: bool
     """A running member holds the directory: its log may grow, or be cut, while it is read here."""
 
-    def __init__(self, disk: Disk, path: str, *, surveyed_index: int = -1) -> None:
+    def __init__(self, disk: Disk, path: str, *, scanned_index: int = -1) -> None:
         """Raises ConfigError if there is no such directory or it holds no log, StoreFailure if its file
         `member` is damaged. Other damage is listed in `damage`, but for what another reader of this
-        directory was told up to `surveyed_index`; entries are checked all the same when they are
+        directory was told up to `scanned_index`; entries are checked all the same when they are
         read."""
         self.path = path = path.rstrip("/") or "/"
         self._disk = disk
-        self._surveyed_index = surveyed_index
+        self._scanned_index = scanned_index
         self.damage: list[Damage] = []
         self.durable_index = -1
         self.index_synced_position = 0
@@ -765,8 +764,8 @@ class DirectoryReader:
         """Committed entries that should lie behind the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
         self.committed_index = -1
-        border = -1 if self.is_java else newest_border(disk, path, self.header_at)
-        self.committed_index, self.readable_index = (max(i, border) for i in self._judge_checkpoint())
+        boundary = -1 if self.is_java else newest_boundary(disk, path, self.header_at)
+        self.committed_index, self.readable_index = (max(i, boundary) for i in self._judge_checkpoint())
         """As a start takes it from the checkpoint, or a saved state; and the last entry at or below the
         one that either names, where nothing shows that it is of another log."""
 
@@ -810,7 +809,7 @@ class DirectoryReader:
         )
         self._units = IndexUnits(index)
         committed_index = MAX_INDEX if self._checkpoint is None else self._checkpoint.committed_index
-        return survey_java(self._data, self._units, files, committed_index)
+        return scan_java(self._data, self._units, files, committed_index)
 
     def _own_extent(self, record: MemberRecord) -> LogExtent:
         self.segment_bytes = record.segment_bytes
@@ -869,8 +868,8 @@ class DirectoryReader:
             self._checkpoint, self.durable_index = None, self.begin.index  # they are of another log
         damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(self.begin))
         self.damaged = damaged or ()
-        extent, self._data, self._units = survey_own(
-            self._disk, self.path, record, known, damaged, start, self._surveyed_index
+        extent, self._data, self._units = scan_own(
+            self._disk, self.path, record, known, damaged, start, self._scanned_index
         )
         if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"
@@ -931,7 +930,7 @@ class DirectoryReader:
         return self.end.index - self.ledger_begin_index + 1 if self.ledger_begin_index >= 0 else 0
 
     def last_index_of(self, number: int) -> int:
-        """Of a segment in `segments`."""
+        """Last index of segment `segments[number]`."""
         following = number + 1 < len(self.segments)
         return self._first_indices[number + 1] - 1 if following else self.end.index
 

@@ -109,7 +109,7 @@ class DiskFile(Protocol):
     def size(self) -> int: ...
 
     def space_bytes(self) -> int:
-        """Less than its size where it has holes."""
+        """Allocated bytes; less than its size if it has holes."""
 
     def next_data(self, position: int) -> int:
         """The first byte from here on that lies in no hole, or the file's size."""
@@ -137,7 +137,7 @@ class Disk(Protocol):
     def size_of(self, path: str) -> int: ...
 
     def real_path(self, path: str) -> str:
-        """From the root on, symbolic links resolved."""
+        """Absolute, with symbolic links resolved."""
 
     def mode_of(self, path: str) -> int:
         """Permission bits, as 0o700."""
@@ -493,7 +493,7 @@ class OsDisk:
 
 
 def is_folder(disk: Disk, path: str) -> bool:
-    """Of something that exists."""
+    """`path` exists."""
     try:
         disk.list(path)
     except NotADirectoryError:

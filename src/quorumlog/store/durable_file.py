@@ -120,7 +120,7 @@ class DurableFile:
             self._slots.write_both_synced(encode_durable_point(durable, self.directory_id))
 
     def sync(self) -> None:
-        """Costs nothing if nothing was recorded since."""
+        """Does nothing if nothing was recorded since."""
         with self._lock:
             self._slots.sync()
 

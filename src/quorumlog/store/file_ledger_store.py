@@ -73,7 +73,9 @@ class FileLedgerStore(LedgerStore):
         self._rewriting = Rewriting(
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
-        self.borders = self._borders = SegmentBoundaries(disk, directory, data, self._reader, self._ends)
+        self.boundaries = self._boundaries = SegmentBoundaries(
+            disk, directory, data, self._reader, self._ends
+        )
         self._drops = Drops(disk, log.start, data, index, damaged)
         self._index_synced_position = log.index_synced_position
         self._plan: Placement | None = None
@@ -97,7 +99,7 @@ class FileLedgerStore(LedgerStore):
         try:
             store._limit_trust()
             store._rewriting.set_aside.tidy()
-            store._borders.keep_between(store.begin.position, log.end.position)
+            store._boundaries.keep_between(store.begin.position, log.end.position)
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
             store.close()
@@ -260,7 +262,7 @@ class FileLedgerStore(LedgerStore):
                 self._rewriting.look_around(damaged, self._ends)
                 if not self._damaged.is_saved:
                     self.save_damaged()  # before the durable point names an end only it knows
-            assert end is not None, f"the entry before {index} is damaged, and nobody says its end"
+            assert end is not None, f"the entry before {index} is damaged, and its end is not known"
             assert end.index == index - 1, (end, index)
             if damaged is not None and end.index == damaged.last.index:
                 # Either may be the end of the segment in place of where the entry ends.
@@ -284,7 +286,7 @@ class FileLedgerStore(LedgerStore):
         self._index.recent.truncate_from(index)
         self._page_cache.truncate_to(cut.position)
 
-        self._borders.keep_between(self.begin.position, cut.position)
+        self._boundaries.keep_between(self.begin.position, cut.position)
         self._index_synced_position = min(self._index_synced_position, cut.position)
         self._durable_record.lower(cut, self._flush)
         data_stop, index_stop = control_reserve(self._config, cut.position, index)
@@ -319,7 +321,7 @@ class FileLedgerStore(LedgerStore):
         if not self._damaged.is_saved:
             self.save_damaged()
         self._drops.delete()
-        self._borders.keep_between(self.begin.position, sys.maxsize)
+        self._boundaries.keep_between(self.begin.position, sys.maxsize)
 
     # ---------------------------------------------------------------- read
 

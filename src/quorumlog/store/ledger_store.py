@@ -189,7 +189,7 @@ class Boundaries(Protocol):
     """The entries in front of the log's segments, behind which it may begin one day; any thread."""
 
     def newest(self, last_index: int) -> LogPoint | None:
-        """The last border above the begin whose entry is at or below `last_index`, and which durable
+        """The last boundary above the begin whose entry is at or below `last_index`, and which durable
         entries follow; its `position` is that of the segment. None if there is none, or damage hides
         it."""
 
@@ -202,20 +202,21 @@ class Boundaries(Protocol):
         file; the store's own thread."""
 
     def save(self, state: LogStart) -> bool:
-        """The state at a border that is committed; on disk when this returns. False: that was cut off or
-        dropped meanwhile, or is damaged. Raises DiskFull, StoreFailure."""
+        """The state at a boundary that is committed; on disk when this returns. False: that was cut off
+        or dropped meanwhile, or is damaged. Raises DiskFull, StoreFailure."""
 
     def saved(self) -> Iterator[LogStart]:
         """The newest first; only those of this very log. Raises StoreFailure."""
 
     def saved_at(self, point: LogPoint) -> LogStart | None:
-        """The state at this border, as `newest` gives it; None: it is not saved. Raises StoreFailure."""
+        """The state at this boundary, as `newest` gives it; None: it is not saved. Raises
+        StoreFailure."""
 
 
 class LedgerStore(Protocol):
     """The log of one member: entries `begin.index + 1` .. `end.index`."""
 
-    borders: Boundaries
+    boundaries: Boundaries
 
     @property
     def begin(self) -> LogPoint:
@@ -341,7 +342,7 @@ class LedgerStore(Protocol):
         """In order; `range_of` refuses their entries with RangeDamaged."""
 
     def damaged_at(self, index: int) -> DamagedRange | None:
-        """The one that this entry is in."""
+        """The damaged range that has this entry."""
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
         """Compare data, index and bodies below the durable point, at least from `first_index` to below
@@ -366,7 +367,7 @@ class LedgerStore(Protocol):
 
     @property
     def set_aside(self) -> SetAsideCount:
-        """As of the newest look."""
+        """As the newest `look_at_set_aside` found it."""
 
     def look_at_set_aside(self) -> None:
         """Any thread."""

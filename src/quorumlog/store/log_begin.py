@@ -70,7 +70,7 @@ def search_term_runs(first_index: int, last_index: int, term_of: TermOf) -> tupl
         start = outside
 
 
-# ---------------------------------------------------------------- Borders
+# ---------------------------------------------------------------- Boundaries
 # The entries before which a segment of the log begins, and the states that are saved there.
 
 
@@ -96,14 +96,16 @@ class SegmentBoundaries(Boundaries):
             header = header_at(self._data, base)
             if header is None or header.index > min(last_index, self._ends.durable.index) + 1:
                 continue
-            return self._border(base, header.index - 1)
+            return self._boundary(base, header.index - 1)
         return None
 
     def above(self, index: int) -> list[LogPoint]:
         found = []
         for base in self._data.bases:
             header = header_at(self._data, base) if base > self._ends.begin.position else None
-            point = self._border(base, header.index - 1) if header and header.index > index + 1 else None
+            point = (
+                self._boundary(base, header.index - 1) if header and header.index > index + 1 else None
+            )
             if point is not None:
                 found.append(point)
         return found
@@ -129,7 +131,7 @@ class SegmentBoundaries(Boundaries):
         try:
             while True:
                 truncations = self._ends.truncations
-                if self._border(point.position, point.index) != point:
+                if self._boundary(point.position, point.index) != point:
                     forget_staged(self._disk, self._directory, point.position)
                     return False
                 stage_state(self._disk, self._directory, state)
@@ -148,7 +150,7 @@ class SegmentBoundaries(Boundaries):
     def saved(self) -> Iterator[LogStart]:
         for position in reversed(self._positions()):
             state = self._loaded(position)
-            if state is not None and self._border(position, state.point.index) == state.point:
+            if state is not None and self._boundary(position, state.point.index) == state.point:
                 yield state
 
     def saved_at(self, point: LogPoint) -> LogStart | None:
@@ -156,8 +158,8 @@ class SegmentBoundaries(Boundaries):
         return state if state is not None and state.point == point else None
 
     def keep_between(self, begin_position: int, end_position: int) -> None:
-        """Delete those of borders at or below the begin of the log, and at or behind its end: where the
-        next entry lies depends on how long it is. Raises StoreFailure."""
+        """Delete those of boundaries at or below the begin of the log, and at or behind its end: where
+        the next entry lies depends on how long it is. Raises StoreFailure."""
         with self._lock:
             gone = [
                 position
@@ -191,7 +193,7 @@ class SegmentBoundaries(Boundaries):
         except OSError as error:
             raise StoreFailure(refusal(self._path, "read", error)) from error
 
-    def _border(self, position: int, index: int) -> LogPoint | None:
+    def _boundary(self, position: int, index: int) -> LogPoint | None:
         """As this log has it, durable; None if no segment begins there behind that entry."""
         if not self._ends.begin.index < index < self._ends.durable.index:
             return None
@@ -267,8 +269,8 @@ class Drops:
 # Which time mark holds at an index, and which one held at a time; of a log on disk, without reading it.
 # A reset of the log's clock is a mark, too, and each says the time that counts (`counted_ms`).
 #
-# The states that are saved in front of segments say between which two borders the mark lies. In the one
-# segment that is left, marks rise with their indices, so halving finds it: each look goes backwards
+# The states that are saved in front of segments say between which two boundaries the mark lies. In the
+# one segment that is left, marks rise with their indices, so halving finds it: each look goes backwards
 # from a place to the last mark in front of it, by the kinds of entries alone.
 
 LOOK_ENTRIES = 4096
@@ -314,7 +316,7 @@ class StoredLog(MarkedLog):
         return self._store.begin.index
 
     def states(self) -> Iterator[tuple[int, bytes]]:
-        for saved in self._store.borders.saved():
+        for saved in self._store.boundaries.saved():
             yield saved.point.index, saved.record
         start = self._store.start
         if start is not None:
@@ -328,9 +330,9 @@ def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
     """The last one at or in front of this entry, which is committed. Raises what `control_batches`
     raises."""
     first_index, mark = log.begin_index + 1, None
-    for border, state in _known(log):
-        if border <= index:
-            first_index, mark = border + 1, _counted(log, mark_of(state))
+    for boundary, state in _known(log):
+        if boundary <= index:
+            first_index, mark = boundary + 1, _counted(log, mark_of(state))
             break
     return _last_in(log, first_index, index + 1) or mark
 
@@ -339,14 +341,14 @@ def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
     """The last one that says this time or an earlier one, in front of `stop_index`. Raises what
     `control_batches` raises."""
     first_index, mark = log.begin_index + 1, None
-    for border, state in _known(log):
+    for boundary, state in _known(log):
         known = _counted(log, mark_of(state))
         if known is None or known.time_ms <= time_ms:
-            if border < stop_index:
-                first_index, mark = border + 1, known
+            if boundary < stop_index:
+                first_index, mark = boundary + 1, known
                 break
         else:
-            stop_index = min(stop_index, border + 1)
+            stop_index = min(stop_index, boundary + 1)
     while first_index < stop_index:
         middle = (first_index + stop_index) // 2
         found = _last_in(log, first_index, middle + 1)
@@ -358,7 +360,7 @@ def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
 
 
 def mark_of(state: LogState | StateTime) -> Mark | None:
-    """The last one, as it is written."""
+    """The last time mark, as it is written."""
     return None if state.time_ms is None else Mark(state.time_index, state.time_ms)
 
 

@@ -166,7 +166,10 @@ class LogReader:
             return self._ends.end.position
         if self._damaged.ranges:
             return segment_end
-        low, high = cut.index, self._ends.end.index  # the last entry in front of the border lies between
+        low, high = (
+            cut.index,
+            self._ends.end.index,
+        )  # the last entry in front of the boundary lies between
         try:
             while high - low > 1:
                 middle = (low + high) // 2

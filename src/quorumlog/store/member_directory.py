@@ -46,6 +46,7 @@ from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.recovery_scan import lacks_start
 from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
@@ -78,7 +79,6 @@ from quorumlog.store.state_files import (
     save_start,
     version_of,
 )
-from quorumlog.store.survey import lacks_start
 
 # ----------------------------------------------------------------
 # What a start looks at before it opens the log: promises that are lost, and small files that it
@@ -93,7 +93,7 @@ def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]
 
 
 def set_back_sentence(path: str, record: MemberRecord) -> str:
-    """Empty if it was never told so."""
+    """Empty if the directory was never found older than it had been."""
     found = record.set_back
     if found is None:
         return ""
@@ -105,7 +105,7 @@ def set_back_sentence(path: str, record: MemberRecord) -> str:
 
 
 def _lost_files(disk: Disk, path: str) -> list[str]:
-    """Of those that hold promises."""
+    """Lost files of those that hold votes and acknowledgements."""
     lost = []
     for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
         try:
@@ -134,8 +134,8 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
         save_member(disk, path, record)
     if lacks_start(disk, path, record):
         raise DirectoryDamaged(
-            f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
-            f" gone (position 0). {WITHOUT_START}",
+            f"{path}/{START_NAME} is missing, which says where the log begins, whose first entries were"
+            f" deleted (position 0). {WITHOUT_START}",
             path=f"{path}/{START_NAME}",
             position=0,
         )
@@ -306,10 +306,10 @@ class CopiedLog:
 
 
 def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
-    """The committed index of the checkpoint, or the newest border whose state is saved, if the log holds
-    exactly that entry; else what lies before the log's begin, which was committed when it went. Raises
-    StoreFailure."""
-    saved = next(store.borders.saved(), None)
+    """The committed index of the checkpoint, or the newest boundary whose state is saved, if the log
+    holds exactly that entry; else what lies before the log's begin, which was committed when it went.
+    Raises StoreFailure."""
+    saved = next(store.boundaries.saved(), None)
     return max(_checkpointed(disk, path, store), -1 if saved is None else saved.point.index)
 
 
@@ -623,7 +623,7 @@ class MemberDirectory:
         return (*filter(None, [self._checkpoint_problem]), *self.unreadable)
 
     def applying_file(self, machine: str) -> ApplyingFile:
-        """Of that state machine; open at most until `close`."""
+        """The file of that state machine; open at most until `close`."""
         return ApplyingFile(self._disk, self.path, machine, self._kept_open.append)
 
     def close(self, clean: bool) -> None:

@@ -26,7 +26,7 @@ _Paths = list[str]  # inside the classes `list` is a method
 
 
 class Folder:
-    """Stands in a tree for every directory."""
+    """A directory in the tree."""
 
 
 FOLDER = Folder()
@@ -188,7 +188,7 @@ def _pieces(position: int, stop_position: int) -> Iterator[tuple[int, int, int]]
 
 
 class MemoryDisk(FileTree[MemoryFile]):
-    """`Disk` of one owner, whose files end with it."""
+    """`Disk` in memory, of one owner."""
 
     def __init__(self) -> None:
         super().__init__()

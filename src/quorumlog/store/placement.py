@@ -38,7 +38,7 @@ def place(sizes: Int64Array, position: int, segment_bytes: int, entry_limit_byte
     if largest > entry_limit_bytes:
         raise BodyTooLarge(
             f"an entry of {largest} bytes with its header is above the limit of"
-            f" {entry_limit_bytes} bytes (segment_bytes, and what one frame carries)"
+            f" {entry_limit_bytes} bytes (segment_bytes, and the size of a frame)"
         )
     segment_end = position // segment_bytes * segment_bytes + segment_bytes
     if count == 1:

@@ -20,6 +20,15 @@ from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.ledger_space import control_reserve
 from quorumlog.store.ledger_store import LogPoint, LogStart, SetAsideCount
+from quorumlog.store.recovery_scan import (
+    Fate,
+    FileScan,
+    LogScan,
+    SegmentFinding,
+    begin_path,
+    scan_files,
+    scan_log,
+)
 from quorumlog.store.segment import PAGE_BYTES, Segment
 from quorumlog.store.segment_view import SegmentFile, SegmentView, read_pages
 from quorumlog.store.segments import (
@@ -46,15 +55,6 @@ from quorumlog.store.state_files import (
     load_damaged,
     load_start,
     save_start,
-)
-from quorumlog.store.survey import (
-    Fate,
-    FileSurvey,
-    LogSurvey,
-    SegmentFinding,
-    begin_path,
-    survey_files,
-    survey_log,
 )
 
 # ---------------------------------------------------------------- What a crash has left beside the log
@@ -174,7 +174,7 @@ class SetAside:
         self.count = SetAsideCount(len(kept), sum(each.size_bytes for each in kept))
 
     def _look(self) -> list[_Kept]:
-        """From the oldest on."""
+        """From the oldest file on."""
         kept = []
         with suppress(OSError):
             for name in self._disk.list(self.path):
@@ -200,7 +200,7 @@ def _numbered(name: str) -> tuple[str, int]:
 
 
 # ---------------------------------------------------------------- SegmentAdoption
-# A start does to the segment files what the survey of them says (survey_files.py). What does not belong
+# A start does to the segment files what their scan says (`scan_files`). What does not belong
 # to the log is set aside; the others become lists of files of full length.
 
 _CHUNK_BYTES = 4 << 20
@@ -217,7 +217,7 @@ class SegmentAdoption:
         disk: Disk,
         directory: str,
         durable_file: DurableFile,
-        found: FileSurvey,
+        found: FileScan,
     ) -> None:
         self.lines: list[str] = []
         self.kept_aside: list[str] = []
@@ -350,7 +350,8 @@ class SegmentAdoption:
 
 
 # ---------------------------------------------------------------- Recovery
-# A start applies the survey of its log (survey.py), until every byte is known to be on disk.
+# A start applies the recovery scan of its log (recovery_scan.py), until every byte is known to be on
+# disk.
 #
 #   below the durable point    index units that were not synced are written again; what is bad is kept as
 #                              a damaged range (damaged_ranges.py)
@@ -405,7 +406,7 @@ def recover_log(
             disk.make_directory(path)
             disk.sync_directory(path)
         disk.sync_directory(directory)
-        files = survey_files(disk, directory, config, known, start)
+        files = scan_files(disk, directory, config, known, start)
         lines = remove_leftovers(disk, directory, config)
         if start is not None:
             if good_start_slots(disk, directory) < 2:
@@ -448,7 +449,7 @@ class _Recovery:
         disk: Disk,
         directory: str,
         durable_file: DurableFile,
-        files: FileSurvey,
+        files: FileScan,
         start: LogStart | None,
         lines: list[str],
     ) -> None:
@@ -482,7 +483,7 @@ class _Recovery:
                 self._lines.append(
                     f"{self._directory}/{DAMAGED_NAME} is unreadable: the log is verified"
                 )
-            found = survey_log(
+            found = scan_log(
                 self._data,
                 self._index,
                 self._files,
@@ -581,7 +582,7 @@ class _Recovery:
             units[offset : offset + len(piece)] = piece
         return units
 
-    def _write_blanks(self, found: LogSurvey) -> None:
+    def _write_blanks(self, found: LogScan) -> None:
         for position, rest_bytes in (*found.bad_blanks, *found.tail_blanks):
             file = self._data.file_at(position)
             assert file is not None, position
@@ -598,18 +599,18 @@ class _Recovery:
 
     # ---------------------------------------------------------------- the cut
 
-    def _keep_tail_aside(self, found: LogSurvey) -> None:
+    def _keep_tail_aside(self, found: LogScan) -> None:
         end = found.end
         for first, stop in found.cut_pieces:
             self._adoption.copy_aside(self._data, first, stop)
         if found.cut_pieces:
             at = f"at {end.position}, behind entry {end.index}"
             self._lines.append(
-                f"torn tail {at}: {found.tail or 'bytes behind the end of the log'};"
+                f"torn tail {at}: {found.tail or 'bytes after the end of the log'};"
                 f" {found.cut_bytes} bytes with {found.cut_entries} whole entries were cut"
             )
 
-    def _write_pages(self, found: LogSurvey) -> tuple[str, ...]:
+    def _write_pages(self, found: LogScan) -> tuple[str, ...]:
         """Zeros over the pages behind the end that the disk cannot read: the next write there may be of
         a part only. Returns what is said of it."""
         rewritten = []
@@ -619,7 +620,7 @@ class _Recovery:
                 assert file is not None, page
                 file.zero(page.position, min(page.position + PAGE_BYTES, file.end_position))
                 rewritten.append(
-                    f"{file.path}: the page at {page.position}, behind the end of the log (entry"
+                    f"{file.path}: the page at {page.position}, after the end of the log (entry"
                     f" {found.end.index}), {page.problem}; written again"
                 )
         self._lines += rewritten

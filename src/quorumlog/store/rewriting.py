@@ -19,6 +19,7 @@ from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
 from quorumlog.store.log_reader import PageCache
 from quorumlog.store.placement import Placement, place
 from quorumlog.store.recovery import SetAside
+from quorumlog.store.recovery_scan import AnchorDamaged, DamageSearch
 from quorumlog.store.segment import PAGE_BYTES, Segment
 from quorumlog.store.segment_view import IndexUnits, read_pages
 from quorumlog.store.segments import (
@@ -31,7 +32,6 @@ from quorumlog.store.segments import (
     segment_name,
 )
 from quorumlog.store.state_files import DamagedRanges
-from quorumlog.store.survey import AnchorDamaged, DamageSearch
 
 _WINDOW_BYTES = 256 << 10
 """Looked at in one go, while the interpreter is kept from clients."""

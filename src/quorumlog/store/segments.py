@@ -247,7 +247,7 @@ class SegmentList:
         return position // self.segment_bytes * self.segment_bytes
 
     def stop_of(self, position: int) -> int:
-        """Where the segment ends that a byte belongs to."""
+        """End position of the segment that has this byte."""
         return self.base_of(position) + self.segment_bytes
 
     def file_at(self, position: int) -> Segment | None:
@@ -258,7 +258,7 @@ class SegmentList:
         return f"{self.directory}/{segment_name(self.base_of(position))}"
 
     def name_of(self, position: int) -> str:
-        """Relative to the data directory."""
+        """Path of the segment, relative to the data directory."""
         return "/".join(self.path_of(position).rsplit("/", 2)[1:])
 
     def adopt(self, file: Segment) -> None:

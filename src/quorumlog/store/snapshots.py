@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 20
 SYNC_BYTES = 16 << 20
 """Synced so often while it is written: the log's own syncs wait for less."""
 LATE_BYTES = 2 * SYNC_BYTES
-"""Whoever writes on without a `sync` that is owed waits for one here."""
+"""Writing on without an owed `sync` waits for one here."""
 _PAIR = struct.Struct(">II")
 _TOTAL = struct.Struct(">Q")
 _DIGEST_BYTES = 32
@@ -137,7 +137,7 @@ class SnapshotFileWriter:
         self._disk.sync_directory(self._path.rpartition("/")[0])
 
     def abandon(self) -> None:
-        """After an error: what was written goes."""
+        """After an error: delete the written part."""
         self._file.close()
         with suppress(OSError):
             self._disk.unlink(self._temporary)
@@ -272,7 +272,7 @@ class SnapshotFiles:
         self.folder = f"{directory}/{SNAPSHOTS_NAME}"
         self._is_over = False
         self._is_folder_synced = False
-        """By this process: a folder that exists may be one whose name never came to the disk."""
+        """By this process: the name of an existing folder may never have reached the disk."""
 
     def end(self) -> None:
         """Any thread: whoever saves or loads a machine is not waited for, and is told with the next
@@ -434,7 +434,7 @@ class ReceivedSnapshot:
         return self.size_bytes == self.id.total_bytes
 
     def write(self, offset: int, data: bytes) -> None:
-        """Bytes behind those that are there; others change nothing."""
+        """Append received bytes; ignored unless `offset` is the present end."""
         assert self._file is not None, self._part_path
         if offset != self.size_bytes or offset + len(data) > self.id.total_bytes:
             return
@@ -467,7 +467,7 @@ class ReceivedSnapshot:
         return True
 
     def drop(self) -> None:
-        """What has come is of no use."""
+        """Delete the received bytes."""
         self.close()
         for path in (self._part_path, self._path if self.is_placed else ""):
             with suppress(OSError):
@@ -545,7 +545,7 @@ class ApplyingFile:
         self._write()
 
     def ended(self, stop_index: int) -> None:
-        """What was begun has its effects."""
+        """The begun entries were applied."""
         self._range = stop_index, stop_index
         self.applied_index = max(self.applied_index, stop_index - 1)
         self._write()

@@ -140,10 +140,10 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     """The product that the directory is of (directory_kind.py); "": not known."""
     set_back: SetBack | None = None
-    """What a leader has told. Is the id still its own, the next start draws another. Earlier releases
-    leave it out when they write the file."""
+    """As a leader has reported. If the id is still its own, the next start draws another. Earlier
+    releases leave it out when they write the file."""
     users: bool = False
-    """The log says, or has said, who the users are: nobody is let in by not knowing them."""
+    """The log has or had users: while they are not known, all clients are refused."""
     joins: bool = False
     """It is new in a group that had formed, and has not known yet what had been committed."""
 
@@ -216,7 +216,7 @@ def decode_member(data: bytes) -> MemberRecord:
     set_back = fields.pop("set_back") or None
     fields["users"], fields["joins"] = fields["users"] or False, fields["joins"] or False
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
-        raise ValueError(f"its version is {stored.version}, and what belongs to it is not there")
+        raise ValueError(f"its version is {stored.version}, and fields of it are missing")
     return MemberRecord(
         **fields, formation=formation, recovery=recovery or None, kind=kind, set_back=set_back
     )
@@ -539,7 +539,6 @@ WITHOUT_START = (
 
 
 def unusable_start(path: str, problem: str) -> DirectoryDamaged:
-    """`path`: of the file."""
     return DirectoryDamaged(
         f"{path} cannot be used: {problem} (position 0). {WITHOUT_START}",
         path=path,
@@ -908,7 +907,7 @@ def encode_state(state: LogStart) -> bytes:
 
 
 def decode_state(data: bytes) -> LogStart | None:
-    """None if it is not a whole good one."""
+    """None if it is incomplete or damaged."""
     body = data[_HEAD_BYTES:]
     if data[:_HEAD_BYTES] != STATE_MAGIC + _CRC.pack(crc32(body)):
         return None

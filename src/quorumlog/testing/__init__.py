@@ -6,8 +6,8 @@
 In `conftest.py`: `pytest_plugins = ["quorumlog.testing"]`. Neither needs anything but pytest, and
 `SimulatedLog` does not even need that.
 
-What simulates the log, read in this order: `profile` (what a run is like), `operations`, `machines`,
-`disk`, `network`, `wall_clock`, `member`, `clients`, `faults`, `cluster`, `promises` (who watches).
+The simulator, read in this order: `profile` (the kind of a run), `operations`, `machines`, `disk`,
+`network`, `wall_clock`, `member`, `clients`, `faults`, `cluster`, `promises` (invariants).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class SimCluster:
         self.clients: list[SimClient] = []
         """That append again and again while `clients_work`."""
         self.checkers = checkers(self)
-        self._told: dict[str, list[Callable[..., None]]] = {}
+        self._hooks: dict[str, list[Callable[..., None]]] = {}
 
     def member(self, place: str) -> SimMember:
         """A member's own place has its id."""
@@ -126,9 +126,9 @@ class SimCluster:
 
     def told(self, what: str, *arguments: Any) -> None:
         """Call the hook `what` of every checker that has one of its own."""
-        hooks = self._told.get(what)
+        hooks = self._hooks.get(what)
         if hooks is None:
-            hooks = self._told[what] = [
+            hooks = self._hooks[what] = [
                 getattr(checker, what)
                 for checker in self.checkers
                 if getattr(type(checker), what, None) is not getattr(Checker, what, None)

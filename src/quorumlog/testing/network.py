@@ -313,17 +313,17 @@ class SimNetwork:
 
     def _lose_later(self, me: str, peer: str, after_ms: float, *, closed_by_peer: bool) -> None:
         end = self._end(me, peer)
-        told_of = {standing.epoch for standing in end.standing.values()}
+        before = {standing.epoch for standing in end.standing.values()}
 
         def lose() -> None:
             # Of a process that has ended nothing stands.
-            if told_of == {standing.epoch for standing in end.standing.values()}:
+            if before == {standing.epoch for standing in end.standing.values()}:
                 for way in WAYS:
                     end.broke(way)
                 if closed_by_peer:
                     end.connections.gone()
 
-        if told_of:
+        if before:
             self._cluster.at(after_ms, lose)
 
     def _dial_later(self, link: SimLink) -> None:

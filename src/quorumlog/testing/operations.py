@@ -103,7 +103,7 @@ class Operations:
     """Their requests that have arrived."""
     stepped_over: set[int] = field(default_factory=set)
     """Entries that somebody has asked the machines to leave out."""
-    told_sequences: list[AcknowledgedSequence] = field(default_factory=list)
+    reported_sequences: list[AcknowledgedSequence] = field(default_factory=list)
     reads: int = 0
     acknowledged_index: int = -1
     """Highest index of all that clients know to be acknowledged."""

@@ -191,7 +191,7 @@ class CommittedLog:
         """Term of the member that was the first to say so."""
         self._claims: dict[int, EntryMark] = {}
         """By index, above `end_index`."""
-        self.told_index = -1
+        self.reported_index = -1
         """The highest index that a member has called committed. Its entry may be missing here, while
         only a member knows of it that cannot read what lies before."""
         self.forgotten_from: int | None = None
@@ -493,7 +493,7 @@ class CommittedEntries(Checker):
     def look_at(self, member: CheckedMember) -> None:
         """Compare what the member says to be committed, and note what nobody has said before."""
         index = member.node.committed_index
-        self._log.told_index = max(self._log.told_index, index)
+        self._log.reported_index = max(self._log.reported_index, index)
         if index == self._looked.get(member.replica, -1):
             return
         known_index = min(index, self._log.end_index)

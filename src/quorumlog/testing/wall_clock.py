@@ -13,13 +13,13 @@ class WallClock:
         self.is_right = True
         self.was_ahead = False
         """For a while, with the others; what it told then may count still."""
-        self._told_ms: float = BEGINNING_MS
+        self._base_ms: float = BEGINNING_MS
         self._set_at_ms = 0.0
         self._rate = 1.0
 
     def read_ms(self, now_ms: float) -> int:
-        return math.floor(self._told_ms + (now_ms - self._set_at_ms) * self._rate)
+        return math.floor(self._base_ms + (now_ms - self._set_at_ms) * self._rate)
 
     def set(self, now_ms: float, *, jump_ms: float, rate: float = 1.0) -> None:
-        self._told_ms = self.read_ms(now_ms) + jump_ms
+        self._base_ms = self.read_ms(now_ms) + jump_ms
         self._set_at_ms, self._rate = now_ms, rate

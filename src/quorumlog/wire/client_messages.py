@@ -106,7 +106,7 @@ class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     lag_entries: Int = -1
     """Data from `position` to what is committed; -1: an older server, which does not say."""
     skipped_entries: Int = 0
-    """That it went on without, since they were gone when it came to them."""
+    """That it went on without, since they were deleted before it reached them."""
     skipped_ranges: tuple[tuple[Int, Int], ...] = ()
     """(first_index, stop_index) of the newest of them."""
 

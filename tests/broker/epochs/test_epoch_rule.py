@@ -207,7 +207,7 @@ def test_what_a_slave_is_told() -> None:
     assert judged(old, 100, restarted, 150, True) == (80, True, "")
     # How it has been acknowledging since says nothing of that.
     flushed = old.begun(epoch, 80, is_flushed=True)
-    assert "has lost what it had sent" in judged(old, 100, flushed, 150, False).problem
+    assert "has lost messages that it had sent" in judged(old, 100, flushed, 150, False).problem
     longer = EpochHistory([Run(1, "a1", 0, 0), Run(1, "a1", 1, 90, is_flushed=True)])
     for runs, end, cuts in ((longer, 100, False), (longer, 90, False), (flushed, 100, True)):
         master = old.begun(epoch, 80).begun(epoch, 80) if runs is longer else flushed.begun(epoch, 85)

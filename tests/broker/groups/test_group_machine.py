@@ -90,7 +90,7 @@ def test_an_offset_goes_forward_only_until_it_is_reset() -> None:
     assert machine.state.groups["billing"].offsets == {("orders", 0): 7}
     assert said(machine, ResetOffsets("billing", (("orders", 0, 2),))) == 2
     assert machine.state.groups["billing"].offsets == {("orders", 0): 2}
-    with pytest.raises(StaleGeneration, match="handed out anew"):
+    with pytest.raises(StaleGeneration, match="assigned anew"):
         said(machine, CommitOffsets("billing", 1, (("a", (("orders", 0, 9),)),)))
 
 

@@ -121,7 +121,7 @@ def test_a_slave_whose_log_begins_above_what_is_to_be_cut_off_does_not_follow() 
     )
     theirs.feed(b"".join(link.out), 1)
     link.feed(b"".join(theirs.out), 1)
-    assert "one of both begins at 4096: what lies between was deleted by age. Stop" in link.closed
+    assert "one of them begins at 4096: the records between were deleted by age. Stop" in link.closed
     assert link.refused
 
 

@@ -134,7 +134,7 @@ def with_light_queues(root: Path) -> None:
         (lengthen_last, "has 20480 bytes where files have 16384"),
         (cut_first, "00000000000000000000 has 16383 bytes where files have 16384"),
         (without_last, "and consumequeue/plain/. names messages up to .*lie on another path"),
-        (without_last_and_queues, "and the checkpoint knows one of .*lie on another path"),
+        (without_last_and_queues, "and the checkpoint names one of .*lie on another path"),
         (without_middle, "00000000000000032768 is missing between others.*storePathCommitLog"),
         (without_shape, "the record at 32768 is no record, and consumequeue/plain/. names"),
         (with_rocks, r"consumequeue holds queues in RocksDB \(storeType=defaultRocksDB\)"),

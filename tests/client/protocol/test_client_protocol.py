@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_protocol import ClientProtocol, standing_of
+from quorumlog.client.protocol.client_protocol import ClientProtocol, view_of
 from quorumlog.client.protocol.client_requests import Request, Stream, receipt_of
 from quorumlog.errors import (
     BadRequest,
@@ -373,7 +373,7 @@ def test_a_report_of_an_older_term_is_not_believed() -> None:
     assert host.protocol.view.leader.address == ADDRESSES[1]
     host.leader, host.term = 0, 4
     stale = host.status(StatusRequest(), 2)
-    host.protocol.view.learn(ADDRESSES[2], standing_of(stale), host.now)
+    host.protocol.view.learn(ADDRESSES[2], view_of(stale), host.now)
     assert host.protocol.view.leader.address == ADDRESSES[1]
 
 

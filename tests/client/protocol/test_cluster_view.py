@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quorumlog.client.protocol.client_protocol import standing_of
+from quorumlog.client.protocol.client_protocol import view_of
 from quorumlog.net.rpc.view import GroupView
 from quorumlog.wire.client_messages import MemberInfo, StatusResponse
 
@@ -38,7 +38,7 @@ def status(member_id: str, *, role: str, term: int, leader: str, leads_at: str) 
 
 
 def learn(view: GroupView, address: str, told: StatusResponse, now_ms: float) -> None:
-    view.learn(address, standing_of(told), now_ms)
+    view.learn(address, view_of(told), now_ms)
 
 
 def test_a_leader_at_no_members_address_is_asked_again_after_its_connection_was_lost() -> None:

@@ -173,7 +173,7 @@ def test_more_than_was_asked_for_is_a_violation() -> None:
     other = make_request(ReadRequest(first_index=0))
     answer(other, make_log([10] * 5))
     request.response, request.response_batch = other.response, other.response_batch
-    with pytest.raises(ProtocolViolation, match="asked for were those below 3"):
+    with pytest.raises(ProtocolViolation, match="and those below 3 were requested"):
         plan.take()
 
 
@@ -367,7 +367,7 @@ def test_headers_that_nobody_asked_for_are_a_violation() -> None:
     plan = ReadPlan(0, 9, make_request=make_request)
     (request,) = plan.wanted()
     answer_with_heads(request, make_log([0] * 9))
-    with pytest.raises(ProtocolViolation, match="headers came where entries were asked for"):
+    with pytest.raises(ProtocolViolation, match="headers arrived instead of entries"):
         plan.take()
 
 

@@ -196,7 +196,7 @@ class AsyncBrokerAdmin:
             await self._command(CreateGroup(group))
 
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """(topic, queue) -> offset of the next message, for a group without members, under whose name
+        """(topic, queue) -> offset of the next message, for a group without members, whose messages
         another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
         """
         rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]

@@ -250,7 +250,7 @@ class AsyncBrokerClient:
         return await self._messages(request)
 
     async def message(self, message_id: str) -> StoredMessage:
-        """The one of this id, as a receipt has it. Raises NoSuchMessage, BadRequest for what is no
+        """The message with this id, as in its receipt. Raises NoSuchMessage; BadRequest for an invalid
         id."""
         return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
 
@@ -289,8 +289,8 @@ class AsyncBrokerClient:
         return answer
 
     async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
-        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
-        without a size what it was."""
+        """Bytes of the classic store that the broker's group has taken over: `size_bytes` from
+        `position` on; without a size its record (`taken-over`)."""
         asked = OldLogRequest(position=position, size_bytes=size_bytes)
         answer = answer_of(await self._calls.call(asked))
         assert isinstance(answer, OldLogResponse), answer

@@ -107,7 +107,7 @@ def again_of(
     problem = ""
     if is_dead:
         topic, queue_id = dlq_topic(group), 0
-        added = {DLQ_CAUSE: told_cause(cause), DLQ_ATTEMPT: str(attempt)}
+        added = {DLQ_CAUSE: cause_text(cause), DLQ_ATTEMPT: str(attempt)}
     else:
         topic, queue_id = SCHEDULE_TOPIC, level - 1
         added = {DELAY: str(level), REAL_TOPIC: retry_topic(group), REAL_QUEUE: "0"}
@@ -121,7 +121,7 @@ def again_of(
     return Again(Encoded(record, [len(record)], queue_id, topic, True), problem)
 
 
-def told_cause(cause: str) -> str:
+def cause_text(cause: str) -> str:
     """As much of it as a property takes."""
     printable = "".join(c if c.isprintable() else " " for c in cause)
     return printable.encode(errors="replace")[:MOST_CAUSE_BYTES].decode(errors="ignore")
@@ -618,7 +618,7 @@ class AsyncConsumer:
         for queue, message in handed_out:
             queue.finish(message)
             done[queue.key] = max(done.get(queue.key, 0), message.queue_offset + 1)
-        await self._commit_in_the_generation_that_stands()
+        await self._commit_in_present_generation()
         async with self._changed:
             self._changed.notify_all()
         # A queue that was lost a moment after it was committed is not: nothing of it comes again.
@@ -627,12 +627,12 @@ class AsyncConsumer:
         lost = [key for key, offset in done.items() if committed.get(key, -1) < offset]
         if lost and all(queue.is_revoked for queue in held):
             raise StaleGeneration(
-                "all queues of this member were given to others, or reset: what was read of them comes"
-                " again"
+                "all queues of this member were assigned to others, or reset: messages polled of them"
+                " comes again"
             )
         return lost
 
-    async def _commit_in_the_generation_that_stands(self) -> None:
+    async def _commit_in_present_generation(self) -> None:
         """What is lost is not committed, and keeps nothing else from it. Raises LedgerError."""
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         while True:
@@ -665,14 +665,14 @@ class AsyncConsumer:
         finished, or when cancelled.
 
         `threads`: this many messages at once, of any queues and in any order; the committed offset is
-        below the lowest unfinished message. 0: one message per queue at a time, in order.
+        that of the lowest unfinished message. 0: one message per queue at a time, in order.
 
         If `handler` raises, the message is delivered again after a delay, and goes to the group's %DLQ%
         topic with the cause after 16 attempts. So does a message that takes longer than
         `max_processing_time_ms` (0: no limit): its handler is cancelled and the outcome ignored. An
         orderly consumer retries the message itself after a second, with no other message of the queue
-        in between; `SuspendQueue` sets another pause, and counts as no attempt. Raises what `poll`
-        does."""
+        in between; `SuspendQueue` sets another pause, and counts as no attempt. Raises the errors of
+        `poll`."""
         self._check_joined()
         if threads < 0 or max_processing_time_ms < 0:
             raise BadRequest("threads and max_processing_time_ms are 0 or more")
@@ -811,7 +811,7 @@ class AsyncConsumer:
         """Deliver it to the group again after a delay that grows with each attempt, or that of
         `delay_level` (1 to 18); after 16 attempts it goes to the group's %DLQ% topic, with `cause`. A
         message whose properties leave no room for those of a retry (an old log may have some) goes
-        there at once. Raises what a producer's `send` does."""
+        there at once. Raises the errors of a producer's `send`."""
         again = again_of(
             message, self.group, most_retries=self._most_retries, delay_level=delay_level, cause=cause
         )

@@ -195,7 +195,7 @@ class AsyncProducer:
             raise
 
     async def send_encoded(self, encoded: Encoded) -> SendReceipt:
-        """Encoded records. Raises what `send` does."""
+        """Send encoded records. Raises the errors of `send`."""
         key = ("", 0, True) if self._is_session else (encoded.topic, encoded.queue_id, encoded.waits)
         lane = self._lanes.setdefault(key, _Lane())
         loop = asyncio.get_running_loop()
@@ -278,9 +278,9 @@ class AsyncProducer:
             try:
                 answer = answer_of(await self._link.call(request))
             except ProducerExpired:
-                is_told = self._epoch is not None and not self._is_anonymous
+                is_named = self._epoch is not None and not self._is_anonymous
                 self._epoch = ends = None
-                if is_told:
+                if is_named:
                     raise
                 continue
             assert isinstance(answer, OpenSessionResponse), answer

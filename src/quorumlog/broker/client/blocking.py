@@ -116,7 +116,7 @@ class BrokerClient(ConnectingShell):
         return self._thread.run(self._it.query(topic, key, time=time, most_messages=most_messages))
 
     def message(self, message_id: str) -> StoredMessage:
-        """The one of this id, as a receipt has it. Raises NoSuchMessage, BadRequest for what is no
+        """The message with this id, as in its receipt. Raises NoSuchMessage; BadRequest for an invalid
         id."""
         return self._thread.run(self._it.message(message_id))
 
@@ -142,8 +142,8 @@ class BrokerClient(ConnectingShell):
         return self._thread.run(self._it.status())
 
     def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
-        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
-        without a size what it was."""
+        """Bytes of the classic store that the broker's group has taken over: `size_bytes` from
+        `position` on; without a size its record (`taken-over`)."""
         return self._thread.run(self._it.old_log(position, size_bytes))
 
     def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
@@ -302,7 +302,7 @@ class Consumer(BlockingRun):
         """Deliver it to the group again after a delay that grows with each attempt, or that of
         `delay_level` (1 to 18); after 16 attempts it goes to the group's %DLQ% topic, with `cause`. A
         message whose properties leave no room for those of a retry (an old log may have some) goes
-        there at once. Raises what a producer's `send` does."""
+        there at once. Raises the errors of a producer's `send`."""
         return self._thread.run(self._it.retry(message, delay_level=delay_level, cause=cause))
 
 
@@ -383,7 +383,7 @@ class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
         self._thread.run(self._it.create_group(group))
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """(topic, queue) -> offset of the next message, for a group without members, under whose name
+        """(topic, queue) -> offset of the next message, for a group without members, whose messages
         another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
         """
         self._thread.run(self._it.commit(group, offsets))

@@ -1,4 +1,4 @@
-"""What blocking clients have beside the verbs that are written from the asyncio ones."""
+"""Methods of blocking clients that are not generated from the asyncio ones."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class BrokerProduct(Product):
         self._silent ^= {link.address}
         return super().ungreeted(link)
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
+    def view_of(self, message: ClientMessage) -> ServerView | None:
         if not isinstance(message, RoleResponse):
             return None
         members = {name: address for name, _, address in message.brokers if address}
@@ -322,7 +322,7 @@ class BrokerProduct(Product):
         if type(message) is not RESPONSE_OF[type(call.message)]:
             asked = type(call.message).__name__
             raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")
-        return self.standing_of(message)
+        return self.view_of(message)
 
 
 def changes(message: AnyBrokerMessage) -> bool:

@@ -183,14 +183,14 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
     """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
     not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
     and what a broker refuses with."""
-    with closing(ClusterProbe(server)) as survey:
-        master = survey.master()
+    with closing(ClusterProbe(server)) as probe:
+        master = probe.master()
         if master is None:
-            raise SwitchRefused(f"none of {', '.join(sorted(survey.answers))} leads: switch first")
+            raise SwitchRefused(f"none of {', '.join(sorted(probe.answers))} leads: switch first")
         stop_at = time.monotonic() + timeout_ms / 1000
         while True:
             try:
-                answer = survey.ask(master.id, request)
+                answer = probe.ask(master.id, request)
                 break
             except InSyncReplicasNotEnough:
                 if time.monotonic() >= stop_at:
@@ -198,7 +198,7 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
             time.sleep(_POLL_S)
         while not answer.is_list_confirmed and time.monotonic() < stop_at:
             time.sleep(_POLL_S)
-            answer = survey.ask(master.id)
+            answer = probe.ask(master.id)
         return answer
 
 
@@ -209,7 +209,7 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
 class Switch:
     """Makes broker `to` the master."""
 
-    survey: BrokerProbe
+    probe: BrokerProbe
     to: str
     without: Collection[str] = ()
     unsafe: bool = False
@@ -218,29 +218,29 @@ class Switch:
 
     def run(self) -> SwitchReport:
         """Raises SwitchRefused, with what to do, and what a broker refuses with."""
-        survey, to, answers = self.survey, self.to, self.survey.answers
+        probe, to, answers = self.probe, self.to, self.probe.answers
         if any(answer.dialect != "quorumlog" for answer in answers.values()):
             raise SwitchRefused(
                 "--ha-dialect rocketmq has no epochs: restart the brokers with new roles"
             )
         if to not in answers:
-            if to in survey.unreachable:
-                raise SwitchRefused(f"broker {to} does not answer: {survey.unreachable[to]}")
-            known = ", ".join(sorted({*answers, *survey.unreachable}))
+            if to in probe.unreachable:
+                raise SwitchRefused(f"broker {to} does not answer: {probe.unreachable[to]}")
+            known = ", ".join(sorted({*answers, *probe.unreachable}))
             raise SwitchRefused(f"no broker {to} is known: there are {known}")
         if self.without and not self.unsafe:
             raise SwitchRefused("--without may lose acknowledged messages: it also needs --unsafe")
-        master = survey.master()
+        master = probe.master()
         if master is not None and master.id == to:
             if not self.without and epoch_of(master) >= max(map(epoch_of, answers.values())):
                 return self._gather(master)
             master = (
                 None  # somebody has promised a newer epoch, in vain, or its list is to be another one
             )
-        count = count_of(shown_by(answers[to]), survey.shown())
+        count = count_of(shown_by(answers[to]), probe.shown())
         if master is not None:
             count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it
-        is_short = bool(self._check(survey.shown(), count))
+        is_short = bool(self._check(probe.shown(), count))
         if master is None:
             return self._promised("", is_short)
         self.say(f"master {master.id} takes nothing more")
@@ -249,7 +249,7 @@ class Switch:
             return self._promised(master.id, is_short)
         except BaseException:
             with suppress(LedgerError):  # it is no master any more: why is what is raised
-                survey.ask(master.id, ReplicaRequest(verb="resume"))
+                probe.ask(master.id, ReplicaRequest(verb="resume"))
             raise
 
     def _drain(self, master: str) -> None:
@@ -257,9 +257,9 @@ class Switch:
         stop_at = time.monotonic() + self.timeout_ms / 1000
         while True:
             # Again and again: a master that is not asked goes on. Its end is of after its last message.
-            answer = self.survey.ask(master, ReplicaRequest(verb="drain"))
+            answer = self.probe.ask(master, ReplicaRequest(verb="drain"))
             end = shown_by(answer)._replace(flushed_offset=answer.max_offset)
-            own = shown_by(self.survey.ask(self.to))
+            own = shown_by(self.probe.ask(self.to))
             is_late = time.monotonic() >= stop_at
             if own.rank >= end.rank or (self.unsafe and is_late):
                 return
@@ -273,17 +273,17 @@ class Switch:
 
     def _promised(self, master: str, is_short: bool) -> SwitchReport:
         """The epoch is promised, the best of those that did leads it, and the others follow."""
-        survey, to = self.survey, self.to
-        epoch = survey.next_epoch() + (survey.leap() if is_short else 0)
-        leader = survey.answers[to].directory_id
+        probe, to = self.probe, self.to
+        epoch = probe.next_epoch() + (probe.leap() if is_short else 0)
+        leader = probe.answers[to].directory_id
         request = ReplicaRequest(verb="promise", epoch=epoch, directory_id=leader)
-        survey.ask(to, request)  # of two switches at once, to one broker, one is refused here
-        others = sorted((each for each in survey.answers if each != to), key=lambda each: each == master)
+        probe.ask(to, request)  # of two switches at once, to one broker, one is refused here
+        others = sorted((each for each in probe.answers if each != to), key=lambda each: each == master)
         self._ask_each(others, request)
         # Whoever has heard of a newer epoch since is bound by that one.
-        kept = {each: a for each, a in survey.answers.items() if epoch_of(a) == (epoch, leader)}
+        kept = {each: a for each, a in probe.answers.items() if epoch_of(a) == (epoch, leader)}
         if to not in kept:
-            newer = survey.answers[to].epoch
+            newer = probe.answers[to].epoch
             raise SwitchRefused(f"another switch has begun meanwhile, with epoch {newer}")
         shown, own = [shown_by(answer) for answer in kept.values()], shown_by(kept[to])
         self.say(f"epoch {epoch} is promised by {', '.join(sorted(kept))}")
@@ -291,20 +291,20 @@ class Switch:
         gone = self._check(shown, count)
         lost = None if count.may_lead else _lost(kept, own, count, gone)
         listed = None if count.may_lead and not self.without else forced_list(own, shown)
-        led = survey.ask(
+        led = probe.ask(
             to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
         )
-        return self._follow(led, [each for each in others if each not in survey.unreachable], lost)
+        return self._follow(led, [each for each in others if each not in probe.unreachable], lost)
 
     def _ask_each(self, broker_ids: list[str], request: ReplicaRequest) -> list[str]:
         """Who has answered; the others are unreachable."""
         answered = list[str]()
         for broker_id in broker_ids:
             try:
-                self.survey.ask(broker_id, request)
+                self.probe.ask(broker_id, request)
                 answered.append(broker_id)
             except LedgerError as error:
-                self.survey.unreachable[broker_id] = str(error)
+                self.probe.unreachable[broker_id] = str(error)
         return answered
 
     def _follow(
@@ -318,7 +318,7 @@ class Switch:
             ha_address=master.ha_address,
             directory_id=master.leader,  # empty, too: of an epoch that the release before has begun
         )
-        told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.survey.unreachable)
+        told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.probe.unreachable)
         return SwitchReport(master.id, master.epoch, master.max_offset, lost, told, unreachable)
 
     def _gather(self, master: ReplicaResponse) -> SwitchReport:
@@ -328,7 +328,7 @@ class Switch:
             told = "" if answer.master is None else answer.master.id
             return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
 
-        answers = self.survey.answers.items()
+        answers = self.probe.answers.items()
         report = self._follow(
             master, [each for each, a in answers if a is not master and not follows(a)]
         )
@@ -343,7 +343,7 @@ class Switch:
     def _check(self, shown: list[Shown], count: Count) -> list[Peer]:
         """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a
         message that was acknowledged may be lost, and nobody has said that it may."""
-        to, without, unreachable = self.to, self.without, self.survey.unreachable
+        to, without, unreachable = self.to, self.without, self.probe.unreachable
         answered = {each.me.directory_id for each in shown}
         missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
         # Where nobody knows a list whoever is known of may be on one.
@@ -364,8 +364,8 @@ class Switch:
             return list(missing.values())
         if not count.lists:
             raise SwitchRefused(
-                f"broker {to} has met no master yet: start it with --master and the master's --ha-port;"
-                " --unsafe makes a new group of it all the same"
+                f"broker {to} has not connected to a master yet: start it with --master and the master's"
+                " --ha-port; --unsafe makes a new group of it all the same"
             )
         if count.short:
             lists = [peer for each in count.short for peer in each.members]
@@ -385,7 +385,7 @@ class Switch:
             best = count.ahead[0]
             raise SwitchRefused(
                 f"broker {best.me.id} has more on its disk than {to}: {best.rank}, against"
-                f" {shown_by(self.survey.answers[to]).rank}. Take --to {best.me.id}, or lose the"
+                f" {shown_by(self.probe.answers[to]).rank}. Take --to {best.me.id}, or lose the"
                 " messages in between with --unsafe"
             )
         if not count.is_listed:

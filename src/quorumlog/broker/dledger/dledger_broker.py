@@ -56,7 +56,7 @@ from quorumlog.broker.errors import NotReplicated
 from quorumlog.broker.group_commands import Command, FreshnessProbe, encode, refusal_in
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
-from quorumlog.broker.groups.rebalancer import Told, ToldDone
+from quorumlog.broker.groups.rebalancer import DoneCallback, ResultCallback
 from quorumlog.broker.message import (
     BLANK_BYTES,
     RETRY_PROPERTIES_BYTES,
@@ -675,7 +675,7 @@ class DLedgerBroker:
     def is_up(self) -> bool:
         return self.member.is_up
 
-    def propose(self, command: Callable[[], Command], told: Told) -> None:
+    def propose(self, command: Callable[[], Command], told: ResultCallback) -> None:
         def appended(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendReceipt):
                 (result,) = outcome.results
@@ -690,14 +690,14 @@ class DLedgerBroker:
 
         self.member.enter(append)
 
-    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+    def ask(self, question: bytes, told: ResultCallback, session: BrokerSession) -> None:
         def answered(answer: Answer) -> None:
             told(self.refusal_of(answer) if isinstance(answer, LedgerError) else answer[0])
 
         member = self.member
         member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
 
-    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+    def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
         self.ask(encode(FreshnessProbe()), lambda answer: told(refusal_in(answer)), session)
 
     def end_of(self, key: QueueKey) -> int:
@@ -706,7 +706,7 @@ class DLedgerBroker:
     def stored_offset(self, key: QueueKey) -> int:
         return self.log.stored_offset(key)
 
-    def standing_queues(self, topic: str) -> int:
+    def existing_queues(self, topic: str) -> int:
         return 0
 
     def due_clock_ms(self) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.dledger.message_machine import entries_of, records_of
 from quorumlog.broker.group_commands import SYSTEM_PREFIX, SkipDelayed
-from quorumlog.broker.groups.rebalancer import ToldDone, ToldOffset
+from quorumlog.broker.groups.rebalancer import DoneCallback, OffsetCallback
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.broker.wire import (
@@ -173,7 +173,7 @@ class SessionReleases:
         groups = self._broker.groups
         return 0 if groups is None else groups.feed.state.delayed.get(level, 0)
 
-    def ask(self, level: int, begin: int, told: ToldOffset) -> None:
+    def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
         def shown(answer: KnownProducer | LedgerError) -> None:
             if isinstance(answer, KnownProducer):
                 told(begin + answer.session.last_sequence + 1)
@@ -185,10 +185,10 @@ class SessionReleases:
         member = self._broker.member
         member.enter(lambda: member.node().sessions.show(session_of(level, begin), shown, self))
 
-    def open(self, level: int, begin: int, told: ToldOffset) -> None:
+    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
         self._broker.member.enter(lambda: self._connect(level, begin, None, told))
 
-    def _connect(self, level: int, begin: int, ends: ProducerEpoch | None, told: ToldOffset) -> None:
+    def _connect(self, level: int, begin: int, ends: ProducerEpoch | None, told: OffsetCallback) -> None:
         """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
 
         def connected(answer: ProducerConnected | LedgerError) -> None:
@@ -205,7 +205,9 @@ class SessionReleases:
         session = session_of(level, begin)
         node.sessions.connect(session, self._token(), ends, deadline_ms, connected, self)
 
-    def release(self, level: int, begin: int, offset: int, records: RecordBatch, done: ToldDone) -> None:
+    def release(
+        self, level: int, begin: int, offset: int, records: RecordBatch, done: DoneCallback
+    ) -> None:
         place = SessionPlace(session_of(level, begin), self._epochs[level], offset - begin)
 
         def appended(outcome: AppendOutcome) -> None:

@@ -48,7 +48,7 @@ from quorumlog.broker.groups.group_state import (
     loaded_state,
     saved_bytes,
 )
-from quorumlog.broker.groups.rebalancer import Told, ToldDone, ToldOffset
+from quorumlog.broker.groups.rebalancer import DoneCallback, OffsetCallback, ResultCallback
 from quorumlog.broker.message import (
     SCHEDULE_TOPIC,
     Message,
@@ -299,30 +299,30 @@ class ClassicTopics(GroupTopics):
         self._store = store
         self._before_delayed = before_delayed
 
-    def _stands(self, topic: str) -> bool:
+    def _exists(self, topic: str) -> bool:
         state = self._state.state
         return topic not in state.topics and topic not in state.ended and topic != GROUPS_TOPIC
 
-    def standing_queues(self, topic: str) -> int:
-        if not self._stands(topic) or is_system_topic(topic):
+    def existing_queues(self, topic: str) -> int:
+        if not self._exists(topic) or is_system_topic(topic):
             return 0
         return self._store.queue_count(topic)
 
     def takes(self, key: QueueKey) -> bool:
         if key.topic == GROUPS_TOPIC:
             return True
-        return self._store.stands(key) if self._stands(key.topic) else super().takes(key)
+        return self._store.exists(key) if self._exists(key.topic) else super().takes(key)
 
-    def standing(self) -> dict[str, int]:
+    def existing(self) -> dict[str, int]:
         names = {key.topic for key, _ in self._store.queues.items()} | (self._store.topics or {}).keys()
-        counts = {name: self.standing_queues(name) for name in names}
+        counts = {name: self.existing_queues(name) for name in names}
         return {name: count for name, count in counts.items() if count}
 
     def counts(self) -> Mapping[str, int]:
-        return {**self.standing(), **super().counts()}
+        return {**self.existing(), **super().counts()}
 
     def begin(self, key: QueueKey) -> int | None:
-        return 0 if self._stands(key.topic) else super().begin(key)
+        return 0 if self._exists(key.topic) else super().begin(key)
 
     def check_writes(self, records: RecordBatch) -> None:
         super().check_writes(records)
@@ -369,7 +369,7 @@ class ClassicGroupLog:
         self._puts: Puts
         self.reads: ReadPool
         self._loop: AbstractEventLoop
-        self._waiting: dict[bytes, Told] = {}
+        self._waiting: dict[bytes, ResultCallback] = {}
         """By token: what is on its way."""
         self._is_reading = self._has_grown = self._is_saving = self._has_failed = False
         self._is_activating = False
@@ -509,11 +509,11 @@ class ClassicGroupLog:
     def is_up(self) -> bool:
         return self._store.failure is None
 
-    def propose(self, command: Callable[[], Command], told: Told) -> None:
+    def propose(self, command: Callable[[], Command], told: ResultCallback) -> None:
         self._activate()
         self._propose(command(), told)
 
-    def _propose(self, command: Command, told: Told) -> None:
+    def _propose(self, command: Command, told: ResultCallback) -> None:
         token = os.urandom(TOKEN_BYTES)
         self._waiting[token] = told
 
@@ -559,17 +559,17 @@ class ClassicGroupLog:
             log.warning("delayed messages that the store holds are not released: %s", error)
             return None
 
-    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+    def ask(self, question: bytes, told: ResultCallback, session: BrokerSession) -> None:
         if not self.is_master:
             told(self.not_master())
             return
         machine = GroupMachine()
-        state, standing = self._feed.state, self.topics.standing()
-        topics = {name: Topic(READ | WRITE, 0, (0,) * count) for name, count in standing.items()}
+        state, existing = self._feed.state, self.topics.existing()
+        topics = {name: Topic(READ | WRITE, 0, (0,) * count) for name, count in existing.items()}
         machine.state = msgspec.structs.replace(state, topics={**topics, **state.topics})
         told(machine.query(question))
 
-    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+    def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
         # A command that changes nothing: a master that is none any more gets none acknowledged.
         self.propose(lambda: ReleaseDelayed(()), lambda outcome: told(refusal_in(outcome)))
 
@@ -578,8 +578,8 @@ class ClassicGroupLog:
 
     stored_offset = end_of
 
-    def standing_queues(self, topic: str) -> int:
-        return self.topics.standing_queues(topic)
+    def existing_queues(self, topic: str) -> int:
+        return self.topics.existing_queues(topic)
 
     def due_clock_ms(self) -> float:
         return self._wall_ms()
@@ -620,16 +620,18 @@ class ClassicReleases:
     def begin_of(self, level: int) -> int:
         return 0
 
-    def ask(self, level: int, begin: int, told: ToldOffset) -> None:
+    def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
         if self._log.is_active:
             told(self._log.released_to(level))
         else:
             told(LeaderNotReady("nothing was delayed here yet", retry_after_ms=RETRY_MS))
 
-    def open(self, level: int, begin: int, told: ToldOffset) -> None:
+    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
         self.ask(level, begin, told)
 
-    def release(self, level: int, begin: int, offset: int, records: RecordBatch, done: ToldDone) -> None:
+    def release(
+        self, level: int, begin: int, offset: int, records: RecordBatch, done: DoneCallback
+    ) -> None:
         left = len(records.queues)
         failed: list[LedgerError] = []
 
@@ -653,6 +655,6 @@ class ClassicReleases:
     def skip(self, level: int, begin: int, to_offset: int) -> None:
         self._note(level, to_offset, lambda error: None)
 
-    def _note(self, level: int, offset: int, done: ToldDone) -> None:
+    def _note(self, level: int, offset: int, done: DoneCallback) -> None:
         command = ReleaseDelayed(((level, offset),))
         self._log.propose(lambda: command, lambda outcome: done(refusal_in(outcome)))

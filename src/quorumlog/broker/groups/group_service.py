@@ -176,7 +176,7 @@ class GroupService:
                 self._commits.flush(command.group)  # in front of what ends its generation
             self._proposals.propose(command, partial(_tell, session, message.request_id))
 
-        if isinstance(command, CreateTopic) and not self._log.standing_queues(command.topic):
+        if isinstance(command, CreateTopic) and not self._log.existing_queues(command.topic):
             # Not where it is applied: an entry of an earlier release may name a longer one.
             check_new_topic_name(command.topic)
         named: set[str] = set()
@@ -224,18 +224,18 @@ class GroupService:
 
         topics = self.feed.state.topics
         for name in sorted(named):
-            if name not in topics and self._log.standing_queues(name):
+            if name not in topics and self._log.existing_queues(name):
                 self._make_topic(name, made)
                 return
         then()
 
     def _make_topic(self, name: str, done: Callable[[LedgerError | None], None]) -> None:
         """Raises UnknownTopic, BadRequest."""
-        queues = self._log.standing_queues(name) or self.options.auto_create_queues
+        queues = self._log.existing_queues(name) or self.options.auto_create_queues
         if not queues:
             raise UnknownTopic(f"there is no topic {name}: quorumlog broker topic create {name}")
         check_topic_name(name)
-        if not self._log.standing_queues(name):
+        if not self._log.existing_queues(name):
             check_new_topic_name(name)
         command = CreateTopic(name, queues)
         self._proposals.propose(command, lambda outcome: done(refusal_in(outcome)))

@@ -276,7 +276,7 @@ def _assign(state: GroupState, command: Assign) -> GroupState:
     group = group_of(state, command.group)
     if command.generation != group.generation + 1:
         raise StaleGeneration(
-            f"generation {group.generation} of group {command.group} stands: {command.generation} does"
+            f"the generation of group {command.group} is {group.generation}: {command.generation} does"
             " not follow it"
         )
     queues = [queue for member in command.members for queue in member.queues]
@@ -290,8 +290,8 @@ def _commit(state: GroupState, command: CommitOffsets) -> GroupState:
     group = group_of(state, command.group)
     if command.generation != group.generation:
         raise StaleGeneration(
-            f"generation {group.generation} of group {command.group} stands, not {command.generation}:"
-            " its queues were handed out anew"
+            f"the generation of group {command.group} is {group.generation}, not {command.generation}:"
+            " its queues were assigned anew"
         )
     owned: Mapping[str, frozenset[Queue]] = {
         member.member: frozenset(member.queues) for member in group.members

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 # What topics and groups need of the log below them: their commands in it, one behind the other, each
 # carried out once it is acknowledged. `DLedgerBroker` is one, `ClassicGroupLog` the other.
 
-Told = Callable[[bytes | LedgerError], None]
+ResultCallback = Callable[[bytes | LedgerError], None]
 """Gets what the machine answers, or the refusal of the log."""
-ToldOffset = Callable[[int | LedgerError], None]
-ToldDone = Callable[[LedgerError | None], None]
+OffsetCallback = Callable[[int | LedgerError], None]
+DoneCallback = Callable[[LedgerError | None], None]
 
 
 class Releases(Protocol):
@@ -55,13 +55,15 @@ class Releases(Protocol):
     def begin_of(self, level: int) -> int:
         """Another number: what is known of the level is asked anew."""
 
-    def ask(self, level: int, begin: int, told: ToldOffset) -> None:
+    def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
         """The offset of the next message to release, as far as it is known."""
 
-    def open(self, level: int, begin: int, told: ToldOffset) -> None:
+    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
         """The same, once nothing that an earlier master began can come in any more."""
 
-    def release(self, level: int, begin: int, offset: int, records: RecordBatch, done: ToldDone) -> None:
+    def release(
+        self, level: int, begin: int, offset: int, records: RecordBatch, done: DoneCallback
+    ) -> None:
         """These, which are the level's messages from `offset` on as they belong into their topics.
         With an error the level is opened anew before the next ones; AlreadyCommitted: at once."""
 
@@ -90,14 +92,14 @@ class GroupLog(Protocol):
     @property
     def is_up(self) -> bool: ...
 
-    def propose(self, command: Callable[[], Command], told: Told) -> None:
+    def propose(self, command: Callable[[], Command], told: ResultCallback) -> None:
         """In front of all that is proposed later. `command` is called in the moment in which it is
         written."""
 
-    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+    def ask(self, question: bytes, told: ResultCallback, session: BrokerSession) -> None:
         """The machine, when all that was acknowledged before is carried out."""
 
-    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+    def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
         """That this member is master still, at some moment after this."""
 
     def end_of(self, key: QueueKey) -> int:
@@ -106,7 +108,7 @@ class GroupLog(Protocol):
     def stored_offset(self, key: QueueKey) -> int:
         """Behind the last message of a queue that anybody may know of."""
 
-    def standing_queues(self, topic: str) -> int:
+    def existing_queues(self, topic: str) -> int:
         """Of a topic that the broker has beside those of the replicated state; 0: there is none."""
 
     def due_clock_ms(self) -> float:
@@ -133,7 +135,7 @@ class Proposals:
         self._log = log
         self._state = state
 
-    def propose(self, command: Command, done: Told) -> None:
+    def propose(self, command: Command, done: ResultCallback) -> None:
         """In front of all that is proposed later. Raises TooManyNames."""
         self._check_room(command)
         self._log.propose(lambda: self._with_ends(command), done)
@@ -266,11 +268,11 @@ Subscriptions = tuple[tuple[str, str], ...]
 def allocate(
     members: Mapping[str, Subscriptions],
     queues_of: Mapping[str, int],
-    standing: tuple[Assignment, ...] = (),
+    existing: tuple[Assignment, ...] = (),
 ) -> tuple[Assignment, ...]:
     """`queues_of`: number of queues by topic. Each queue of a topic is read by exactly one of those who
     want the topic, and nobody reads two queues of it more than another."""
-    owner = {queue: each.member for each in standing for queue in each.queues}
+    owner = {queue: each.member for each in existing for queue in each.queues}
     reads: dict[str, list[QueueRow]] = {member: [] for member in members}
     topics = sorted({topic for wanted in members.values() for topic, _ in wanted})
     for turn, topic in enumerate(topics):
@@ -403,22 +405,22 @@ class GroupMembers:
                     del members[name]
                     self.changes += 1
 
-    def held(self, group: str, standing: Group) -> dict[QueueRow, str]:
+    def held(self, group: str, existing: Group) -> dict[QueueRow, str]:
         """Queues that no other member may have yet, and who works on them."""
         members, found = self._groups.get(group, {}), {}
-        for each in standing.members:
+        for each in existing.members:
             there = members.get(each.member)
             if there is not None and there.is_orderly:
-                given_up = there.given_up if there.given_up_in == standing.generation else NOTHING
+                given_up = there.given_up if there.given_up_in == existing.generation else NOTHING
                 found.update({queue: each.member for queue in each.queues if queue not in given_up})
         return found
 
-    def has_given_up(self, group: str, standing: Group) -> bool:
+    def has_given_up(self, group: str, existing: Group) -> bool:
         """Some member of it a queue that is its own by this generation."""
         members = self._groups.get(group, {})
         return any(
-            there.given_up_in == standing.generation and not there.given_up.isdisjoint(each.queues)
-            for each in standing.members
+            there.given_up_in == existing.generation and not there.given_up.isdisjoint(each.queues)
+            for each in existing.members
             if (there := members.get(each.member)) is not None
         )
 
@@ -522,7 +524,7 @@ class Rebalancer:
         is_of_nobody = message.generation == -1 and not message.member
         if not is_of_nobody and message.generation != group.generation:
             raise StaleGeneration(
-                f"generation {group.generation} of group {message.group} stands, not"
+                f"the generation of group {message.group} is {group.generation}, not"
                 f" {message.generation}"
             )
         own = {queue for each in group.members if each.member == message.member for queue in each.queues}

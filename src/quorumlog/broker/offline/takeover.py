@@ -439,8 +439,8 @@ def copy_old_log(
                 file.close()
             if digest.hexdigest() != each.sha256:
                 raise StoreFailure(
-                    f"the file at {each.position} of the old commit log is another one than its digest"
-                    " says: nothing was made of it"
+                    f"the file at {each.position} of the old commit log does not match its digest:"
+                    " nothing was made of it"
                 )
         disk.sync_directory(folder)
         path = f"{data_dir}/{RECORD_NAME}"

@@ -100,7 +100,7 @@ class WriteSocketService:
     def _send(self, body: bytes) -> None:
         connection = self._connection
         if not body:
-            connection.link.close("retention has deleted what the slave lacks")
+            connection.link.close("retention has deleted messages that the slave lacks")
             return
         connection.link.spoke(connection.replica.store.clock())
         connection.write(connection.link.data(body))

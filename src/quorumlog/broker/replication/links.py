@@ -541,8 +541,8 @@ class SlaveLink:
         low = max(welcome.min_offset, own.min_offset)
         if verdict.cuts and start < low:
             message = (
-                f"of the {own.max_offset} bytes of broker {own.slave.id} only {start} are its master's,"
-                f" and one of both begins at {low}: what lies between was deleted by age. Stop"
+                f"the logs of broker {own.slave.id} and its master are the same only up to {start}, and"
+                f" one of them begins at {low}: the records between were deleted by age. Stop"
                 f" {own.slave.id}, empty its directory, and start it as a slave; if it is on the list,"
                 f" then: quorumlog broker add --broker {own.slave.id}"
             )
@@ -581,7 +581,7 @@ class SlaveLink:
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"nothing was heard of the master for {self._silence_ms:.0f} ms")
+            self.close(f"the master was silent for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms and self._report is not None:
             self._say_report(self._report, now_ms)
 
@@ -1220,7 +1220,7 @@ class MasterLink:
         elif foreign := self._foreign(asked.slave.id):
             self.refuse(f"this is not broker {asked.slave.id}: {foreign}")
         elif self._codec.is_old and asked.release:
-            self.end("this master speaks what the slave does, too")
+            self.end("this master speaks the slave's newer protocol too")
         elif asked.promised > leads.epoch:
             self._side.newer_epoch(asked.promised, asked.slave.directory_id)
             self.refuse(f"the slave has promised epoch {asked.promised}, this one is {leads.epoch}")
@@ -1237,8 +1237,8 @@ class MasterLink:
             welcome = self._welcome(asked)
             if self._codec.is_old and (welcome.queues is not None or welcome.alive_from):
                 self.refuse(
-                    f"broker {asked.slave.id} is of the release before: upgrade it. Where queues begin"
-                    " would not be told to it"
+                    f"broker {asked.slave.id} is of the release before: upgrade it. It could not be told"
+                    " where queues begin"
                 )
                 return
             self._asked = asked
@@ -1349,7 +1349,7 @@ class MasterLink:
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"nothing was heard for {self._silence_ms:.0f} ms")
+            self.close(f"the other side was silent for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms and self.next_offset >= 0:
             self._spoke_ms = now_ms
             self._beat()

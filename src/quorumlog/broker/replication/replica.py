@@ -230,7 +230,8 @@ class BrokerReplica:
             if held.role is not first_role and self.has_epochs and not self._is_elected:
                 now = "a slave" if held.role is BrokerRole.SLAVE else "the master"
                 log.warning(
-                    "this broker has been %s since epoch %s: --role says what it was first",
+                    "this broker has been %s since epoch %s: --role sets only the role at the first"
+                    " start",
                     now,
                     held.promised,
                 )
@@ -348,7 +349,9 @@ class BrokerReplica:
                 self._check_forced(forced_list)
             listed = forced_list or self.history.held(self.max_offset).copy_list
             if listed is None:
-                raise SwitchRefused(f"broker {self.id} has met no master yet, and knows of no list")
+                raise SwitchRefused(
+                    f"broker {self.id} has not connected to a master yet, and knows no replica list"
+                )
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
             self.observer.role_changed()
 
@@ -455,7 +458,7 @@ class BrokerReplica:
         if not acks.is_run_confirmed:
             asked = "; ".join(f"{each.needed} of {', '.join(each.ids)}" for each in acks.lists)
             raise SwitchRefused(
-                f"the list that was written last is not confirmed yet: on disk it must have {asked}"
+                f"the newest replica list is not confirmed yet; it must be on the disks of {asked}"
             )
         for mark in list(acks.marks.values()):
             if mark.is_connected and mark.directory_id in acks.lists[-1].directories:
@@ -595,7 +598,7 @@ class BrokerReplica:
             if self.role is not BrokerRole.SLAVE or follow.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
             if follow.cuts and follow.start_offset < self.min_offset:
-                raise StaleEpoch("what both logs have was deleted by age meanwhile")
+                raise StaleEpoch("the common part of both logs has been deleted by age")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.

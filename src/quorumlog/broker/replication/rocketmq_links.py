@@ -104,7 +104,7 @@ class RocketmqMasterLink:
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"nothing was heard for {self._silence_ms:.0f} ms")
+            self.close(f"the other side was silent for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms and self.next_offset >= 0:
             self._spoke_ms = now_ms
             self.out.append(_HEAD.pack(self.next_offset, 0))
@@ -196,7 +196,9 @@ class RocketmqSlaveLink:
             self.out.append(_OFFSET.pack(self._max_offset))
         expected = self._assembler.position
         if offset != expected:
-            raise ProtocolViolation(f"the master goes on at {offset}, and the own log at {expected}")
+            raise ProtocolViolation(
+                f"the master sends from {offset} on, and this log ends at {expected}"
+            )
         if body:
             self._is_empty = False
             self._work.records += self._assembler.feed(body)
@@ -206,7 +208,7 @@ class RocketmqSlaveLink:
         """What is behind the own log's end, once all that is in it has come."""
         at = self._compared
         if offset != at:
-            raise ProtocolViolation(f"the master goes on at {offset}, and was asked for {at}")
+            raise ProtocolViolation(f"the master sends from {offset} on, and was asked to begin at {at}")
         if not body:
             self.refused = True
             self.close(
@@ -220,8 +222,8 @@ class RocketmqSlaveLink:
             self.refused = True
             self.close(
                 f"the master has another record at {self._tail_stop - len(self._tail)} than the own log,"
-                f" which ends at {self._max_offset}: it has lost what it had sent. Make this broker the"
-                " master, or empty its directory to follow that one"
+                f" which ends at {self._max_offset}: it has lost messages that it had sent. Make this"
+                " broker the master, or empty its directory to follow that one"
             )
             return offset, body
         held = min(len(body), self._max_offset - at)
@@ -244,7 +246,7 @@ class RocketmqSlaveLink:
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
-            self.close(f"nothing was heard of the master for {self._silence_ms:.0f} ms")
+            self.close(f"the master was silent for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms:
             self._spoke_ms = now_ms
             self.out.append(_OFFSET.pack(self._reported))

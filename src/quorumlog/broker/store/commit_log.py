@@ -167,8 +167,8 @@ class PutBatch:
             if number not in refused:
                 refused[number] = BadRequest(
                     f"properties of {columns.property_sizes[row]} bytes are above the limit of"
-                    f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are kept for what a retry adds;"
-                    " put them into the body"
+                    f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are reserved for properties that"
+                    " a retry adds; put them into the body"
                 )
         return refused
 

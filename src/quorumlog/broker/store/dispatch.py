@@ -94,7 +94,8 @@ class Dispatcher:
             skipped = max(queue.max_offset - first, 0)
             if skipped and not again:
                 raise QueueHole(
-                    f"{key.topic} queue {key.queue_id}: {first} comes where {queue.max_offset} is next"
+                    f"{key.topic} queue {key.queue_id}: offset {first} follows where {queue.max_offset}"
+                    " is next"
                 )
             if first > queue.max_offset:
                 raise QueueHole(f"{key.topic} queue {key.queue_id}: {queue.max_offset} is missing")
@@ -159,7 +160,7 @@ class Dispatcher:
             self._queues.alive_from[key] = int(positions[last])
             log.warning(
                 "%s queue %d begins with 0 again at %d of the commit log: its topic was deleted and made"
-                " again, and what lies before is not shown",
+                " again, and its earlier messages are not shown",
                 *key,
                 positions[last],
             )

@@ -184,7 +184,7 @@ def deleted_topics(disk: Disk, root: str) -> Callable[[str], bool]:
     try:
         topics = read_java_topics(disk, root, [])
     except ConfigError as error:
-        log.warning("what topics were deleted is not known: %s", error)
+        log.warning("the deleted topics are not known: %s", error)
         topics = None
     if topics is None:
         return lambda topic: False
@@ -250,7 +250,7 @@ def refuse_missing_files(
     if flushed_ms > end.last_time_ms:
         raise ConfigError(
             f"{files.path_of(end.position)}: {what} with a message of {end.last_time_ms} (milliseconds"
-            f" since 1970), and the checkpoint knows one of {flushed_ms}: {hint}, or delete"
+            f" since 1970), and the checkpoint names one of {flushed_ms}: {hint}, or delete"
             f" {root}/checkpoint where the checkpoint is wrong"
         )
 

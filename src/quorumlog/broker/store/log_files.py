@@ -459,7 +459,7 @@ def settle_end(
         path = files.path_of(end.position)
         raise DirectoryDamaged(
             f"{path}: {what}, and the commit log was on disk up to {flushed_position}: restore the file,"
-            f" or give up what follows with: quorumlog broker recover DIR",
+            f" or give up the rest with: quorumlog broker recover DIR",
             path=path,
             position=end.position,
         )
@@ -468,7 +468,7 @@ def settle_end(
         target = set_aside.new_name(f"commitlog-{end.position:020d}")
         set_aside.write(target, _pieces(files, end.position, cut))
         log.warning(
-            "the commit log ends at %d: %d bytes behind it (%s) are kept in %s",
+            "the commit log ends at %d: %d bytes after it (%s) are kept in %s",
             end.position,
             cut - end.position,
             end.problem or "of no record",

@@ -212,12 +212,12 @@ class MessageStore:
             raise
 
     def begin_of(self, key: QueueKey) -> int | None:
-        """Of a queue that there is: nothing below is shown; None: nothing of it."""
+        """First offset that is shown of an existing queue; None: the queue is hidden."""
         return 0 if self.topic_table is None else self.topic_table.begin(key)
 
     @property
     def shown_topics(self) -> Mapping[str, int] | None:
-        """Number of queues by topic, beside those that the store has; None: any is taken."""
+        """Number of queues by topic, in addition to those in the store; None: any number."""
         return self.topics if self.topic_table is None else self.topic_table.counts()
 
     @property
@@ -397,9 +397,9 @@ class MessageStore:
             end = self._walk_from(files, files.first_position, dispatcher)
         except QueueHole as hole:
             raise StoreFailure(
-                f"{self.root}: the commit log contradicts itself: {hole}. Where a slave of an earlier"
-                " release was made the master, it may have given numbers of a queue again: quorumlog"
-                f" broker recover {self.root} --given-again shows of such queues what came last"
+                f"{self.root}: the commit log contradicts itself: {hole}. If a slave of an earlier"
+                " release became the master, it may have assigned offsets of a queue again: quorumlog"
+                f" broker recover {self.root} --given-again makes such queues show the later messages"
             ) from None
         self.queues.derived(self._numbers_behind(files))
         return end
@@ -460,17 +460,17 @@ class MessageStore:
             raise StoreFailure(refusal(path, "created", error)) from error
 
     def stored_offset(self, key: QueueKey) -> int:
-        """Behind the last message of a queue that anybody may know of."""
+        """Next offset of a queue, after the last message that a client may know of."""
         return self.commit_log.next_queue_offsets.get(key, 0)
 
     # ---------------------------------------------------------------- services
 
     def has_queue(self, queue: QueueKey) -> bool:
         """Whether a message may be put into it."""
-        return self.stands(queue) if self.topic_table is None else self.topic_table.takes(queue)
+        return self.exists(queue) if self.topic_table is None else self.topic_table.takes(queue)
 
-    def stands(self, queue: QueueKey) -> bool:
-        """By how it was started, and by what it holds."""
+    def exists(self, queue: QueueKey) -> bool:
+        """Whether the queue exists, by the configuration or by its messages."""
         if self.topics is None:
             return queue.queue_id >= 0
         return 0 <= queue.queue_id < self.queue_count(queue.topic)
@@ -518,7 +518,7 @@ class MessageStore:
             self.wakeup_reput()
 
     def reput_once(self) -> None:
-        """Bring what was stored since into queues and index. Raises StoreFailure."""
+        """Dispatch newly stored messages to queues and index. Raises StoreFailure."""
         try:
             self.reput.run_once()
         except QueueHole as hole:

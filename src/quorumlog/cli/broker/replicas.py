@@ -49,8 +49,8 @@ def switch(
     from quorumlog.broker.client.switching import ClusterProbe, Switch
 
     line = (lambda text: None) if is_json() else say
-    with closing(ClusterProbe(at.servers)) as survey:
-        report = Switch(survey, to, without or [], unsafe, at.timeout_ms, line).run()
+    with closing(ClusterProbe(at.servers)) as probe:
+        report = Switch(probe, to, without or [], unsafe, at.timeout_ms, line).run()
     lost = None if report.lost is None else report.lost._asdict()
     tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))
 
@@ -112,7 +112,7 @@ def _change(at: BrokerServers, **request: Any) -> None:
     ids, count = state.copy_list.ids, state.copy_list.copies
     tell(
         {"members": ids, "copies": count, "is_confirmed": state.is_list_confirmed},
-        f"{count} of {', '.join(ids)} have what is acknowledged",
+        f"acknowledged messages are on {count} of {', '.join(ids)}",
     )
     if not is_json() and not state.is_list_confirmed:
         say("not yet: the list is not on enough of their disks, and of those before (status)", "red")
@@ -152,7 +152,7 @@ def say_replica(state: ReplicaResponse) -> None:
             say(f"  is to follow {where}")
         else:
             release = f"release {state.master_release or 'unknown'}"
-            say(f"  follows {where}, {release}, {behind} bytes behind what was heard of it")
+            say(f"  follows {where}, {release}, {behind} bytes behind its last known end")
         if listed and state.directory_id not in listed:
             say(f"  is not on the list: quorumlog broker add --broker {state.id}")
     names = {peer.id for peer in listed.values()}

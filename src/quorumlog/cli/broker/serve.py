@@ -404,7 +404,9 @@ def serve(
     coordinator_key: Annotated[Path | None, pem_option("--coordinator-key", "Its key.")] = None,
     coordinator_user: Annotated[
         str | None,
-        typer.Option(help="Who asks with --failover kv, where that store has users.", metavar="NAME"),
+        typer.Option(
+            help="With --failover kv: user of this broker, if that store has users.", metavar="NAME"
+        ),
     ] = None,
     coordinator_password_file: Annotated[
         Path | None,

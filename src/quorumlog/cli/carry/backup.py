@@ -191,8 +191,8 @@ def _tell(restored: Restored, members: str) -> None:
 
     if restored.left_users_out:
         note(
-            "the users of the backup were left out, and without any nobody may do anything: give one of"
-            " the members an administrator before it starts (quorumlog init-admin), or restore again"
+            "the users of the backup were left out, and without users every client is refused: give one"
+            " of the members an administrator before it starts (quorumlog init-admin), or restore again"
             " --with-users"
         )
     tell(restored, lambda: _say(restored, members))

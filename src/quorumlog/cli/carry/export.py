@@ -79,7 +79,7 @@ def _export(source: Source, target: ExportFile, first_index: int | None, stop_in
         next_index = extent.last_index + 1
     first, records = next_index, extent.records
     if target.torn_bytes:
-        note(f"{target.path}: cut {target.torn_bytes} bytes behind the last whole record")
+        note(f"{target.path}: cut {target.torn_bytes} bytes after the last complete record")
     with entry_progress(f"exporting to {target.path}") as report:
         target.begin(source.group, first)
         try:

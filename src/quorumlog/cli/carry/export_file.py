@@ -19,7 +19,7 @@ from quorumlog.cli.carry.export_format import (
     encoded,
     head,
     is_export,
-    survey,
+    scan_export,
     tail,
 )
 from quorumlog.cli.options import LogServers
@@ -56,7 +56,7 @@ class ExportFile:
         if not is_export(self._file):
             raise ConfigError(f"FILE {self.path} exists and is not an export; name another file")
         with suppress(FileTorn):  # not even the head is whole: it is written again
-            self.extent = survey(self._file, report)
+            self.extent = scan_export(self._file, report)
         if self.extent.ending is None:
             self.torn_bytes = size_bytes - self.extent.stop_position
 
@@ -149,6 +149,6 @@ def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[Sou
         if stop_index is None and readable <= reader.ledger_end_index:
             note(
                 f"entries {readable} to {reader.ledger_end_index} are not known to be committed and are"
-                " left out; a running cluster knows"
+                " left out; to include them export from the running cluster"
             )
         yield Source(reader.group, max(reader.ledger_begin_index, 0), readable, reader.batches)

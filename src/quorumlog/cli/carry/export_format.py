@@ -39,7 +39,7 @@ class FileBroken(Exception):
     """A file that is not whole: `problem` at `position`, behind `records` whole records."""
 
     def __init__(self, problem: str, position: int, records: int) -> None:
-        super().__init__(f"{problem}, at position {position} behind {records} whole records")
+        super().__init__(f"{problem}, at position {position} after {records} complete records")
         self.position = position
 
 
@@ -177,7 +177,7 @@ def is_export(file: BinaryIO) -> bool:
     return file.read(len(MAGIC)) == MAGIC
 
 
-def survey(
+def scan_export(
     file: BinaryIO,
     report: Callable[[int, int], None],
     see: Callable[[Record], None] = lambda record: None,

@@ -88,7 +88,7 @@ def _open(file: Path) -> BinaryIO:
 
 def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None) -> tuple[Extent, int]:
     """The file read through, and how many of its records are wanted. A broken one ends the command."""
-    from quorumlog.cli.carry.export_format import FileBroken, is_export, survey
+    from quorumlog.cli.carry.export_format import FileBroken, is_export, scan_export
 
     if not file.seekable():
         raise ConfigError(f"FILE {path} is not a regular file, and must be read twice; name one")
@@ -105,7 +105,7 @@ def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None
         )
     try:
         with entry_progress(f"reading {path}") as report:
-            extent = survey(file, report, count)
+            extent = scan_export(file, report, count)
         if extent.torn is not None:
             raise extent.torn
     except FileBroken as error:
@@ -128,7 +128,7 @@ def _account(importer: Importer, wanted: int) -> str:
     where = f", up to its index {importer.last_index}" if importer.records else ""
     return (
         f"{importer.records} of {wanted} entries are known to be in the log{where}; the same command"
-        " goes on behind them"
+        " continues after them"
     )
 
 

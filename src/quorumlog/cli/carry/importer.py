@@ -62,7 +62,7 @@ class Importer:
             except OutcomeUnknown as error:
                 if self._is_unknown:
                     raise
-                self._note(f"{error}; it is appended again behind the same entry, or found there")
+                self._note(f"{error}; it is appended again after the same entry, or found there")
                 self._is_unknown = True
             except BodyTooLarge as error:
                 largest = max(batch, key=lambda record: len(record.body))
@@ -98,13 +98,13 @@ class Importer:
         if not self.records:
             return (
                 f"the log holds other data: its entry {index} is not the file's entry {record.index};"
-                f" nothing was appended; to append behind what it holds, add --expected-last {end}"
+                f" nothing was appended; to append after its end, add --expected-last {end}"
             )
         return (
             f"another client has appended to the log: its entry {index} is not the file's entry"
             f" {record.index}; {self.records} entries of the file are in the log, up to its index"
-            f" {self.last_index}, and none is there twice; to put the rest behind what it holds"
-            f" now, write --from {record.index} --expected-last {end}"
+            f" {self.last_index}, and none is there twice; to append the rest after the end"
+            f" of the log, write --from {record.index} --expected-last {end}"
         )
 
 

@@ -99,7 +99,7 @@ def serve(
         str | None,
         typer.Option(
             "--user",
-            help="Whom the gateway asks as for who has not logged in, where the stores have users.",
+            help="The gateway's own user, for clients that do not log in, if the stores have users.",
             envvar="QUORUMLOG_USER",
         ),
     ] = None,

@@ -122,7 +122,7 @@ def elect(
         if value is None:
             leader = kv.leader(bytes_of(name))
             if leader is None:
-                note(f"nobody leads {name}: give a VALUE to be a candidate")
+                note(f"{name} has no leader: give a VALUE to be a candidate")
                 raise typer.Exit(EXIT_REFUSED)
             tell(row_of(leader), lambda: print_bytes(leader.value or b""))
             return

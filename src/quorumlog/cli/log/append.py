@@ -303,9 +303,9 @@ def append(
                 appended.print_summary(source.skipped)
                 if source.skipped < source.skip:
                     note(
-                        f"the log holds {source.skip} lines of producer {producer}, and this is"
-                        f" {source.skipped}: whatever they say, they count as the first of those. Lines"
-                        " that are new go behind them in the same file, or by another --producer"
+                        f"the log holds {source.skip} lines of producer {producer}, and the input has"
+                        f" {source.skipped}, which count as the first of them whatever they contain."
+                        " Append new lines at the end of the same input, or with another --producer"
                     )
         except OSError:
             # What is committed is worth telling, also where the results find no room.

@@ -23,7 +23,7 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
         if not isinstance(begun, LogState):
             raise DirectoryDamaged(f"{path}: {begun.reason}", path=path, position=0)
         stop_index, stop_position = reader.begin.index + 1, reader.begin.position
-        borders: list[SegmentBoundary] = []
+        boundaries: list[SegmentBoundary] = []
         state: AnyState = begun
         held = [each for each in reader.segments if 0 <= each.first_index <= reader.ledger_end_index]
         if not held and reader.entry_count:
@@ -33,7 +33,7 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
         for number, segment in enumerate(held):
             if number:
                 time_ms = state.time_ms if isinstance(state, LogState) else None
-                borders.append(SegmentBoundary(segment.first_index, segment.position, time_ms))
+                boundaries.append(SegmentBoundary(segment.first_index, segment.position, time_ms))
             next_first = held[number + 1].first_index if number + 1 < len(held) else None
             stop_index = reader.ledger_end_index + 1 if next_first is None else next_first
             for batch in reader.batches(segment.first_index, stop_index):
@@ -48,7 +48,7 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
             first.position if first else stop_position,
             stop_index,
             stop_position,
-            tuple(border.counted(state.clock_resets) for border in borders),
+            tuple(boundary.counted(state.clock_resets) for boundary in boundaries),
         )
         kinds = {Hold.READER: "reader", Hold.ARCHIVE: "archive"}
         holding = [each for each in state.readers if each.hold in kinds]

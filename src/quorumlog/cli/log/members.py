@@ -216,7 +216,7 @@ def _spoken(voters: Sequence[str], learners: Sequence[str], dry_run: bool) -> st
 
 def _change(
     log: LedgerClient,
-    verb: str,
+    operation: str,
     member_id: str,
     address: str,
     dry_run: bool,
@@ -230,11 +230,11 @@ def _change(
         until_s = min(until_s, time.monotonic() + ANSWERS_WITHIN_S)
     while True:
         try:
-            return log.change_members(verb, member_id, address, dry_run=dry_run)
+            return log.change_members(operation, member_id, address, dry_run=dry_run)
         except LedgerError as error:
             reason = str(error)
             if isinstance(error, MembershipRefused):
-                done = _as_wanted(log, verb, member_id) if may_be_done else None
+                done = _as_wanted(log, operation, member_id) if may_be_done else None
                 if done is not None:
                     return done
                 may_pass = error.retry_after_ms > 0
@@ -244,11 +244,11 @@ def _change(
                 may_pass = error.retriable and bool(said)  # else it may be the servers that are wrong
             if not may_pass or time.monotonic() >= until_s:
                 raise
-        progresses = verb in ("promote", "replace")
+        progresses = operation in ("promote", "replace")
         if reason != said or (progresses and time.monotonic() >= say_again_s):
             progress = _progress(log, member_id) if progresses else ""
             where = f"{staging}: " if staging else ""
-            err().print(f"{where}{verb} {member_id}: waits: {reason}{progress}", highlight=False)
+            err().print(f"{where}{operation} {member_id}: waits: {reason}{progress}", highlight=False)
             said, say_again_s = reason, time.monotonic() + SAY_AGAIN_S
         time.sleep(ASK_AGAIN_S)
 
@@ -264,7 +264,7 @@ def _progress(log: LedgerClient, member_id: str) -> str:
 
 
 def _as_wanted(
-    log: LedgerClient, verb: str, member_id: str
+    log: LedgerClient, operation: str, member_id: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The members, if a request whose answer was lost has been carried out."""
     members = {info.id: info for info in _leader_row(log, 10.0).members}
@@ -273,7 +273,7 @@ def _as_wanted(
     # Of one that does not answer it is not known with which directory it will.
     votes = info is not None and part == "voter" and info.is_voter and info.directory_id != ""
     wanted = {"add": part != "", "remove": part == "", "promote": part == "voter", "replace": votes}
-    if not wanted.get(verb, False):
+    if not wanted.get(operation, False):
         return None
     voters = tuple(i for i, each in members.items() if each.part == "voter")
     return voters, tuple(i for i, each in members.items() if each.part == "learner")
@@ -397,11 +397,11 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     if log_level < 0:
         return "The level of the log is not known: no member that knows it answers."
     here = f"The log may have entries of level {log_level}"
-    untold = [name for name, level in levels if level < 0]
-    if untold:
+    unreported = [name for name, level in levels if level < 0]
+    if unreported:
         return (
-            f"{here}. {', '.join(untold)} has not told what it knows: start it with this release, or"
-            f" remove it if it is lost (quorumlog member remove {untold[0]}), then ask again."
+            f"{here}. {', '.join(unreported)} has not reported its level: start it with this release, or"
+            f" remove it if it is lost (quorumlog member remove {unreported[0]}), then ask again."
         )
     newest = max(level for _, level in levels)
     behind = [name for name, level in levels if level < newest]
@@ -411,8 +411,8 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     if log_level >= newest:
         return f"{here}: there is nothing to finish."
     return (
-        f"{here}, and all members know level {newest}: quorumlog upgrade finish lets it have those,"
-        " and no member goes back to the release before."
+        f"{here}, and all members know level {newest}: quorumlog upgrade finish allows them, and"
+        " then no member can go back to the previous release."
     )
 
 

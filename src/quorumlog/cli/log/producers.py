@@ -84,7 +84,7 @@ def resume_producer(at: LogServers, producer: Producer) -> None:
             f"no sink has committed a batch as {producer} to group {at.group}; quorumlog producers"
             f" list --group {staging_name(at.group)} lists the producers"
         )
-    batch, was_finished = resumed.standing.batch, resumed.was_finished
+    batch, was_finished = resumed.newest_manifest.batch, resumed.was_finished
     row = {"producer": producer, "query": batch.query_id, "batch": batch.batch_id}
     did = "was in the log already" if was_finished else "is in the log now"
     tell(

@@ -174,7 +174,11 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
     """In the words of a server."""
     begin = max(reader.ledger_begin_index, 0)
     last = "ledger_end_index" if local else "committed_index"
-    more = "" if index > reader.ledger_end_index else "; --local prints what may be uncommitted"
+    more = (
+        ""
+        if index > reader.ledger_end_index
+        else "; --local also prints entries that may be uncommitted"
+    )
     if index < begin:
         more = f": entries below {begin} are gone from this directory; read from there on"
     return IndexOutOfRange(
@@ -266,8 +270,8 @@ def _named(error: IndexOutOfRange, first: int, stop_index: int | None) -> IndexO
     ):
         return error
     return IndexOutOfRange(
-        f"--to {stop_index} is above the end of what is committed, index {error.committed_index}; what"
-        " there is has been printed",
+        f"--to {stop_index} is above the committed index {error.committed_index}; the"
+        " entries up to it were printed",
         ledger_begin_index=error.ledger_begin_index,
         committed_index=error.committed_index,
     )

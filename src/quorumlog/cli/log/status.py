@@ -111,9 +111,9 @@ def status(
 
 
 def _print(rows: list[MemberStatusRow]) -> None:
-    from quorumlog.cli.log.status_table import print_status, told
+    from quorumlog.cli.log.status_table import print_status, shown
 
-    tell_each(({key: told(row, key) for key in KEYS} for row in rows), lambda: print_status(rows))
+    tell_each(({key: shown(row, key) for key in KEYS} for row in rows), lambda: print_status(rows))
 
 
 _READER_KEYS = (
@@ -185,7 +185,9 @@ def show(name: Name, at: LogServers) -> None:
         for first_index, stop_index in row.lost_ranges:
             typer.echo(f"lost: entries {first_index} to {stop_index - 1}, when a disk was nearly full")
         for first_index, stop_index in row.skipped_ranges:
-            typer.echo(f"skipped: entries {first_index} to {stop_index - 1}, gone when it came to them")
+            typer.echo(
+                f"skipped: entries {first_index} to {stop_index - 1}, deleted before it reached them"
+            )
 
 
 @readers_app.command()
@@ -203,7 +205,7 @@ def seek(
         position = log.reader(name).seek(to)
     tell(
         {"name": name, "position": position, "replaced": old},
-        f"{name} goes on at {position}, and stood at {old}",
+        f"{name} continues at {position}; it was at {old}",
     )
 
 

@@ -17,7 +17,7 @@ from quorumlog.cli.output import err, out, spoken_duration, spoken_size
 from quorumlog.client import MemberStatusRow, leader_of
 from quorumlog.wire.client_messages import MemberInfo
 
-_ALWAYS_TOLD = ("id", "address", "reachable", "problem", "problems")
+_ALWAYS_SHOWN = ("id", "address", "reachable", "problem", "problems")
 _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
 _NUMBERS = ("term", "begin", "end", "committed", "lag", "disk")
@@ -60,13 +60,13 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
     if leader_of(rows) is None:
         return Health.NO_QUORUM
     for row in rows:
-        told = row.problems or row.waits_for or row.unready
-        if row.role not in _VOTERS or told or row.damaged_entries > 0:
+        shown = row.problems or row.waits_for or row.unready
+        if row.role not in _VOTERS or shown or row.damaged_entries > 0:
             return Health.DEGRADED
     return Health.WHOLE
 
 
-def told(row: MemberStatusRow, key: str) -> Any:
+def shown(row: MemberStatusRow, key: str) -> Any:
     """None: only the member itself could tell, and it did not answer."""
     if key == "release":
         return row.version or None
@@ -76,7 +76,7 @@ def told(row: MemberStatusRow, key: str) -> Any:
         return [answer_of(member) for member in row.members if member.answered_ms_ago >= 0]
     if key == "feeding":
         return [feeding_of(member) for member in row.members if member.behind_bytes >= 0]
-    return getattr(row, key) if row.reachable or key in _ALWAYS_TOLD else None
+    return getattr(row, key) if row.reachable or key in _ALWAYS_SHOWN else None
 
 
 def print_status(rows: list[MemberStatusRow]) -> None:
@@ -132,11 +132,11 @@ def _cells(row: MemberStatusRow, leader: MemberStatusRow | None) -> dict[str, Te
     values = {
         "id": row.id or None,
         "address": row.address,
-        "role": told(row, "role"),
-        "term": told(row, "term"),
-        "begin": told(row, "ledger_begin_index"),
-        "end": told(row, "ledger_end_index"),
-        "committed": told(row, "committed_index"),
+        "role": shown(row, "role"),
+        "term": shown(row, "term"),
+        "begin": shown(row, "ledger_begin_index"),
+        "end": shown(row, "ledger_end_index"),
+        "committed": shown(row, "committed_index"),
         "lag": lag,
         "disk": spoken_size(row.log_disk_bytes) if row.log_disk_bytes >= 0 else None,
         "reachable": "yes" if row.reachable else "no",

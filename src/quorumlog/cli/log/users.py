@@ -115,7 +115,9 @@ def list_users(at: UsersServers) -> None:
     with at.changing() as log:
         found = log.users()
     if not found.is_on:
-        note("there are no users: whoever reaches a port may do everything there (quorumlog user add)")
+        note(
+            "there are no users: every client that reaches a port may do everything (quorumlog user add)"
+        )
     rows = [
         {
             "user": each.name,

@@ -94,8 +94,8 @@ _KINDS: dict[Any, str] = {
 }
 """What people are told of a value that is of another kind."""
 _GONE = {
-    "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
-    " bytes; write max_transfer_lag_bytes, or leave it out"
+    "max_transfer_lag_entries": "the lag of a member that leadership may be handed to is in bytes;"
+    " write max_transfer_lag_bytes, or leave it out"
 }
 """Options of earlier releases, and what to write instead."""
 

@@ -1,6 +1,6 @@
 """What a log's client has beside the engine of all clients (`net/rpc`). Sans-IO throughout.
 
 Read in this order: `client_requests` (a request, a stream, and their frames), `append_order` (appends
-that follow each other), `client_protocol`; then what the larger verbs are made of: `appending`,
+that follow each other), `client_protocol`; then the parts of the larger operations: `appending`,
 `read_plan`.
 """

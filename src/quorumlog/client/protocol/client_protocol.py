@@ -50,8 +50,8 @@ class LogProduct(Product):
     def ungreeted(self, link: Link) -> str:
         return super().ungreeted(link).replace("?", ", and not of a key-value store or a broker?")
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
-        return standing_of(message) if isinstance(message, StatusResponse) else None
+    def view_of(self, message: ClientMessage) -> ServerView | None:
+        return view_of(message) if isinstance(message, StatusResponse) else None
 
     def submitted(self, call: Request) -> None:
         call.seen_index = self.seen_index
@@ -95,7 +95,7 @@ class LogProduct(Product):
         elif isinstance(message, ReadResponse):
             self._look_at_end(link, call, message)
         elif isinstance(message, StatusResponse):
-            return standing_of(message)
+            return view_of(message)
         return None
 
     def refused(self, link: Link, call: Request, error: LedgerError) -> None:
@@ -115,7 +115,9 @@ class LogProduct(Product):
         self.written_index = max(self.written_index, first_index + count - 1)
         self.seen_index = max(self.seen_index, self.written_index)
 
-    def _look_at_end(self, link: Link, request: Request, told: ReadResponse | IndexOutOfRange) -> None:
+    def _look_at_end(
+        self, link: Link, request: Request, read_end: ReadResponse | IndexOutOfRange
+    ) -> None:
         asked = request.message
         is_confirmed = (
             isinstance(asked, ReadRequest)
@@ -124,13 +126,13 @@ class LogProduct(Product):
             and request.target.kind is TargetKind.LEADER
         )
         if is_confirmed:
-            self._look_back(link, request, told.committed_index)
-        self.seen_index = max(self.seen_index, told.committed_index)
+            self._look_back(link, request, read_end.committed_index)
+        self.seen_index = max(self.seen_index, read_end.committed_index)
 
     def _look_back(self, link: Link, request: Request, index: int) -> None:
         """When this request was submitted, nothing was committed behind this entry."""
         if index < request.seen_index and index < self.seen_index:
-            reason = f"entry {request.seen_index} was, and now the log goes on behind entry {index}"
+            reason = f"entry {request.seen_index} was committed, and now only entry {index} is"
             self.events.append(GroupEvent(EventKind.SET_BACK, link.address, reason))
             self.seen_index = index
             self.written_index = min(self.written_index, index)
@@ -147,7 +149,7 @@ def _fits(response: AppendResponse, count: int) -> bool:
     )
 
 
-def standing_of(status: StatusResponse) -> ServerView:
+def view_of(status: StatusResponse) -> ServerView:
     return ServerView(
         status.id,
         status.role,

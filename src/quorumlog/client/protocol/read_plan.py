@@ -115,18 +115,18 @@ def checked_batch(
         raise ProtocolViolation(f"entries from {response.first_index} came instead of {first_index}")
     if 0 <= stop_index < first_index + count:
         raise ProtocolViolation(
-            f"entries up to {first_index + count - 1} came, asked for were those below {stop_index}"
+            f"entries up to {first_index + count - 1} came, and those below {stop_index} were requested"
         )
     message = request.message
     if response.heads and not (isinstance(message, ReadRequest) and message.heads):
-        raise ProtocolViolation("headers came where entries were asked for")
+        raise ProtocolViolation("headers arrived instead of entries")
     if response.heads and batch.total_bytes != HEADER_BYTES * count:
         raise ProtocolViolation("bodies came where headers were announced")
     checker.check(batch, first_index, heads=response.heads)
     return batch
 
 
-class _Asked(NamedTuple):
+class _SentRead(NamedTuple):
     first_index: int
     stop_index: int
     """-1: the end of what is committed."""
@@ -189,11 +189,11 @@ class ReadPlan:
         self._has_open_end = stop_index is None
         self._per_request = 0
         """Entries to ask for at once; 0 until the size of an entry is known."""
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_SentRead] = deque()
         """In the order of the log, without gaps."""
         self._new: list[Request] = []
         self._make_substitute = make_substitute
-        self.told_by: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
+        self.end_source: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
         """The newest answer of a member that the reader chose, and what it said of the log's end."""
         self.read_index = -1
         """The newest entry that it brought."""
@@ -209,14 +209,14 @@ class ReadPlan:
         """Only this one entry is asked for, not the rest of the range."""
 
     @property
-    def told(self) -> ReadResponse | IndexOutOfRange | None:
-        return None if self.told_by is None else self.told_by[1]
+    def end(self) -> ReadResponse | IndexOutOfRange | None:
+        return None if self.end_source is None else self.end_source[1]
 
     @property
     def knows_less(self) -> bool:
         """Who answered last knows of fewer committed entries than it brought before: it lags, or the
         group has lost some."""
-        return self.told is not None and self.told.committed_index < self.read_index
+        return self.end is not None and self.end.committed_index < self.read_index
 
     @property
     def head(self) -> Request | None:
@@ -261,7 +261,7 @@ class ReadPlan:
         request = self._request_of(first_index, stop_index, limit_bytes)
         self._new.append(request)
         put = self._asked.appendleft if before_all else self._asked.append
-        put(_Asked(first_index, stop_index, is_last, request))
+        put(_SentRead(first_index, stop_index, is_last, request))
 
     def _request_of(self, first_index: int, stop_index: int, limit_bytes: int) -> Request:
         """Of the member that the reader chose."""
@@ -286,7 +286,7 @@ class ReadPlan:
         first_index, stop_index, is_last, request, is_substitute = asked
         said = request.error or request.response
         if isinstance(said, ReadResponse | IndexOutOfRange) and not is_substitute:
-            self.told_by = request, said
+            self.end_source = request, said
         try:
             batch = checked_batch(request, first_index, stop_index, self._checker)
         except BadEntries as bad:
@@ -333,7 +333,7 @@ class ReadPlan:
             self._ask(got_stop, stop_index, before_all=True)
         return batch
 
-    def _learn(self, asked: _Asked, batch: EntryBatch | None) -> None:
+    def _learn(self, asked: _SentRead, batch: EntryBatch | None) -> None:
         """Where the log ends and how large its entries are, from the good part of an answer."""
         response = asked.request.response
         if not isinstance(response, ReadResponse):
@@ -348,7 +348,7 @@ class ReadPlan:
 
     # ---------------------------------------------------------------- damage on a member's disk
 
-    def _ask_elsewhere(self, asked: _Asked, good: EntryBatch | None, what: str) -> EntryBatch | None:
+    def _ask_elsewhere(self, asked: _SentRead, good: EntryBatch | None, what: str) -> EntryBatch | None:
         """Ask for what `asked` did not bring; returns its good part. Raises RangeDamaged at the end.
 
         At one index a member is asked once for the range and once for the entry alone, and the chosen
@@ -377,7 +377,7 @@ class ReadPlan:
             request = self._request_of(index, shorter_stop, self._batch_bytes)
         self._new.append(request)
         # The end as it was asked for: what a shorter range leaves is then asked for as after any answer.
-        self._asked.appendleft(_Asked(index, asked.stop_index, asked.is_last, request, is_substitute))
+        self._asked.appendleft(_SentRead(index, asked.stop_index, asked.is_last, request, is_substitute))
         return good
 
     def _note_tried(self, request: Request) -> str:
@@ -393,7 +393,7 @@ class ReadPlan:
             self._tried.add(member_id)
         return f"{link.address} ({member_id})" if member_id else link.address
 
-    def _substitute(self, asked: _Asked) -> Request | None:
+    def _substitute(self, asked: _SentRead) -> Request | None:
         if self._make_substitute is None:
             return None
         message = ReadRequest(
@@ -405,7 +405,7 @@ class ReadPlan:
         )
         return self._make_substitute(message, self._tried)
 
-    def _ask_for_one_or_give_up(self, asked: _Asked) -> None:
+    def _ask_for_one_or_give_up(self, asked: _SentRead) -> None:
         """Who refused a range for a later entry may still hold this one: ask once more, for it alone.
 
         Raises RangeDamaged if that is what everybody was asked for already.

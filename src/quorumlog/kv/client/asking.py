@@ -62,15 +62,15 @@ class StoreProduct(Product):
     def ungreeted(self, link: Link) -> str:
         return " at this client's greeting, as by a member of an earlier release"
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
+    def view_of(self, message: ClientMessage) -> ServerView | None:
         if not isinstance(message, AnswerResponse):
             return None
         try:
-            _, told = read_answer(message.answer, StatusAnswer)
+            _, status = read_answer(message.answer, StatusAnswer)
         except LedgerError:
             return None
-        leads = told.role == "leader"
-        return ServerView(told.member_id, told.role, told.term, leads, told.leader_id)
+        leads = status.role == "leader"
+        return ServerView(status.member_id, status.role, status.term, leads, status.leader_id)
 
     def answered(
         self, link: Link, call: Call, message: ClientMessage, batch: EntryBatch | None
@@ -156,12 +156,12 @@ class Asking:
     def watch(
         self,
         asked: WatchRequest,
-        told: Callable[[ClientMessage], None],
+        status: Callable[[ClientMessage], None],
         ended: Callable[[Call], None],
     ) -> Call:
         """`ended` gets it once it is done, which it begins with where nobody answers in time."""
         call = self._call(asked, LEADER_OR_ANY, None, changes=False)
-        call.on_message, call.on_done = told, ended
+        call.on_message, call.on_done = status, ended
         self._io.submit((call,))
         return call
 

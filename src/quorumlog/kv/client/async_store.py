@@ -1,4 +1,4 @@
-"""AsyncKeyValueClient: every verb of the store, for asyncio."""
+"""AsyncKeyValueClient: every operation of the store, for asyncio."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ class AsyncKeyValueClient(Generic[V]):
     Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
     for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done; or refused and
     certainly not done; or raises OutcomeUnknown, or ResultUnknown: it is done, and its response is too
-    large. Reads miss nothing that any client knew to be done before, unless `stale`: then they return
-    the state of the asked member."""
+    large. Reads are linearizable unless `stale`, which reads the state of one member."""
 
     @takes_seconds
     def __init__(
@@ -182,8 +181,8 @@ class AsyncKeyValueClient(Generic[V]):
     async def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
     ) -> PutResult[Any] | None:
-        """Put if the key's mod revision is this one; 0: if it does not exist. Returns None, without a
-        change, if it is not. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+        """Put if the key's mod revision is `expected_revision`; 0: if the key does not exist. Returns
+        None, without a change, otherwise. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
         number = lease.id if isinstance(lease, Lease) else lease
         name = key_of(key)
         compare = Compare(name, Target.MOD, Relation.EQUAL, expected_revision)
@@ -330,10 +329,10 @@ class AsyncKeyValueClient(Generic[V]):
         puts: bool = True,
         deletions: bool = True,
     ) -> Watching[V]:
-        """`async with kv.watch("key") as watch: async for change in watch`; with `end` all keys before
-        that, too. `first_revision`: where it begins, 0: what changes from now on. `prev_kv`: each
-        change says what was there before. Raises Unreachable if nobody follows it in `timeout_ms`, and
-        what `Watching` says."""
+        """`async with kv.watch("key") as watch: async for change in watch`; with `end` all keys from
+        `key` to before `end`. `first_revision`: begin with changes of this revision; 0: with changes
+        from now on. `prev_kv`: each change has the previous item. Raises Unreachable if no member
+        accepts it in `timeout_ms`, and the errors of `Watching`."""
         stop = b"" if end is None else key_of(end)
         asked = WatchRequest(
             key=key_of(key),
@@ -393,7 +392,7 @@ class AsyncKeyValueClient(Generic[V]):
 
     @takes_seconds
     async def health(self, *, timeout_ms: float | None = None) -> None:
-        """Commit an entry that changes no key. Raises what a put would raise: DiskFull, NoSpace,
+        """Commit an entry that changes no key. Raises the errors of a put: DiskFull, NoSpace,
         Unreachable, LeaderNotReady, OutcomeUnknown."""
         asked = CommandRequest(command=encoded(_CHANGES_NOTHING))
         await self.asking.call(asked, TxnAnswer, timeout_ms=timeout_ms)

@@ -1,5 +1,5 @@
-"""BlockingRecipes: what `KeyValueClient` has besides the verbs of the asynchronous client: it is like a
-dict, keeps leases alive, and holds locks in `with` blocks."""
+"""BlockingRecipes: `KeyValueClient` beyond the operations of the asynchronous client: it is like a dict,
+keeps leases alive, and holds locks in `with` blocks."""
 
 from __future__ import annotations
 

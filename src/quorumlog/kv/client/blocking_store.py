@@ -1,4 +1,4 @@
-"""KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio.
+"""KeyValueClient: the operations of `AsyncKeyValueClient` for programs without asyncio.
 
 Written by harness/blocking_clients.py: do not edit.
 """
@@ -80,8 +80,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
     for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done; or refused and
     certainly not done; or raises OutcomeUnknown, or ResultUnknown: it is done, and its response is too
-    large. Reads miss nothing that any client knew to be done before, unless `stale`: then they return
-    the state of the asked member."""
+    large. Reads are linearizable unless `stale`, which reads the state of one member."""
 
     def __init__(
         self,
@@ -167,8 +166,8 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
     ) -> PutResult[Any] | None:
-        """Put if the key's mod revision is this one; 0: if it does not exist. Returns None, without a
-        change, if it is not. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+        """Put if the key's mod revision is `expected_revision`; 0: if the key does not exist. Returns
+        None, without a change, otherwise. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
         return self._thread.run(
             self._it.compare_and_set(key, value, expected_revision=expected_revision, lease=lease)
         )
@@ -299,10 +298,10 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         puts: bool = True,
         deletions: bool = True,
     ) -> BlockingWatch[V]:
-        """`with kv.watch("key") as watch: for change in watch`; with `end` all keys before
-        that, too. `first_revision`: where it begins, 0: what changes from now on. `prev_kv`: each
-        change says what was there before. Raises Unreachable if nobody follows it in `timeout_ms`, and
-        what `BlockingWatch` says."""
+        """`with kv.watch("key") as watch: for change in watch`; with `end` all keys from
+        `key` to before `end`. `first_revision`: begin with changes of this revision; 0: with changes
+        from now on. `prev_kv`: each change has the previous item. Raises Unreachable if no member
+        accepts it in `timeout_ms`, and the errors of `BlockingWatch`."""
         return BlockingWatch(
             self._thread,
             self._thread.call(
@@ -343,6 +342,6 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
 
     @takes_seconds
     def health(self, *, timeout_ms: float | None = None) -> None:
-        """Commit an entry that changes no key. Raises what a put would raise: DiskFull, NoSpace,
+        """Commit an entry that changes no key. Raises the errors of a put: DiskFull, NoSpace,
         Unreachable, LeaderNotReady, OutcomeUnknown."""
         self._thread.run(self._it.health(timeout_ms=timeout_ms))

@@ -142,10 +142,10 @@ class Lease:
     async def time_to_live(self) -> tuple[int, int, list[bytes]]:
         """(TTL, what is left of it by the leader's clock, both in milliseconds, keys). Raises
         LeaseNotFound."""
-        _, told = await self._asking.call(
+        _, grant_answer = await self._asking.call(
             checked(TimeToLiveRequest(lease=self.id)), tuple[int, int, list[bytes]]
         )
-        return told
+        return grant_answer
 
     def check(self) -> None:
         """Raises LockLost if it may have ended; Forbidden, NotAuthenticated if its user may not keep it

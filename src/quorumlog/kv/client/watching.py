@@ -75,14 +75,14 @@ class Watching(Generic[V]):
     # ---------------------------------------------------------------- what comes
 
     def _open(self, asked: WatchRequest) -> None:
-        self._call = self._asking.watch(asked, self._told, self._ended)
+        self._call = self._asking.watch(asked, self._on_message, self._ended)
         if self._call.is_done:
             self._ended(self._call)
 
     def _left_off(self) -> WatchRequest:
         return msgspec.structs.replace(self._asked, first_revision=self._received)
 
-    def _told(self, message: ClientMessage) -> None:
+    def _on_message(self, message: ClientMessage) -> None:
         if not isinstance(message, EventsResponse):
             raise ProtocolViolation(f"{type(message).__name__} for a watch")
         fresh = [event for event in message.events if event.kv.mod_revision >= self._received]
@@ -192,5 +192,5 @@ class Watching(Generic[V]):
 
 
 def _size_bytes(event: Event) -> int:
-    told = (event.kv, event.prev_kv)
-    return _EVENT_BYTES + sum(len(kv.key) + len(kv.value) for kv in told if kv is not None)
+    items = (event.kv, event.prev_kv)
+    return _EVENT_BYTES + sum(len(kv.key) + len(kv.value) for kv in items if kv is not None)

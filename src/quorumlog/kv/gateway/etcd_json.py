@@ -37,7 +37,7 @@ from quorumlog.kv.requests import (
     WatchRequest,
 )
 
-Given = dict[str, Any]
+JsonRequest = dict[str, Any]
 _TARGET_FIELDS = {
     Target.VERSION: "version",
     Target.CREATE: "create_revision",
@@ -59,10 +59,10 @@ _URL_SAFE = str.maketrans("-_", "+/")
 _INTEGER = re.compile("-?[0-9]{1,20}")
 
 
-def known(given: Given, *names: str) -> Given:
+def known(given: JsonRequest, *names: str) -> JsonRequest:
     """By these names, however they are spelt. Raises InvalidRequest."""
     spelt = {spelling: name for name in names for spelling in (name, _camel_case(name))}
-    found: Given = {}
+    found: JsonRequest = {}
     for spelling, value in given.items():
         name = spelt.get(spelling)
         if name is None:
@@ -80,7 +80,7 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-def bytes_of(given: Given, name: str) -> bytes:
+def bytes_of(given: JsonRequest, name: str) -> bytes:
     value = given.get(name)
     if value is None:
         return b""
@@ -91,19 +91,19 @@ def bytes_of(given: Given, name: str) -> bytes:
         raise InvalidRequest(f"{name} is {value!r}, which is no base64") from None
 
 
-def number_of(given: Given, name: str) -> int:
+def number_of(given: JsonRequest, name: str) -> int:
     number = _integer_of(given, name)
     if number < 0:
         raise InvalidRequest(f"{name} is {number}, which is below 0")
     return number
 
 
-def number_or_none_of(given: Given, name: str) -> int:
+def number_or_none_of(given: JsonRequest, name: str) -> int:
     """One below 0 is as none, 0."""
     return max(0, _integer_of(given, name))
 
 
-def _integer_of(given: Given, name: str) -> int:
+def _integer_of(given: JsonRequest, name: str) -> int:
     value = given.get(name)
     if value is None:
         return 0
@@ -115,14 +115,14 @@ def _integer_of(given: Given, name: str) -> int:
     return number
 
 
-def flag_of(given: Given, name: str) -> bool:
+def flag_of(given: JsonRequest, name: str) -> bool:
     value = given.get(name)
     if not isinstance(value, bool | None):
         raise InvalidRequest(f"{name} must be true or false, not {value!r}")
     return bool(value)
 
 
-def _name_of(given: Given, name: str, names: tuple[str, ...]) -> str:
+def _name_of(given: JsonRequest, name: str, names: tuple[str, ...]) -> str:
     """Of an enumeration: its name, or its place among `names`."""
     value = given.get(name)
     if value is None:
@@ -134,7 +134,7 @@ def _name_of(given: Given, name: str, names: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _list_of(given: Given, name: str) -> list[Given]:
+def _list_of(given: JsonRequest, name: str) -> list[JsonRequest]:
     value = given.get(name)
     if value is None:
         return []
@@ -143,7 +143,7 @@ def _list_of(given: Given, name: str) -> list[Given]:
     return value
 
 
-def put_of(given: Given) -> Put:
+def put_of(given: JsonRequest) -> Put:
     given = known(given, "key", "value", "lease", "prev_kv", "ignore_value", "ignore_lease")
     return Put(
         bytes_of(given, "key"),
@@ -155,12 +155,12 @@ def put_of(given: Given) -> Put:
     )
 
 
-def delete_of(given: Given) -> DeleteRange:
+def delete_of(given: JsonRequest) -> DeleteRange:
     given = known(given, "key", "range_end", "prev_kv")
     return DeleteRange(bytes_of(given, "key"), bytes_of(given, "range_end"), flag_of(given, "prev_kv"))
 
 
-def range_of(given: Given) -> Range:
+def range_of(given: JsonRequest) -> Range:
     """`serializable` lets a member answer from what it has; being linearizable does no harm."""
     given = known(given, *_RANGE_FIELDS)
     flag_of(given, "serializable")
@@ -181,7 +181,7 @@ def range_of(given: Given) -> Range:
     )
 
 
-def txn_of(given: Given) -> Txn:
+def txn_of(given: JsonRequest) -> Txn:
     given = known(given, "compare", "success", "failure")
     return Txn(
         [_compare_of(each) for each in _list_of(given, "compare")],
@@ -190,7 +190,7 @@ def txn_of(given: Given) -> Txn:
     )
 
 
-def _compare_of(given: Given) -> Compare:
+def _compare_of(given: JsonRequest) -> Compare:
     given = known(given, "result", "target", "key", "range_end", *_TARGET_FIELDS.values())
     target = Target[_name_of(given, "target", ("VERSION", "CREATE", "MOD", "VALUE", "LEASE"))]
     relation = Relation[_name_of(given, "result", ("EQUAL", "GREATER", "LESS", "NOT_EQUAL"))]
@@ -199,7 +199,7 @@ def _compare_of(given: Given) -> Compare:
     return Compare(bytes_of(given, "key"), target, relation, than, bytes_of(given, "range_end"))
 
 
-def _operation_of(given: Given) -> Operation:
+def _operation_of(given: JsonRequest) -> Operation:
     asked = list(known(given, *_INNER).items())
     if len(asked) != 1 or not isinstance(asked[0][1], dict):
         raise InvalidRequest(f"an operation of a transaction is one of {', '.join(_INNER)}")
@@ -207,7 +207,7 @@ def _operation_of(given: Given) -> Operation:
     return _INNER[name](inner)
 
 
-_INNER: dict[str, Callable[[Given], Operation]] = {
+_INNER: dict[str, Callable[[JsonRequest], Operation]] = {
     "request_range": range_of,
     "request_put": put_of,
     "request_delete_range": delete_of,
@@ -215,12 +215,12 @@ _INNER: dict[str, Callable[[Given], Operation]] = {
 }
 
 
-def watch_of(given: Given) -> WatchRequest:
+def watch_of(given: JsonRequest) -> WatchRequest:
     """What a request for a watch is to create."""
     given = known(given, "create_request", "cancel_request", "progress_request")
     create = given.get("create_request")
     if not isinstance(create, dict):
-        raise InvalidRequest("a watch begins with an object that says what to create")
+        raise InvalidRequest("a watch begins with an object with what to create")
     create = known(create, *_WATCH_FIELDS)
     for name in ("progress_notify", "fragment"):
         flag_of(create, name)
@@ -243,7 +243,7 @@ def watch_of(given: Given) -> WatchRequest:
 # empty or false left out.
 
 
-Told = dict[str, Any]
+JsonResponse = dict[str, Any]
 INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 5, 8
 FAILED_PRECONDITION, OUT_OF_RANGE, UNAVAILABLE = 9, 11, 14
 PERMISSION_DENIED, UNAUTHENTICATED = 7, 16
@@ -287,28 +287,30 @@ def number_of_text(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def error_of(error: LedgerError) -> tuple[int, Told]:
+def error_of(error: LedgerError) -> tuple[int, JsonResponse]:
     """(HTTP status, body). Clients of etcd tell errors by these words."""
     code, words = _ERRORS.get(type(error), (UNAVAILABLE, "request timed out"))
     if isinstance(error, InvalidRequest):
         code = INVALID_ARGUMENT
         if _LONG_TTL in str(error):
             code = OUT_OF_RANGE
-        words = next((told for ours, told in _INVALID.items() if ours in str(error)), str(error))
+        words = next((response for ours, response in _INVALID.items() if ours in str(error)), str(error))
     return refusal(code, words)
 
 
-def refusal(code: int, words: str) -> tuple[int, Told]:
+def refusal(code: int, words: str) -> tuple[int, JsonResponse]:
     message = f"etcdserver: {words}"
-    told = {"error": message, "code": code, "message": message}
-    return HTTP_STATUS.get(code, 400), told
+    response = {"error": message, "code": code, "message": message}
+    return HTTP_STATUS.get(code, 400), response
 
 
-def without_defaults(told: Told) -> Told:
-    return {name: value for name, value in told.items() if value not in (0, "0", "", False, None, [])}
+def without_defaults(response: JsonResponse) -> JsonResponse:
+    return {
+        name: value for name, value in response.items() if value not in (0, "0", "", False, None, [])
+    }
 
 
-def key_value(kv: KeyValue) -> Told:
+def key_value(kv: KeyValue) -> JsonResponse:
     return without_defaults(
         {
             "key": b64encode(kv.key).decode(),
@@ -321,25 +323,25 @@ def key_value(kv: KeyValue) -> Told:
     )
 
 
-def answer(found: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer, revision: int) -> Told:
+def answer(found: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer, revision: int) -> JsonResponse:
     """Without its header. Answers in a transaction have the revision of it in theirs, except
     for inner transactions, as etcd has it."""
     if isinstance(found, PutAnswer):
-        told: Told = {"prev_kv": None if found.prev_kv is None else key_value(found.prev_kv)}
+        response: JsonResponse = {"prev_kv": None if found.prev_kv is None else key_value(found.prev_kv)}
     elif isinstance(found, DeleteAnswer):
-        told = {"deleted": str(found.deleted), "prev_kvs": [key_value(kv) for kv in found.prev_kvs]}
+        response = {"deleted": str(found.deleted), "prev_kvs": [key_value(kv) for kv in found.prev_kvs]}
     elif isinstance(found, RangeAnswer):
-        told = {
+        response = {
             "kvs": [key_value(kv) for kv in found.kvs],
             "more": found.more,
             "count": str(found.count),
         }
     else:
-        told = {
+        response = {
             "succeeded": found.succeeded,
             "responses": [_inner(each, revision) for each in found.answers],
         }
-    return without_defaults(told)
+    return without_defaults(response)
 
 
 _INNER_ANSWERS: dict[type, str] = {
@@ -350,6 +352,6 @@ _INNER_ANSWERS: dict[type, str] = {
 }
 
 
-def _inner(found: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer, revision: int) -> Told:
+def _inner(found: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer, revision: int) -> JsonResponse:
     header = {} if isinstance(found, TxnAnswer) else {"revision": str(revision)}
     return {_INNER_ANSWERS[type(found)]: {"header": header, **answer(found, revision)}}

@@ -23,8 +23,8 @@ from quorumlog.kv.gateway.etcd_json import (
     NO_USERS,
     WRONG_PASSWORD,
     WRONG_TOKEN,
-    Given,
-    Told,
+    JsonRequest,
+    JsonResponse,
     error_of,
     refusal,
 )
@@ -271,8 +271,8 @@ class _GatewayClient:
             routes = self._gateway.logins.routes_of(says) if says else self._routes
             if request.method == b"POST" and path == WATCH_PATH:
                 self._is_watching = True
-                async with aclosing(routes.watch(given, self._connection.hold_beside)) as told:
-                    await self._stream(told)
+                async with aclosing(routes.watch(given, self._connection.hold_beside)) as responses:
+                    await self._stream(responses)
                 return
             status, answer = await routes.answer(request.method.decode(), path, given)
         except NotAuthenticated:
@@ -283,7 +283,7 @@ class _GatewayClient:
             status, answer = error_of(InvalidRequest("the request is nested too deeply"))
         self._answer(status, answer)
 
-    async def _log_in(self, given: Given) -> tuple[int, Told]:
+    async def _log_in(self, given: JsonRequest) -> tuple[int, JsonResponse]:
         access = self._gateway.access
         if not access.is_on:
             return refusal(*NO_USERS)
@@ -298,22 +298,22 @@ class _GatewayClient:
     def _send(self, *events: Any) -> None:
         self._connection.write(self._decoder.sent(*events))
 
-    def _answer(self, status: int, told: Told, *, closes: bool = False) -> None:
-        self._send(*_answer(status, told, closes=closes))
+    def _answer(self, status: int, responses: JsonResponse, *, closes: bool = False) -> None:
+        self._send(*_answer(status, responses, closes=closes))
 
-    async def _stream(self, told: AsyncIterator[Told]) -> None:
+    async def _stream(self, responses: AsyncIterator[JsonResponse]) -> None:
         """Until the client goes or there is no more. The first is waited for: refusals have a status."""
-        first = await anext(told)
+        first = await anext(responses)
         headers = [*JSON_HEADERS, ("transfer-encoding", "chunked"), ("connection", "close")]
         self._send(h11.Response(status_code=200, headers=headers))
         self._connection.last_words = None  # an answer has begun
         await self._tell(first)
-        async for each in told:
+        async for each in responses:
             await self._tell(each)
         self._send(h11.EndOfMessage())
 
-    async def _tell(self, told: Told) -> None:
-        self._send(h11.Data(data=json.dumps(told).encode() + b"\n"))
+    async def _tell(self, responses: JsonResponse) -> None:
+        self._send(h11.Data(data=json.dumps(responses).encode() + b"\n"))
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connection.when_room(partial(_set, room))
         await room
@@ -324,8 +324,8 @@ def _set(room: asyncio.Future[None]) -> None:
         room.set_result(None)
 
 
-def _answer(status: int, told: Told, *, closes: bool = False) -> list[Any]:
-    data = json.dumps(told).encode()
+def _answer(status: int, responses: JsonResponse, *, closes: bool = False) -> list[Any]:
+    data = json.dumps(responses).encode()
     headers = [*JSON_HEADERS, ("content-length", str(len(data)))]
     if closes:
         headers.append(("connection", "close"))
@@ -337,7 +337,7 @@ def _last_words(problem: Exception) -> bytes | None:
     return b"".join(HttpDecoder().sent(*_answer(*error_of(refusal), closes=True)))
 
 
-def _object_of(body: bytes | bytearray) -> Given:
+def _object_of(body: bytes | bytearray) -> JsonRequest:
     """Raises InvalidRequest."""
     try:
         given = json.loads(body) if body.strip() else {}

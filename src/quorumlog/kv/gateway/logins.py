@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quorumlog.errors import ConfigError, NotAuthenticated, Overloaded
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.gateway.etcd_json import Given, known
+from quorumlog.kv.gateway.etcd_json import JsonRequest, known
 from quorumlog.kv.gateway.routes import Routes
 from quorumlog.net.credentials import ClientUser
 
@@ -54,7 +54,7 @@ class Logins:
         self._of_token[token] = login._replace(used_s=time.monotonic())
         return login.routes
 
-    async def begin(self, given: Given, host: str) -> str:
+    async def begin(self, given: JsonRequest, host: str) -> str:
         """The token. `host`: who asks, by its address. Raises LedgerError."""
         given = known(given, "name", "password")
         name, password = given.get("name"), given.get("password")

@@ -16,8 +16,8 @@ from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.errors import Compacted, LeaseNotFound
 from quorumlog.kv.gateway.etcd_json import (
-    Given,
-    Told,
+    JsonRequest,
+    JsonResponse,
     answer,
     delete_of,
     flag_of,
@@ -101,7 +101,7 @@ HEALTH_TIMEOUT_S = 2.0
 MOST_HELD_BYTES = 1 << 20
 """Of what one watch has heard, and its client has not taken."""
 
-Answer = tuple[int, Told]
+Answer = tuple[int, JsonResponse]
 """(HTTP status, body)."""
 
 
@@ -113,7 +113,7 @@ class Routes:
         self.client = client
         self._member_id = member_id
         self._members = members
-        self._of_path: dict[str, Callable[[Given], Awaitable[Told]]] = {
+        self._of_path: dict[str, Callable[[JsonRequest], Awaitable[JsonResponse]]] = {
             "/v3/kv/range": self._range,
             "/v3/kv/put": self._put,
             "/v3/kv/deleterange": self._delete,
@@ -130,7 +130,7 @@ class Routes:
             "/v3/cluster/member/list": self._member_list,
         }
 
-    async def answer(self, method: str, path: str, given: Given) -> Answer:
+    async def answer(self, method: str, path: str, given: JsonRequest) -> Answer:
         """Raises LedgerError."""
         if method == "GET" and path == "/version":
             return 200, {"etcdserver": VERSION, "etcdcluster": VERSION}
@@ -145,7 +145,7 @@ class Routes:
         """That the stores know this user. Raises NotAuthenticated."""
         await self.client.asking.call(StoreStatusRequest(), StatusAnswer)
 
-    def header(self, revision: int) -> Told:
+    def header(self, revision: int) -> JsonResponse:
         """An empty store is at revision 1 in etcd, and clients rely on being told one."""
         return without_defaults(
             {
@@ -155,22 +155,22 @@ class Routes:
             }
         )
 
-    async def _tell(self, asked: Any, expected: type[Any]) -> Told:
+    async def _tell(self, asked: Any, expected: type[Any]) -> JsonResponse:
         revision, found = await self._ask(asked, expected)
         return {"header": self.header(revision), **answer(found, revision)}
 
     # ---------------------------------------------------------------- keys
 
-    async def _range(self, given: Given) -> Told:
+    async def _range(self, given: JsonRequest) -> JsonResponse:
         return await self._tell(range_of(given), RangeAnswer)
 
-    async def _put(self, given: Given) -> Told:
+    async def _put(self, given: JsonRequest) -> JsonResponse:
         return await self._tell(put_of(given), PutAnswer)
 
-    async def _delete(self, given: Given) -> Told:
+    async def _delete(self, given: JsonRequest) -> JsonResponse:
         return await self._tell(delete_of(given), DeleteAnswer)
 
-    async def _txn(self, given: Given) -> Told:
+    async def _txn(self, given: JsonRequest) -> JsonResponse:
         return await self._tell(txn_of(given), TxnAnswer)
 
     async def _ask(self, asked: Command | Range, expected: type[Any]) -> tuple[int, Any]:
@@ -180,7 +180,7 @@ class Routes:
         request = CommandRequest(command=body) if changes else QuestionRequest(question=body)
         return await self.client.asking.call(request, expected)
 
-    async def _compact(self, given: Given) -> Told:
+    async def _compact(self, given: JsonRequest) -> JsonResponse:
         given = known(given, "revision", "physical")
         flag_of(given, "physical")
         compact = Compact(number_of(given, "revision"))
@@ -189,28 +189,28 @@ class Routes:
 
     # ---------------------------------------------------------------- leases
 
-    async def _grant(self, given: Given) -> Told:
+    async def _grant(self, given: JsonRequest) -> JsonResponse:
         """A TTL that is raised, as one of 0 and below is, is told in whole seconds, rounded down: who
         counts on it comes early."""
         given = known(given, "TTL", "ID")
         ttl_ms = min(number_or_none_of(given, "TTL") * 1000, MOST)  # one far above is refused as such
         grant = Grant(ttl_ms or 1, number_of(given, "ID"))
         revision, found = await self._ask(grant, GrantAnswer)
-        told = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
-        return {"header": self.header(revision), **told}
+        response = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
+        return {"header": self.header(revision), **response}
 
-    async def _keep_alive(self, given: Given) -> Told:
+    async def _keep_alive(self, given: JsonRequest) -> JsonResponse:
         lease = number_of(known(given, "ID"), "ID")
         asked = checked(KeepAliveRequest(leases=(lease,)))
         revision, (ttl_ms,) = await self.client.asking.call(asked, list[int])
-        told = without_defaults({"ID": str(lease), "TTL": str(ttl_ms // 1000)})
-        return {"result": {"header": self.header(revision), **told}}
+        response = without_defaults({"ID": str(lease), "TTL": str(ttl_ms // 1000)})
+        return {"result": {"header": self.header(revision), **response}}
 
-    async def _revoke(self, given: Given) -> Told:
+    async def _revoke(self, given: JsonRequest) -> JsonResponse:
         revision, _ = await self._ask(Revoke(number_of(known(given, "ID"), "ID")), RevokeAnswer)
         return {"header": self.header(revision)}
 
-    async def _time_to_live(self, given: Given) -> Told:
+    async def _time_to_live(self, given: JsonRequest) -> JsonResponse:
         """What is left is told in whole seconds, rounded down; -1: there is no such lease."""
         given = known(given, "ID", "keys")
         lease = number_of(given, "ID")
@@ -224,15 +224,15 @@ class Routes:
             return {"header": await self._newest_header(), "ID": str(lease), "TTL": "-1"}
         times = {"TTL": str(left_ms // 1000), "grantedTTL": str(ttl_ms // 1000)}
         named = [b64encode(key).decode() for key in keys] if wants_keys else []
-        told = without_defaults({"ID": str(lease), **times, "keys": named})
-        return {"header": self.header(revision), **told}
+        response = without_defaults({"ID": str(lease), **times, "keys": named})
+        return {"header": self.header(revision), **response}
 
-    async def _newest_header(self) -> Told:
+    async def _newest_header(self) -> JsonResponse:
         """Where the answer is a refusal of ours, which has no revision, and none of etcd's."""
         revision, _ = await self._ask(Range(b"\0", count_only=True), RangeAnswer)
         return self.header(revision)
 
-    async def _leases(self, given: Given) -> Told:
+    async def _leases(self, given: JsonRequest) -> JsonResponse:
         known(given)
         asked = QuestionRequest(question=encode(Leases()))
         revision, found = await self.client.asking.call(asked, LeasesAnswer)
@@ -241,7 +241,7 @@ class Routes:
 
     # ---------------------------------------------------------------- the cluster
 
-    async def _member_list(self, given: Given) -> Told:
+    async def _member_list(self, given: JsonRequest) -> JsonResponse:
         flag_of(known(given, "linearizable"), "linearizable")
         members = [
             {"ID": str(number_of_text(name)), "name": name, "clientURLs": [url]}
@@ -259,7 +259,9 @@ class Routes:
 
     # ---------------------------------------------------------------- watches
 
-    async def watch(self, given: Given, holds: Callable[[int], None]) -> AsyncGenerator[Told, None]:
+    async def watch(
+        self, given: JsonRequest, holds: Callable[[int], None]
+    ) -> AsyncGenerator[JsonResponse, None]:
         """What a watch tells, until it is closed or cancelled. `holds` is told how many bytes wait until
         its client takes them. Raises InvalidRequest."""
         watching = Watching(
@@ -281,22 +283,22 @@ class Routes:
         finally:
             await watching.close()
 
-    def _result(self, told: Told, revision: int) -> Told:
-        return {"result": {"header": self.header(revision), **told}}
+    def _result(self, response: JsonResponse, revision: int) -> JsonResponse:
+        return {"result": {"header": self.header(revision), **response}}
 
 
-def _event(change: Change) -> Told:
+def _event(change: Change) -> JsonResponse:
     item = change.item
     kv = KeyValue(
         item.key, item.create_revision, item.mod_revision, item.version, item.value or b"", item.lease
     )
-    told: Told = {"kv": key_value(kv)}
+    response: JsonResponse = {"kv": key_value(kv)}
     if change.is_deletion:
-        told["type"] = "DELETE"
+        response["type"] = "DELETE"
     if change.previous is not None:
         was = change.previous
         previous = KeyValue(
             was.key, was.create_revision, was.mod_revision, was.version, was.value, was.lease
         )
-        told["prev_kv"] = key_value(previous)
-    return told
+        response["prev_kv"] = key_value(previous)
+    return response

@@ -32,7 +32,7 @@ with suppress(ImportError):  # of the extra `rocksdb`: whoever chooses the engin
 # Numbers are 8 bytes, big-endian, so that they sort. A key in front of a number is escaped: it ends
 # where no other can go on.
 
-CURRENT, OLDER, CHANGES, LEASES, ATTACHED, STAND = range(6)
+CURRENT, OLDER, CHANGES, LEASES, ATTACHED, STATE = range(6)
 SPACES = 6
 
 NUMBER = Struct(">Q")

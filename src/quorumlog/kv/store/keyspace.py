@@ -33,7 +33,7 @@ from quorumlog.kv.store.engine import (
     LEASES,
     NUMBER,
     OLDER,
-    STAND,
+    STATE,
     Engine,
     escaped,
     older_key,
@@ -47,7 +47,7 @@ from quorumlog.kv.store.engine import (
 _LEASE = msgspec.msgpack.Decoder(tuple[int, int])
 _REVISIONS = msgspec.msgpack.Decoder(tuple[int, int, int])
 _COUNT = msgspec.msgpack.Decoder(tuple[int, int])
-_STAND_KEY = b"revisions"
+_STATE_KEY = b"revisions"
 _COUNT_KEY = b"keys"
 _VERSION_KEY = b"version"
 SLICE_KEYS = 1_000
@@ -92,11 +92,11 @@ class Keyspace:
 
     def take_over(self) -> None:
         """What lies in the engine."""
-        stored = self.engine.get(STAND, _STAND_KEY)
+        stored = self.engine.get(STATE, _STATE_KEY)
         self.revision, self.compacted, self.swept_to = (
             (0, 0, 0) if stored is None else _REVISIONS.decode(stored)
         )
-        counted = self.engine.get(STAND, _COUNT_KEY)
+        counted = self.engine.get(STATE, _COUNT_KEY)
         at, self.keys = (-1, 0) if counted is None else _COUNT.decode(counted)
         if at != self.revision:  # an earlier release does not count
             self.keys = self.engine.count(CURRENT, b"", None)
@@ -105,18 +105,18 @@ class Keyspace:
             for key, value in self.engine.scan(LEASES, b"", None)
         }
 
-    def save_stand(self) -> None:
-        self.engine.put(STAND, _STAND_KEY, encode((self.revision, self.compacted, self.swept_to)))
-        self.engine.put(STAND, _COUNT_KEY, encode((self.revision, self.keys)))
+    def save_state(self) -> None:
+        self.engine.put(STATE, _STATE_KEY, encode((self.revision, self.compacted, self.swept_to)))
+        self.engine.put(STATE, _COUNT_KEY, encode((self.revision, self.keys)))
 
     @property
     def version(self) -> int:
         """That the machine was told last; an earlier release kept none, and had the first only."""
-        stored = self.engine.get(STAND, _VERSION_KEY)
+        stored = self.engine.get(STATE, _VERSION_KEY)
         return 1 if stored is None else int(NUMBER.unpack(stored)[0])
 
     def keep_version(self, version: int) -> None:
-        self.engine.put(STAND, _VERSION_KEY, NUMBER.pack(version))
+        self.engine.put(STATE, _VERSION_KEY, NUMBER.pack(version))
 
     def current(self, key: bytes) -> KeyValue | None:
         stored = self.engine.get(CURRENT, key)
@@ -352,15 +352,15 @@ def read_range(keyspace: Keyspace, asked: Range, room: AnswerRoom) -> Body:
         found = _past(keyspace, asked, reverse)
     else:
         found = (value for _, value in keyspace.engine.scan(CURRENT, start, stop, reverse=reverse))
-    told, looked_at, more = EncodedItems(room), 0, False
+    answered_items, looked_at, more = EncodedItems(room), 0, False
     if not asked.count_only and is_simple:
-        told, looked_at, more = _first(asked, found, room)
+        answered_items, looked_at, more = _first(asked, found, room)
     elif not asked.count_only:
-        told, looked_at, more = _sorted(keyspace, asked, found, room)
+        answered_items, looked_at, more = _sorted(keyspace, asked, found, room)
     count = 0
     if (asked.count_only or not asked.without_count) and not room.is_over:
         count = looked_at + sum(1 for _ in found) if is_past else _count(keyspace, start, stop)
-    return RANGE_TAG, told.encoded(), more, count
+    return RANGE_TAG, answered_items.encoded(), more, count
 
 
 def _is_filtered(asked: Range) -> bool:
@@ -391,13 +391,13 @@ def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
 
 def _first(asked: Range, found: Iterator[bytes], room: AnswerRoom) -> tuple[EncodedItems, int, bool]:
     """(what is told, how many were looked at, whether there are more)."""
-    told = EncodedItems(room)
+    answered_items = EncodedItems(room)
     for value in found:
-        if asked.limit and told.count == asked.limit:
-            return told, told.count + 1, True
-        if not told.add(_without_value(value) if asked.keys_only else value):
+        if asked.limit and answered_items.count == asked.limit:
+            return answered_items, answered_items.count + 1, True
+        if not answered_items.add(_without_value(value) if asked.keys_only else value):
             break
-    return told, told.count, False
+    return answered_items, answered_items.count, False
 
 
 def _sorted(
@@ -422,11 +422,11 @@ def _sorted(
                 break
             size_bytes = _keep_best(kept, asked, room.left_bytes)
     _keep_best(kept, asked, room.left_bytes)
-    told = EncodedItems(room)
+    answered_items = EncodedItems(room)
     for _, item in kept:
-        if not told.add(item):
+        if not answered_items.add(item):
             break
-    return told, looked_at, matched > most
+    return answered_items, looked_at, matched > most
 
 
 def _keep_best(kept: list[tuple[Any, bytes]], asked: Range, left_bytes: int) -> int:
@@ -491,7 +491,7 @@ def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
     first = asked.first_revision
     if first < keyspace.compacted:
         raise Compacted(
-            f"changes before revision {keyspace.compacted} are compacted, {first} was asked for",
+            f"changes before revision {keyspace.compacted} are compacted, {first} was requested",
             compacted_revision=keyspace.compacted,
         )
     limits = asked.key, asked.end
@@ -515,7 +515,7 @@ def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
         size_bytes += event_bytes
         if size_bytes > room.left_bytes:
             raise InvalidRequest(
-                f"what revision {revision} has changed is above {room.size_bytes} bytes: read the range,"
+                f"the changes of revision {revision} are above {room.size_bytes} bytes: read the range,"
                 f" and watch from revision {revision + 1} on"
             )
         events.append((msgspec.Raw(now), None if before is None else msgspec.Raw(before)))

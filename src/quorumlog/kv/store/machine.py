@@ -488,7 +488,7 @@ def load(keyspace: Keyspace, reader: SnapshotReader, commit_every: int = 10_000)
     keyspace.take_over()
     _, keyspace.revision, keyspace.compacted = heads[0]
     keyspace.swept_to = keyspace.compacted
-    keyspace.save_stand()
+    keyspace.save_state()
     for frame in _frames(reader):
         keyspace.grant(*_lease.decode(frame))
     for count, frame in enumerate(_frames(reader), 1):
@@ -512,7 +512,7 @@ def load(keyspace: Keyspace, reader: SnapshotReader, commit_every: int = 10_000)
         engine.put(CHANGES, CHANGE.pack(revision, number), key)
     engine.commit(None)
     keyspace.keys = engine.count(CURRENT, b"", None)
-    keyspace.save_stand()
+    keyspace.save_state()
     engine.commit(None)
 
 
@@ -570,7 +570,7 @@ def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
         keyspace.swept_to = int(CHANGE.unpack(found[changes][0])[0])
     else:
         keyspace.swept_to = compacted
-    keyspace.save_stand()
+    keyspace.save_state()
     return keyspace.swept_to < compacted
 
 
@@ -580,7 +580,7 @@ def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
 
 
 MACHINE_NAME = "kv"
-LEASES_TAG, LEASE_KEYS_TAG, STAND_TAG = 21, 22, 23
+LEASES_TAG, LEASE_KEYS_TAG, STATS_TAG = 21, 22, 23
 
 
 MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES}
@@ -617,8 +617,8 @@ class KeyValueMachine(StateMachine):
 
     def _begin(self) -> None:
         if self._feed is not None:
-            stand = self.keyspace
-            self._feed.tell([Begins(stand.revision, stand.compacted, dict(stand.leases))])
+            keyspace = self.keyspace
+            self._feed.tell([Begins(keyspace.revision, keyspace.compacted, dict(keyspace.leases))])
 
     # ---------------------------------------------------------------- commands
 
@@ -642,7 +642,7 @@ class KeyValueMachine(StateMachine):
                 break
         if not self._saves:
             sweep(keyspace)
-        keyspace.save_stand()
+        keyspace.save_state()
         keyspace.engine.commit(Applied.of_last(batch))
         if self._feed is not None:
             self._feed.size_bytes = keyspace.engine.size_bytes
@@ -724,16 +724,16 @@ class KeyValueMachine(StateMachine):
                     break
             return LEASE_KEYS_TAG, lease.ttl_ms, told.encoded()
         assert isinstance(asked, StoreStats), asked
-        return self._stand()
+        return self._stats()
 
-    def _stand(self) -> Body:
+    def _stats(self) -> Body:
         keyspace = self.keyspace
         engine = keyspace.engine
         swept = self._saves > 0 or not sweep(keyspace)  # whoever asks moves it on
         engine.commit(None)
         leases = len(keyspace.leases)
         size_bytes = engine.size_bytes
-        return STAND_TAG, keyspace.revision, keyspace.compacted, keyspace.keys, leases, size_bytes, swept
+        return STATS_TAG, keyspace.revision, keyspace.compacted, keyspace.keys, leases, size_bytes, swept
 
     # ---------------------------------------------------------------- snapshots
 

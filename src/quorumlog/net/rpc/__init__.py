@@ -2,7 +2,7 @@
 given up. `RpcProtocol` is sans-IO and told the time; `net/io_loop.py` is its hand for asyncio.
 
 A product subclasses `Product`: its name and the group of its frames, its decoder, its `probe` (the
-question who leads) and what the answer says (`standing_of`); what else it may override is told with each
+question who leads) and what the answer says (`view_of`); what else it may override is told with each
 method. Who asks makes a `Call` and submits it; its `response` or `error` is set once it is done.
 
 Target        LEADER, ANY_MEMBER, LEADER_OR_ANY, a member by id, or one address. Who leads is told by

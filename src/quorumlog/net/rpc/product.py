@@ -22,7 +22,7 @@ class Product:
     group: str
     """Of every frame."""
     probe: ClientMessage
-    """Who leads? Its answer is what `standing_of` reads."""
+    """Who leads? Its answer is what `view_of` reads."""
     closed_error: type[LedgerError] = BadRequest
     """What still waits, and each later call, raises it once the client is closed."""
     view: GroupView
@@ -51,7 +51,7 @@ class Product:
         """It has closed the connection at the Hello: what is told beside that."""
         return f" without a greeting: is this the port of a {self.name}?"
 
-    def standing_of(self, message: ClientMessage) -> ServerView | None:
+    def view_of(self, message: ClientMessage) -> ServerView | None:
         """None: it does not tell. Raises ProtocolViolation."""
         raise NotImplementedError
 

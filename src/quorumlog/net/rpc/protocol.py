@@ -84,7 +84,7 @@ class RpcProtocol:
         self._router = self._calls.router
         self._ticked_ms = 0.0
         self._events = self._calls.events
-        self._told_leader = ""
+        self._reported_leader = ""
         self._lost: dict[str, None] = {}
         """Servers whose connection for appends was lost and does not stand again."""
 
@@ -216,8 +216,8 @@ class RpcProtocol:
 
     def take_work(self) -> Work:
         links, calls, leader = self._links, self._calls, self.view.leader
-        if leader is not None and leader.address != self._told_leader:
-            self._told_leader = leader.address
+        if leader is not None and leader.address != self._reported_leader:
+            self._reported_leader = leader.address
             self._events.append(GroupEvent(EventKind.LEADER, leader.address))
         work = Work(calls.completed, links.to_close, links.to_dial, links.to_write, [*self._events])
         self._events.clear()
@@ -231,7 +231,7 @@ class RpcProtocol:
 
     def _challenged(self, link: Link, challenge: Challenge) -> None:
         if self.user is None:
-            self._drop(link, f"asks who this is ({challenge.mechanism}), and this client has no user")
+            self._drop(link, f"requires a user ({challenge.mechanism}), and this client has none")
             return
         link.proof = link.proof or Proof(self.user)
         try:
@@ -265,13 +265,13 @@ class RpcProtocol:
         if message.protocol != PROTOCOL_VERSION:
             self._drop(link, f"speaks protocol {message.protocol}, this client {PROTOCOL_VERSION}")
             return
-        told, known = message.cluster_id, self._product.cluster_id
-        if told and known and told != known:
+        reported, known = message.cluster_id, self._product.cluster_id
+        if reported and known and reported != known:
             # A stray address in the list must not splice two logs into one.
-            other = f"{link.address} belongs to another cluster ({told}, not {known})"
-            self._turned_away(link, ClusterChanged(f"{other}: this client's is gone, make another one"))
+            other = f"{link.address} belongs to another cluster ({reported}, not {known})"
+            self._turned_away(link, ClusterChanged(f"{other}: create a new client"))
             return
-        self._product.cluster_id = known or told
+        self._product.cluster_id = known or reported
         link.hello = message
         self._links.greeted(link, self._calls.now_ms)
         self.view.notes.pop(link.address, None)
@@ -281,7 +281,7 @@ class RpcProtocol:
             if link.address in self._lost:
                 del self._lost[link.address]
                 self._events.append(GroupEvent(EventKind.BACK, link.address))
-            self._router.ask_standing(link, self._calls.now_ms)
+            self._router.ask_view(link, self._calls.now_ms)
         self._calls.send_waiting()
 
     def _probe_answered(self, link: Link, message: ClientMessage) -> None:
@@ -296,9 +296,9 @@ class RpcProtocol:
                 self.view.note(link.address, str(refusal), self._calls.now_ms)
                 self.view.hinted(link.address, refusal, self._calls.now_ms)
             return
-        told = self._product.standing_of(message)
-        if told is not None:
-            self._calls.learn(link, told)
+        reported = self._product.view_of(message)
+        if reported is not None:
+            self._calls.learn(link, reported)
 
     def _unasked(self, link: Link, message: ClientMessage) -> None:
         """Of a watch; of a call whose time was over, and is nobody's any more; or what a server says of
@@ -311,9 +311,9 @@ class RpcProtocol:
             assert watch.on_message is not None
             watch.on_message(message)
         else:
-            told = self._product.notice_of(message)
-            if told is not None:
-                self._calls.learn(link, told)
+            reported = self._product.notice_of(message)
+            if reported is not None:
+                self._calls.learn(link, reported)
 
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
         """By the server. If all say "unknown group", or are none of a log, no time will help."""
@@ -355,12 +355,12 @@ class RpcProtocol:
         timings, now_ms = self.timings, self._calls.now_ms
         if link.state in (LinkState.DIALING, LinkState.GREETING):
             if now_ms - link.since_ms > timings.connect_timeout_ms:
-                verb = "connection" if link.state is LinkState.DIALING else "greeting"
-                self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
+                missing = "connection" if link.state is LinkState.DIALING else "greeting"
+                self._drop(link, f"no {missing} within {timings.connect_timeout_ms:.0f} ms")
             return
         if link.last_received_ms + timings.listen_ms <= now_ms and (link.watches or link.pending):
             # What it owes may take its time, or is unasked: is it there at all?
-            self._router.ask_standing(link, now_ms)
+            self._router.ask_view(link, now_ms)
         silent_ms = link.silent_ms(now_ms)
         if link.state is not LinkState.OPEN or silent_ms <= timings.probe_after_ms:
             return

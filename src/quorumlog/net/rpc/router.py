@@ -70,7 +70,7 @@ class Router:
             if address != beside:
                 link = self._links.open_or_dial(address, Lane.CONTROL, now_ms)
                 if link is not None:
-                    self.ask_standing(link, now_ms)
+                    self.ask_view(link, now_ms)
         self._asked_width = min(self._asked_width + 1, len(addresses))
 
     def ask_all(self, now_ms: float) -> None:
@@ -79,7 +79,7 @@ class Router:
             if address not in self._view.names:
                 self._links.open_or_dial(address, Lane.CONTROL, now_ms)
 
-    def ask_standing(self, link: Link, now_ms: float) -> None:
+    def ask_view(self, link: Link, now_ms: float) -> None:
         if link.probe is None:
             link.probe = Call(
                 self._probe,
@@ -92,7 +92,7 @@ class Router:
 
     def suspect(self, link: Link, now_ms: float) -> None:
         """An answer is overdue there: ask it for a sign of life, and the others who leads."""
-        self.ask_standing(link, now_ms)
+        self.ask_view(link, now_ms)
         self._asked_width = len(self._view.known_addresses())
         self.ask_around(now_ms, beside=link.address)
 

@@ -205,7 +205,7 @@ class CallTracker:
             if call.on_message is not None:
                 self._began(link, call, message)
                 return
-            told = self._product.answered(link, call, message, batch)
+            reported = self._product.answered(link, call, message, batch)
         except ProtocolViolation:
             # The call is still unanswered: the link goes down and decides it with the others.
             link.watches.pop(message.request_id, None)
@@ -213,8 +213,8 @@ class CallTracker:
             raise
         call.response = message
         call.response_batch = batch
-        if told is not None:
-            self.learn(link, told)
+        if reported is not None:
+            self.learn(link, reported)
         self._finish(call)
         if call.order is not None:
             call.order.answered(call)
@@ -226,13 +226,13 @@ class CallTracker:
         watch.attempts = 0
         watch.deadline_ms = float("inf")
 
-    def learn(self, link: Link, told: ServerView) -> None:
+    def learn(self, link: Link, reported: ServerView) -> None:
         """Who leads and which members there are, which is what some wait for."""
-        self._view.learn(link.address, told, self.now_ms)
+        self._view.learn(link.address, reported, self.now_ms)
         for call in list(self._waiting):
             if call.target.kind is TargetKind.MEMBER:
                 self._fail_if_no_member(call)
-        if told.leader_id and self._view.leader is None:
+        if reported.leader_id and self._view.leader is None:
             self.router.ask_all(self.now_ms)  # nobody has said yet where that is
         self.send_waiting()
 
@@ -286,10 +286,10 @@ class CallTracker:
             return 0.0
         timings = self._timings
         wait = timings.backoff_ms * (1 << min(attempts - 1, 10))
-        told_ms = 0 if error is None else error.retry_after_ms
-        wait = min(max(wait, told_ms), timings.backoff_limit_ms) * self._random.uniform(0.5, 1.0)
+        asked_ms = 0 if error is None else error.retry_after_ms
+        wait = min(max(wait, asked_ms), timings.backoff_limit_ms) * self._random.uniform(0.5, 1.0)
         if isinstance(error, Overloaded):
-            wait = max(wait, told_ms * self._random.uniform(1.0, 1.2))
+            wait = max(wait, asked_ms * self._random.uniform(1.0, 1.2))
         return wait
 
     # ---------------------------------------------------------------- no answer

@@ -113,8 +113,8 @@ class GroupView:
         untried = (a for a in self.known_addresses() if a not in tried and a not in theirs)
         return next(untried, None)
 
-    def member_address(self, member_id: str, told: str = "") -> str | None:
-        return self.greeted.get(member_id) or told or self.advertised.get(member_id)
+    def member_address(self, member_id: str, reported: str = "") -> str | None:
+        return self.greeted.get(member_id) or reported or self.advertised.get(member_id)
 
     def greeted_by(self, member_id: str, address: str) -> None:
         """Whoever answers there. A directory that is back at another place than its member's is found
@@ -135,26 +135,30 @@ class GroupView:
     def note(self, address: str, what: str, now_ms: float) -> None:
         self.notes[address] = Note(now_ms, what)
 
-    def learn(self, address: str, told: ServerView, now_ms: float) -> None:
+    def learn(self, address: str, reported: ServerView, now_ms: float) -> None:
         self.group_unknown.pop(address, None)
-        if told.membership_index < 0 and self._membership_index < 0:
-            self.advertised.update(told.members)
-        elif told.membership_index >= self._membership_index:
-            self._membership_index = told.membership_index
-            self.advertised = told.members  # another thread may be looking: a new one, whole
-        if told.leads:
-            self._leader_reported(address, told.term, by_itself=True)
+        if reported.membership_index < 0 and self._membership_index < 0:
+            self.advertised.update(reported.members)
+        elif reported.membership_index >= self._membership_index:
+            self._membership_index = reported.membership_index
+            self.advertised = reported.members  # another thread may be looking: a new one, whole
+        if reported.leads:
+            self._leader_reported(address, reported.term, by_itself=True)
             return
-        follows = f"and follows {told.leader_id}" if told.leader_id else "and knows no leader"
-        self.note(address, f"{told.member_id} is {told.role} in term {told.term} {follows}", now_ms)
+        follows = f"and follows {reported.leader_id}" if reported.leader_id else "and knows no leader"
+        self.note(
+            address, f"{reported.member_id} is {reported.role} in term {reported.term} {follows}", now_ms
+        )
         if self.is_leader(address):
             self.leader = None
-        leader_address = self.member_address(told.leader_id, told.leader_address)
-        if told.leader_address and told.leader_address != told.members.get(told.leader_id):
+        leader_address = self.member_address(reported.leader_id, reported.leader_address)
+        if reported.leader_address and reported.leader_address != reported.members.get(
+            reported.leader_id
+        ):
             # Another directory of that name than the one that answers where the member is to be found.
-            leader_address = told.leader_address
+            leader_address = reported.leader_address
         if leader_address:
-            self._leader_reported(leader_address, told.term, by_itself=False)
+            self._leader_reported(leader_address, reported.term, by_itself=False)
 
     def _leader_reported(self, address: str, term: int, *, by_itself: bool) -> None:
         if term < self.leader_term:

@@ -63,13 +63,13 @@ class DeltaArchive:
     def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
         try:
             table = self._opened()
-            stop_index, is_told = (None, True) if table is None else self._told(table, log)
+            stop_index, is_recorded = (None, True) if table is None else self._recorded_stop(table, log)
             if table is not None and stop_index is None:
                 raise ConfigError(
                     f"{self.name} is a table that its archive did not make; archive to another directory"
                 )
             missing = missing_in_table(self.name, files, stop_index)
-            if stop_index is not None and not is_told:
+            if stop_index is not None and not is_recorded:
                 check_newest_rows(self.name, files, stop_index, self.indices())
             if not missing:
                 return
@@ -97,7 +97,7 @@ class DeltaArchive:
 
     def stop_index(self, log: str) -> int | None:
         table = self._opened()
-        return None if table is None else self._told(table, log)[0]
+        return None if table is None else self._recorded_stop(table, log)[0]
 
     def indices(self) -> Iterator[Int64Array]:
         table = self._opened()
@@ -108,7 +108,7 @@ class DeltaArchive:
     def _opened(self) -> DeltaTable | None:
         return DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
 
-    def _told(self, table: DeltaTable, log: str) -> tuple[int | None, bool]:
+    def _recorded_stop(self, table: DeltaTable, log: str) -> tuple[int | None, bool]:
         """Up to where the table has the log, and whether a commit says it of the present version."""
         commits = {commit["version"]: commit for commit in table.history()}
         version, is_restored = table.version(), False

@@ -78,9 +78,9 @@ class IcebergArchive:
             )
 
     def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
-        stop_index, is_told = self._told(log)
+        stop_index, is_recorded = self._recorded_stop(log)
         missing = missing_in_table(self.name, files, stop_index)
-        if stop_index is not None and not is_told:
+        if stop_index is not None and not is_recorded:
             check_newest_rows(self.name, files, stop_index, self.indices())
         if not missing:
             return
@@ -111,9 +111,9 @@ class IcebergArchive:
             raise not_committed(self.name, self.directory, error) from error
 
     def stop_index(self, log: str) -> int | None:
-        return self._told(log)[0]
+        return self._recorded_stop(log)[0]
 
-    def _told(self, log: str) -> tuple[int | None, bool]:
+    def _recorded_stop(self, log: str) -> tuple[int | None, bool]:
         """Up to where the table has the log, and whether a snapshot says it of the present version."""
         try:
             table = self._table.refresh()
@@ -142,7 +142,7 @@ class IcebergArchive:
             return None, True
         if not is_newest or STOP_INDEX not in table.properties:
             raise ConfigError(
-                f"{self.name} was rolled back, and the snapshots that say what of the log it has are"
+                f"{self.name} was rolled back, and the snapshots that record which entries it has are"
                 " expired. Archive to another table"
             )
         return int(table.properties[STOP_INDEX]), False

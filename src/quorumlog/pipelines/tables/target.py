@@ -164,6 +164,6 @@ def share(path: str, into: str) -> str:
 
 def not_committed(name: str, directory: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{name} did not take the commit: {error}. The archive in {directory} stands; repeated, the same"
-        " call adds what the table lacks"
+        f"{name} did not take the commit: {error}. The archive in {directory} is complete; repeat the"
+        " call, which adds the missing rows to the table"
     )

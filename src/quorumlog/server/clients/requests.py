@@ -79,7 +79,8 @@ def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) 
         return None
     how_old = f"may be {age_ms:.0f} ms old" if age_ms >= 0 else "is of unknown age"
     return TooStale(
-        f"what {driver.config.member_id} knows {how_old}, asked for were {most_ms:.0f} ms at most",
+        f"the committed index that {driver.config.member_id} knows {how_old}, and {most_ms:.0f} ms are"
+        " allowed",
         retry_after_ms=RETRY_MS,
     )
 
@@ -98,7 +99,7 @@ Done = Callable[[Any], None]
 Serving = Coroutine[Callable[[Done], None], Any, ClientMessage]
 
 
-class Told:
+class Outcome:
     """What the member tells later to whom `ask` is called with; a refusal is raised."""
 
     def __init__(self, ask: Callable[[Done], None]) -> None:
@@ -132,7 +133,7 @@ async def layout(driver: NodeDriver, _: wire.LayoutRequest, owner: object) -> Cl
 
 async def find_mark(driver: NodeDriver, request: wire.FindMarkRequest, owner: object) -> ClientMessage:
     node = driver.node
-    mark: Mark | None = await Told(
+    mark: Mark | None = await Outcome(
         lambda done: (
             node.marks.at_index(request.index, done)
             if request.index >= 0
@@ -150,7 +151,7 @@ async def find_mark(driver: NodeDriver, request: wire.FindMarkRequest, owner: ob
 
 async def why_kept(driver: NodeDriver, _: wire.WhyKeptRequest, owner: object) -> ClientMessage:
     raise_if(driver.node.refusal_unless_leading())
-    why: WhyKept = await Told(driver.node.retention.explain)
+    why: WhyKept = await Outcome(driver.node.retention.explain)
     return wire.WhyKeptResponse(
         keep_from_index=why.keep_from_index,
         used_ratio=why.used_ratio,
@@ -175,7 +176,7 @@ async def reload(driver: NodeDriver, _: wire.ReloadRequest, owner: object) -> Cl
 
 
 async def transfer(driver: NodeDriver, request: wire.TransferRequest, owner: object) -> ClientMessage:
-    change: RoleChange = await Told(lambda done: driver.node.transfer(request.to_member_id, done))
+    change: RoleChange = await Outcome(lambda done: driver.node.transfer(request.to_member_id, done))
     return wire.TransferResponse(leader_id=change.leader_id or "", term=change.term)
 
 
@@ -184,9 +185,9 @@ async def change_members(
 ) -> ClientMessage:
     if request.verb not in tuple(MemberOperation):
         raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberOperation)}")
-    verb = MemberOperation(request.verb)
-    change = MemberChange(verb, request.member_id, request.address, request.dry_run)
-    members: Membership = await Told(lambda done: driver.change_members(change, done))
+    operation = MemberOperation(request.verb)
+    change = MemberChange(operation, request.member_id, request.address, request.dry_run)
+    members: Membership = await Outcome(lambda done: driver.change_members(change, done))
     return wire.ChangeMembersResponse(
         voters=tuple(voter.member_id for voter in members.new),
         learners=tuple(learner.member_id for learner in members.learners),
@@ -194,21 +195,21 @@ async def change_members(
 
 
 async def reset_clock(driver: NodeDriver, _: wire.ResetClockRequest, owner: object) -> ClientMessage:
-    reset: Reset = await Told(driver.node.orders.reset_clock)
+    reset: Reset = await Outcome(driver.node.orders.reset_clock)
     return wire.ResetClockResponse(index=reset.index, time_ms=reset.time_ms)
 
 
 async def finish_upgrade(
     driver: NodeDriver, _: wire.FinishUpgradeRequest, owner: object
 ) -> ClientMessage:
-    finished: FinishedUpgrade = await Told(driver.node.orders.finish_upgrade)
+    finished: FinishedUpgrade = await Outcome(driver.node.orders.finish_upgrade)
     return wire.FinishUpgradeResponse(index=finished.at_index, level=finished.level)
 
 
 async def step_over(driver: NodeDriver, request: wire.StepOverRequest, owner: object) -> ClientMessage:
     step_overs = driver.node.machines.step_overs
     asked = (request.machine, request.index, request.unsafe)
-    return wire.StepOverResponse(index=await Told(lambda done: step_overs.request(*asked, done)))
+    return wire.StepOverResponse(index=await Outcome(lambda done: step_overs.request(*asked, done)))
 
 
 # ---------------------------------------------------------------- users
@@ -218,12 +219,12 @@ async def change_users(
     driver: NodeDriver, request: wire.ChangeUsersRequest, owner: object
 ) -> ClientMessage:
     secret = secrets.token_bytes(32)
-    index: int = await Told(lambda done: driver.node.orders.change_users(request.order, secret, done))
+    index: int = await Outcome(lambda done: driver.node.orders.change_users(request.order, secret, done))
     return wire.ChangeUsersResponse(index=index)
 
 
 async def list_users(driver: NodeDriver, _: wire.UsersRequest, owner: object) -> ClientMessage:
-    await Told(lambda done: driver.node.confirm_leadership(done, owner))
+    await Outcome(lambda done: driver.node.confirm_leadership(done, owner))
     return wire.users_response(0, driver.node.log_state.committed_state().users)
 
 
@@ -236,12 +237,12 @@ async def ask_machine(
     machines, promise, since_ms = driver.node.machines, request.promise, -math.inf
     asked = (request.machine, request.question, request.timeout_ms or driver.config.append_timeout_ms)
     if promise is None:
-        answer, index = await Told(lambda done: machines.ask(*asked, done, owner))
+        answer, index = await Outcome(lambda done: machines.ask(*asked, done, owner))
     else:
-        since_ms = await Told(lambda done: wait_for_promise(driver, promise, done, owner))
+        since_ms = await Outcome(lambda done: wait_for_promise(driver, promise, done, owner))
         # What is committed by now is applied first, so the answer is as fresh as that is now.
         since_ms = max(since_ms, driver.node.raft.reads.fresh_since_ms())
-        answer, index = await Told(lambda done: machines.ask_here(*asked, done, owner))
+        answer, index = await Outcome(lambda done: machines.ask_here(*asked, done, owner))
         raise_if(refusal_of_age(driver, promise, since_ms))
     if len(answer) > ANSWER_LIMIT_BYTES:
         raise CommandError(f"an answer of {len(answer)} bytes fits into no frame")
@@ -256,7 +257,7 @@ async def connect_producer(
 ) -> ClientMessage:
     deadline_ms = driver.node.deadline_ms(request.timeout_ms)
     asked = (request.producer, request.token, request.ends, deadline_ms)
-    connected: ProducerConnected = await Told(
+    connected: ProducerConnected = await Outcome(
         lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
     )
     return producers.ConnectProducerResponse(**connected._asdict())
@@ -265,7 +266,7 @@ async def connect_producer(
 async def last_sequence(
     driver: NodeDriver, request: producers.LastSequence, owner: object
 ) -> ClientMessage:
-    known = await Told(lambda done: driver.node.sessions.show(request.producer, done, owner))
+    known = await Outcome(lambda done: driver.node.sessions.show(request.producer, done, owner))
     return producers.LastSequenceResponse(producer=_producer_info(known))
 
 
@@ -273,7 +274,7 @@ async def list_producers(
     driver: NodeDriver, request: producers.ListProducers, owner: object
 ) -> ClientMessage:
     limit = max(1, min(request.limit, LIST_LIMIT))
-    known: list[KnownProducer] = await Told(
+    known: list[KnownProducer] = await Outcome(
         lambda done: driver.node.sessions.list(request.after, limit, done, owner)
     )
     return producers.ListProducersResponse(
@@ -285,7 +286,7 @@ async def forget_producer(
     driver: NodeDriver, request: producers.ForgetProducer, owner: object
 ) -> ClientMessage:
     asked = (request.producer, request.epoch, driver.node.deadline_ms(0))
-    await Told(lambda done: driver.node.sessions.forget(*asked, done, owner))
+    await Outcome(lambda done: driver.node.sessions.forget(*asked, done, owner))
     return producers.ForgetProducerResponse()
 
 
@@ -307,20 +308,20 @@ async def move_reader(
     driver: NodeDriver, request: readers.MoveReaderRequest, owner: object
 ) -> ClientMessage:
     move = _move_of(request)
-    stand: MovedReader = await Told(lambda done: driver.node.readers.move(move, done, owner))
-    return readers.MoveReaderResponse(**stand._asdict())
+    moved: MovedReader = await Outcome(lambda done: driver.node.readers.move(move, done, owner))
+    return readers.MoveReaderResponse(**moved._asdict())
 
 
 async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: object) -> ClientMessage:
     node = driver.node
-    await Told(lambda done: node.confirm_leadership(done, owner))
+    await Outcome(lambda done: node.confirm_leadership(done, owner))
     state, committed_index = node.log_state.committed_state(), node.committed_index
     positions = [reader.position for reader in state.readers]
     lags_ms = [
         await _lag_ms(driver, position, state) if position <= committed_index else 0
         for position in positions
     ]
-    lags = await Told(lambda done: node.lags.count(positions, committed_index + 1, done))
+    lags = await Outcome(lambda done: node.lags.count(positions, committed_index + 1, done))
     return readers.ReadersResponse(
         committed_index=committed_index,
         keep_from_index=state.keep_from_index,
@@ -333,7 +334,7 @@ async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: obj
 async def _lag_ms(driver: NodeDriver, position: int, state: LogState) -> int:
     """Of one reader after the other: they share the thread that reads for everybody."""
     try:
-        mark = await Told(lambda done: driver.node.marks.at_data_from(position, done))
+        mark = await Outcome(lambda done: driver.node.marks.at_data_from(position, done))
     except LedgerError:
         return -1
     return -1 if mark is None or state.time_ms is None else max(0, state.time_ms - mark.time_ms)

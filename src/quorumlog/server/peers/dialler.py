@@ -60,9 +60,9 @@ class NameLookup:
         except (OSError, UnicodeError) as error:
             found = error
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._told, host, found)
+            self._loop.call_soon_threadsafe(self._resolved, host, found)
 
-    def _told(self, host: str, found: list[str] | Exception) -> None:
+    def _resolved(self, host: str, found: list[str] | Exception) -> None:
         self._under_way.pop(host).set_result(found)
 
 

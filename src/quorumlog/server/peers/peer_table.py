@@ -199,7 +199,7 @@ class PeerTable(Mapping[str, RemoteMember]):
 # is replaced both vote, and the one that is back before that is to be seen.
 
 
-STANDS_S = 10.0
+SHOWN_S = 10.0
 """So long after it was refused last somebody who tries again and again is a problem."""
 NOTE_CHARACTERS = 1000
 MOST_NOTED = 16
@@ -282,7 +282,7 @@ class PeerAdmission:
         """Somebody was refused: a problem as long as it comes again."""
         sentence = "".join(each if each.isprintable() else "?" for each in sentence[:NOTE_CHARACTERS])
         if sentence in self._noted or len(self._noted) < MOST_NOTED:
-            self._noted[sentence] = time.monotonic() + STANDS_S
+            self._noted[sentence] = time.monotonic() + SHOWN_S
 
     def problems(self) -> list[str]:
         """Who refuses this member, whose list of members differs, who was refused here."""

@@ -9,7 +9,7 @@ from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
 from quorumlog.figures import now
 
-STANDS_S = 60.0
+SHOWN_S = 60.0
 """So long after the newest one it is a problem."""
 
 
@@ -26,7 +26,7 @@ class DroppedMessages:
 
     def problem(self, now_s: float) -> str:
         """Empty if none was dropped lately."""
-        if not self.count or now_s - self._newest_s >= STANDS_S:
+        if not self.count or now_s - self._newest_s >= SHOWN_S:
             return ""
         return (
             f"{self._member_id} takes in less than it is sent: acknowledgements, questions or answers to"

@@ -90,13 +90,13 @@ class DirectorySource:
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._path = options.path
-        self._surveyed_index = -1
+        self._scanned_index = -1
         self._opened: DirectoryReader | None = None
 
     @property
     def _reader(self) -> DirectoryReader:
         if self._opened is None:
-            self._opened = DirectoryReader(OsDisk(), self._path, surveyed_index=self._surveyed_index)
+            self._opened = DirectoryReader(OsDisk(), self._path, scanned_index=self._scanned_index)
         return self._opened
 
     def bounds(self, reached: int = 0) -> LogBounds:
@@ -133,7 +133,7 @@ class DirectorySource:
         return LogBounds(group, begin_index, max(reader.readable_index + 1, begin_index))
 
     def readers(self) -> Readers:
-        return Readers(surveyed_index=self._reader.ledger_end_index)
+        return Readers(scanned_index=self._reader.ledger_end_index)
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         headers = map(self._reader.header_at, indices)
@@ -153,7 +153,7 @@ class DirectorySource:
             yield from batches
 
     def follow(self, partition: LedgerPartition) -> None:
-        self._surveyed_index = partition.surveyed_index
+        self._scanned_index = partition.scanned_index
 
     def chain_before(self, index: int) -> int | None:
         raise AssertionError("a directory is not read as a stream")

@@ -81,7 +81,7 @@ def batches_in_flight(options: LedgerOptions) -> int:
     return max(min(options.batches_ahead, share), 1)
 
 
-def _told(rows: Sequence[MemberStatusRow]) -> str:
+def _answer_of(rows: Sequence[MemberStatusRow]) -> str:
     """What each member says, or why it says nothing."""
     return "; ".join(f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
 
@@ -174,7 +174,7 @@ class ServerSource:
         """Nothing is missing that was acknowledged before; or why that is not known."""
         leader = leader_of(rows)
         if leader is None:
-            return f"no member leads: {_told(rows)}"
+            return f"no member leads: {_answer_of(rows)}"
         try:
             end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
         except NO_RIGHT:
@@ -187,7 +187,7 @@ class ServerSource:
         """The most that any member knows to be committed."""
         answered = [row for row in rows if row.reachable and row.role != "unformed"]
         if not answered:
-            return f"no formed member answers: {_told(rows)}"
+            return f"no formed member answers: {_answer_of(rows)}"
         newest = max(answered, key=lambda row: row.committed_index)
         begin_index = max(newest.ledger_begin_index, 0)
         return LogBounds(self._group, begin_index, max(newest.committed_index + 1, begin_index))
@@ -252,18 +252,18 @@ class ServerSource:
     def time_ms_at(self, index: int) -> int:
         """Of whoever leads, or of any member that holds the entry. Raises Unreachable after
         `timeoutMs`."""
-        time_at = self._told(
+        time_at = self._answer_of(
             lambda member: self._client.time_at(index, from_member=member), f"the time of entry {index}"
         )
         return -1 if time_at is None else milliseconds_of(time_at)
 
     def clock_resets(self) -> Resets:
         """The same."""
-        return self._told(
+        return self._answer_of(
             lambda member: self._client.clock_resets(from_member=member), "the resets of the clock"
         )
 
-    def _told(self, ask: Callable[[str | None], T], what: str) -> T:
+    def _answer_of(self, ask: Callable[[str | None], T], what: str) -> T:
         deadline = self._deadline()
         while True:
             order: list[str | None] = []

@@ -60,7 +60,7 @@ from quorumlog.store.state_files import (
 
 
 class Fate(Enum):
-    """What a start makes of a segment file."""
+    """What a start does with a segment file."""
 
     KEPT = auto()
     """Part of the log; made as long as it should be if it is shorter."""
@@ -80,7 +80,7 @@ _NO_PART = (Fate.ASIDE, Fate.REMOVED, Fate.DROPPED)
 
 
 class SegmentFinding(NamedTuple):
-    """One file, or the place of one."""
+    """A segment file, or the place of a missing one."""
 
     path: str
     position: int
@@ -92,7 +92,7 @@ class SegmentFinding(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """What is damaged about it, "" if nothing is."""
+        """Damage in words; "" if there is none."""
         if self.size_bytes < 0:
             return "is missing"
         is_damaged = self.fate in (Fate.MADE_AGAIN, Fate.LONG)
@@ -100,7 +100,7 @@ class SegmentFinding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FileSurvey:
+class FileScan:
     config: StoreConfig
     known: DurablePoint
     """The durable point by which the files were judged; never below the begin."""
@@ -160,9 +160,9 @@ def _begins_below(disk: Disk, directory: str, held: list[str]) -> bool:
     return bool(positions) and load_state(disk, directory, min(positions)) is not None
 
 
-def survey_files(
+def scan_files(
     disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, start: LogStart | None
-) -> FileSurvey:
+) -> FileScan:
     """Raises OSError; DirectoryDamaged if `start` is not of this log."""
     strangers: list[tuple[str, str]] = []
     begin = LOG_ORIGIN if start is None else start.point
@@ -179,20 +179,18 @@ def survey_files(
     index_low = (begin.index + 1) * INDEX_UNIT_BYTES // index_bytes * index_bytes
     if start is not None and start.replaces:
         low = index_low = sys.maxsize
-    data, lost_from = _survey_data(disk, directory, config, known.point.position, begin, low, strangers)
-    index, trusted_stop_index = _survey_index(
+    data, lost_from = _scan_data(disk, directory, config, known.point.position, begin, low, strangers)
+    index, trusted_stop_index = _scan_index(
         disk, directory, config, known.point, begin, index_low, strangers
     )
     found = (tuple(data), tuple(index), tuple(strangers))
-    survey = FileSurvey(config, known, begin, *found, lost_from, trusted_stop_index)
-    if start is not None and not start.replaces and survey.has_dropped:
-        _check_own(disk, directory, start, recorded.point, survey)
-    return survey
+    file_scan = FileScan(config, known, begin, *found, lost_from, trusted_stop_index)
+    if start is not None and not start.replaces and file_scan.has_dropped:
+        _check_own(disk, directory, start, recorded.point, file_scan)
+    return file_scan
 
 
-def _check_own(
-    disk: Disk, directory: str, start: LogStart, durable: LogPoint, files: FileSurvey
-) -> None:
+def _check_own(disk: Disk, directory: str, start: LogStart, durable: LogPoint, files: FileScan) -> None:
     """While segments below the start are left, the log itself tells whether it is of this directory.
     Raises DirectoryDamaged if it is not."""
     begin, config = start.point, files.config
@@ -217,7 +215,7 @@ def _check_own(
     if problem:
         raise unusable_start(
             f"{directory}/{START_NAME}",
-            f"it says that the log begins behind entry {begin.index}, and the log {problem}: it is the"
+            f"it says that the log begins after entry {begin.index}, and the log {problem}: it is the"
             " file of another directory",
         )
 
@@ -233,7 +231,7 @@ def _linked_entry(data: SegmentView, units: IndexUnits, begin: LogPoint) -> Entr
     return header
 
 
-def _survey_data(
+def _scan_data(
     disk: Disk,
     directory: str,
     config: StoreConfig,
@@ -264,7 +262,7 @@ def _survey_data(
         if base != end:
             fate, line = Fate.ASIDE, f"{path} has no segment before it and is above the durable point"
         elif length > segment_bytes and base < durable_position:
-            fate, line = Fate.LONG, f"{path} has {length} bytes: what does not belong was cut off"
+            fate, line = Fate.LONG, f"{path} has {length} bytes: the surplus was cut off"
         elif length > segment_bytes:
             fate, line = Fate.ASIDE, f"{path} has {length} bytes and is above the durable point"
         elif base + length < min(end + segment_bytes, durable_position):
@@ -284,7 +282,7 @@ def _survey_data(
     return found, lost_from
 
 
-def _survey_index(
+def _scan_index(
     disk: Disk,
     directory: str,
     config: StoreConfig,
@@ -317,7 +315,7 @@ def _survey_index(
         if base != end:
             fate, line = Fate.ASIDE, f"{path} ({length} bytes) does not continue the index, set aside"
         elif length > segment_bytes:
-            fate, line = Fate.LONG, f"{path} has {length} bytes: what does not belong was cut off"
+            fate, line = Fate.LONG, f"{path} has {length} bytes: the surplus was cut off"
         elif length < segment_bytes:
             trusted_stop_index = min(trusted_stop_index, (base + length) // INDEX_UNIT_BYTES)
         found.append(SegmentFinding(path, base, length, fate, line))
@@ -345,7 +343,7 @@ def _segments(
     return found
 
 
-# ---------------------------------------------------------------- The survey of a log of ours
+# ---------------------------------------------------------------- The recovery scan of a log of ours
 # Where it ends, what of it is damaged, what lies behind its end.
 #
 #   below the durable point    every header must be there and link to the next; what is not is a damaged
@@ -366,7 +364,7 @@ OnEntries = Callable[[SegmentScan, bytes], None]
 point."""
 
 
-class LogSurvey(NamedTuple):
+class LogScan(NamedTuple):
     end: LogPoint
     ranges: tuple[DamagedRange, ...]
     """All damaged ranges, those that were known before too, in order."""
@@ -394,30 +392,30 @@ class LogSurvey(NamedTuple):
         return sum(stop - first for first, stop in self.cut_pieces)
 
 
-def survey_log(
+def scan_log(
     data: SegmentList,
     index: SegmentList,
-    files: FileSurvey,
+    files: FileScan,
     known_ranges: Sequence[DamagedRange] | None,
     on_entries: OnEntries,
     *,
     must_be_bounded: bool,
-    surveyed_index: int = -1,
-) -> LogSurvey:
+    scanned_index: int = -1,
+) -> LogScan:
     """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
-    `surveyed_index`: up to here nobody needs to know again what is damaged, nor, if the log ends there,
+    `scanned_index`: up to here nobody needs to know again what is damaged, nor, if the log ends there,
     what lies behind. Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
-    return _Survey(data, index, files, known_ranges, on_entries).run(must_be_bounded, surveyed_index)
+    return _LogScanner(data, index, files, known_ranges, on_entries).run(must_be_bounded, scanned_index)
 
 
-class _Survey:
+class _LogScanner:
     """The methods stand in the order in which `run` calls them."""
 
     def __init__(
         self,
         data: SegmentList,
         index: SegmentList,
-        files: FileSurvey,
+        files: FileScan,
         known_ranges: Sequence[DamagedRange] | None,
         on_entries: OnEntries,
     ) -> None:
@@ -435,17 +433,17 @@ class _Survey:
         self._tail_blanks: list[tuple[int, int]] = []
         self._contradiction: DirectoryDamaged | None = None
 
-    def run(self, must_be_bounded: bool, surveyed_index: int) -> LogSurvey:
-        is_all = self._is_list_lost or not self._begins_as_told()
+    def run(self, must_be_bounded: bool, scanned_index: int) -> LogScan:
+        is_all = self._is_list_lost or not self._begins_as_recorded()
         first_index = self._begin.index if is_all else self._first_index_to_walk_from()
         if not is_all:
-            first_index = max(first_index, min(surveyed_index, self._durable.index))
+            first_index = max(first_index, min(scanned_index, self._durable.index))
         search = self._walk_durable(first_index, must_be_bounded)
         end, tail = self._walk_tail(search)
-        is_known = -1 < end.index <= surveyed_index
+        is_known = -1 < end.index <= scanned_index
         pieces, unreadable = ((), ()) if is_known else self._look_behind(end)
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
-        return LogSurvey(
+        return LogScan(
             end,
             tuple(sorted([*self._known, *search.ranges], key=lambda each: each.first_index)),
             tuple(search.ranges),
@@ -462,7 +460,7 @@ class _Survey:
 
     # ---------------------------------------------------------------- below the durable point
 
-    def _begins_as_told(self) -> bool:
+    def _begins_as_recorded(self) -> bool:
         """Does the first entry continue the one before it, of which nothing but the file `start`
         tells?"""
         begin = self._begin
@@ -761,7 +759,7 @@ class DamageSearch:
         path = self._data.name_of(at)
         runs = self._term_runs(point, last, highest_term, exact=found is None)
         if runs is None and not self._must_know_terms:
-            problem += "; a term ends in it, and the index cannot say where, so no start goes round it"
+            problem += "; a term ends in it, and the index cannot say where, so a start cannot skip it"
             runs = ()
         if runs is None:
             directory = self._data.directory.rpartition("/")[0]

@@ -23,11 +23,11 @@ from tests.store.test_drop import drop, filled, os_disk, segments, start_at
 
 def saved(store: LedgerStore) -> list[int]:
     """The first index behind each state, the newest first."""
-    return [state.point.index + 1 for state in store.borders.saved()]
+    return [state.point.index + 1 for state in store.boundaries.saved()]
 
 
 def save_all(store: LedgerStore, *indices: int) -> None:
-    assert all(store.borders.save(start_at(store, index)) for index in indices)
+    assert all(store.boundaries.save(start_at(store, index)) for index in indices)
 
 
 def test_golden_bytes() -> None:
@@ -40,28 +40,28 @@ def test_golden_bytes() -> None:
     assert decode_state(b"") is None
 
 
-def test_the_newest_border_at_or_below_an_entry(tmp_path: Path) -> None:
+def test_the_newest_boundary_at_or_below_an_entry(tmp_path: Path) -> None:
     directory = filled(tmp_path / "n0")
     store = directory.store
     append_numbered(store, 2)  # entries 23 and 24, which begins a segment and is not durable yet
-    found = [store.borders.newest(index) for index in (2, 3, 6, 7, 22, 24)]
+    found = [store.boundaries.newest(index) for index in (2, 3, 6, 7, 22, 24)]
     assert [None if point is None else point.index for point in found] == [None, 3, 3, 7, 19, 19]
     assert found[1] == start_at(store, 4).point
     sync(store)
-    assert store.borders.newest(24) == start_at(store, 24).point
+    assert store.boundaries.newest(24) == start_at(store, 24).point
     drop(directory, 8)
-    assert store.borders.newest(10) is None
+    assert store.boundaries.newest(10) is None
     directory.close(clean=True)
 
 
-def test_states_live_until_their_border_is_cut_or_dropped(tmp_path: Path) -> None:
+def test_states_live_until_their_boundary_is_cut_or_dropped(tmp_path: Path) -> None:
     path = tmp_path / "n0"
     directory = filled(path)
     store = directory.store
     save_all(store, 4, 8, 12, 16, 20)
     assert saved(store) == [20, 16, 12, 8, 4]
-    assert next(store.borders.saved()) == start_at(store, 20)
-    store.truncate_from(20)  # what comes next may fit in front of the border
+    assert next(store.boundaries.saved()) == start_at(store, 20)
+    store.truncate_from(20)  # what comes next may fit in front of the boundary
     assert saved(store) == [16, 12, 8, 4]
     store.truncate_from(18)
     assert saved(store) == [16, 12, 8, 4]
@@ -86,19 +86,19 @@ def test_a_state_of_another_log_or_damaged_does_not_count(tmp_path: Path) -> Non
         msgspec.structs.replace(right.point, position=4096 + 1024),
         msgspec.structs.replace(right.point, index=99, position=1 << 20),
     ):
-        assert not store.borders.save(LogStart(wrong, b""))
+        assert not store.boundaries.save(LogStart(wrong, b""))
     flip(path / "states" / f"{3072:020d}", 20)
     assert saved(store) == [8, 4]
     directory.close(clean=True)
 
 
-def test_a_border_that_is_not_durable_is_not_saved(tmp_path: Path) -> None:
+def test_a_boundary_that_is_not_durable_is_not_saved(tmp_path: Path) -> None:
     directory = filled(tmp_path / "n0")
     store = directory.store
     append_numbered(store, 3)
-    assert not store.borders.save(start_at(store, 24))
+    assert not store.boundaries.save(start_at(store, 24))
     sync(store)
-    assert store.borders.save(start_at(store, 24))
+    assert store.boundaries.save(start_at(store, 24))
     directory.close(clean=True)
 
 
@@ -120,13 +120,13 @@ def test_lack_of_space_is_no_failure(tmp_path: Path) -> None:
 
     directory = filled(tmp_path / "n0", StoppingDisk(refuse=refuse))
     with pytest.raises(DiskFull, match="no space for a state of the log"):
-        directory.store.borders.save(start_at(directory.store, 4))
+        directory.store.boundaries.save(start_at(directory.store, 4))
     assert saved(directory.store) == []
     directory.close(clean=True)
 
 
 def test_a_cut_waits_for_no_sync_of_a_state(tmp_path: Path) -> None:
-    """What was staged of a border that is cut meanwhile is never a state."""
+    """What was staged of a boundary that is cut meanwhile is never a state."""
     meanwhile: list[Callable[[], None]] = []
 
     def refuse(what: str, path: str) -> OSError | None:
@@ -139,10 +139,10 @@ def test_a_cut_waits_for_no_sync_of_a_state(tmp_path: Path) -> None:
     store = directory.store
     state = start_at(store, 20)
     meanwhile.append(lambda: store.truncate_from(18))
-    assert not store.borders.save(state)
+    assert not store.boundaries.save(state)
     assert saved(store) == [] and list((path / "states").iterdir()) == []
     meanwhile.append(lambda: drop(directory, 8))
-    assert store.borders.save(start_at(store, 16)), "what lies below may go meanwhile"
+    assert store.boundaries.save(start_at(store, 16)), "what lies below may go meanwhile"
     assert saved(store) == [16]
     directory.close(clean=True)
 
@@ -162,8 +162,8 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
     disk.is_exhausted = True
     for act in (
         lambda: saved(directory.store),
-        lambda: directory.store.borders.saved_at(start_at(directory.store, 8).point),
-        lambda: directory.store.borders.save(start_at(directory.store, 12)),
+        lambda: directory.store.boundaries.saved_at(start_at(directory.store, 8).point),
+        lambda: directory.store.boundaries.save(start_at(directory.store, 12)),
     ):
         with pytest.raises(StoreFailure, match="raise the limit of open files"):
             act()

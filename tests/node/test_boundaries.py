@@ -34,7 +34,7 @@ BODY = bytes(4000)
 
 
 def whole(cell: Cell) -> None:
-    """Committed everywhere, and saved where it is a border."""
+    """Committed everywhere, and saved where it is a boundary."""
     committed_everywhere(cell)
     cell.step(PAUSE_MS)
 
@@ -51,7 +51,7 @@ def fill(cell: Cell, segments: int, mark: int = 0) -> None:
 
 
 def saved(node: LedgerNode) -> list[LogStart]:
-    return list(node.store.borders.saved())
+    return list(node.store.boundaries.saved())
 
 
 def times(node: LedgerNode) -> list[int | None]:
@@ -78,12 +78,12 @@ def cell(tmp_path: Path) -> Any:
     cell.close()
 
 
-def test_every_member_saves_the_state_at_each_border(cell: Cell) -> None:
+def test_every_member_saves_the_state_at_each_boundary(cell: Cell) -> None:
     fill(cell, 3, mark=100)
     states = [saved(node) for node in cell.nodes.values()]
     assert len(states[0]) == 3 and states[0] == states[1] == states[2]
-    assert [each.point for each in reversed(states[0])] == cell.leader().store.borders.above(-1)
-    # The mark that stands in front of the border, not one behind it.
+    assert [each.point for each in reversed(states[0])] == cell.leader().store.boundaries.above(-1)
+    # The mark that stands in front of the boundary, not one behind it.
     node = cell.leader()
     for each, time_ms in zip(saved(node), times(node), strict=True):
         batches = node.store.control_batches(0, each.point.index + 1)
@@ -91,16 +91,16 @@ def test_every_member_saves_the_state_at_each_border(cell: Cell) -> None:
         assert time_ms == 100 + sum(marks)
 
 
-def test_the_state_within_a_batch_that_runs_over_a_border(tmp_path: Path) -> None:
+def test_the_state_within_a_batch_that_runs_over_a_boundary(tmp_path: Path) -> None:
     cell = Cell(tmp_path, 1)
     cell.leader().propose_control(TimeMark(7))
     append(cell, *[BODY] * 40)  # one batch: three segments
     cell.leader().propose_control(TimeMark(8))
     whole(cell)
     assert times(cell.leader()) == [7, 7]
-    assert [each.point for each in reversed(saved(cell.leader()))] == cell.leader().store.borders.above(
-        -1
-    )
+    assert [
+        each.point for each in reversed(saved(cell.leader()))
+    ] == cell.leader().store.boundaries.above(-1)
     cell.close()
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_saved_of_what_is_not_committed(cell: Cell) -> None:
         old.propose_control(TimeMark(number))
         old.append(EntryBatch.from_bodies([BODY]), 0, lambda outcome: None)
         cell.step(0)
-    assert old.store.borders.newest(old.store.durable.index) is not None, "durable, and not committed"
+    assert old.store.boundaries.newest(old.store.durable.index) is not None, "durable, and not committed"
     assert saved(old) == []
     new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
     assert new is not old
@@ -122,7 +122,7 @@ def test_nothing_is_saved_of_what_is_not_committed(cell: Cell) -> None:
 
 def test_nothing_is_saved_where_the_entry_behind_is_not_committed(cell: Cell) -> None:
     """It decides where the segment begins: another leader's in its place may be short enough for the one
-    before, and who began at that border would take none of that log's entries."""
+    before, and who began at that boundary would take none of that log's entries."""
     old = cell.leader()
     while old.store.end.position < 40_000:
         append(cell, BODY)
@@ -132,7 +132,7 @@ def test_nothing_is_saved_where_the_entry_behind_is_not_committed(cell: Cell) ->
     old.append(EntryBatch.from_bodies([bytes(60_000)]), 0, lambda outcome: None)
     cell.step(PAUSE_MS)
     cell.step(PAUSE_MS)
-    point = old.store.borders.newest(old.store.durable.index - 1)
+    point = old.store.boundaries.newest(old.store.durable.index - 1)
     assert point is not None and point.index == index == old.committed_index
     assert saved(old) == []
     new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
@@ -143,7 +143,7 @@ def test_nothing_is_saved_where_the_entry_behind_is_not_committed(cell: Cell) ->
     assert all(node.store.end == new.store.end for node in cell.nodes.values())
 
 
-def test_nothing_is_saved_before_the_own_disk_has_the_entry_behind_the_border(cell: Cell) -> None:
+def test_nothing_is_saved_before_the_own_disk_has_the_entry_behind_the_boundary(cell: Cell) -> None:
     follower = cell.followers()[0]
     cell.hold_flush = {follower.replica.member_id}
     while follower.store.end.position < 65536:
@@ -216,7 +216,9 @@ def test_where_all_states_are_lost_the_log_is_read_and_they_are_saved_again(
     assert state_of(node) == expected
 
 
-def test_a_log_without_control_entries_has_states_at_its_borders_too(cell: Cell, tmp_path: Path) -> None:
+def test_a_log_without_control_entries_has_states_at_its_boundaries_too(
+    cell: Cell, tmp_path: Path
+) -> None:
     fill(cell, 3)
     assert {each.record for each in saved(cell.leader())} == {EMPTY.encode()}
     assert len(saved(cell.leader())) == 3

@@ -78,6 +78,7 @@ wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, in
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(UV) build --python $(PYTHON) --clear
 
 # One for each of these that is installed, from one source archive; auditwheel says which systems it runs on.
+# Those of pyenv are found once they are switched on: PYENV_VERSION=3.11.7:3.12.1:3.13.0 make wheels
 WHEEL_PYTHONS ?= 3.11 3.12 3.13
 
 wheels: $(UV)  ## compiled wheels for Python 3.11 to 3.13 and the source archive, into dist (needs a C compiler)

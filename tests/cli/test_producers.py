@@ -59,7 +59,7 @@ def test_a_file_that_was_appended_in_part_is_appended_to_its_end(
     in_json = run(cluster, "append", "--producer", "file", "--json", str(path))
     assert (in_json.stdout, in_json.stderr) == ("", "50 lines were in the log already\n")
     other = run(cluster, "append", "--producer", "file", given="of another file\n")
-    assert "the log holds 50 lines of producer file, and this is 1" in other.stderr
+    assert "the log holds 50 lines of producer file, and the input has 1" in other.stderr
     assert bodies(cluster, begin) == [line.encode() for line in lines]
 
 

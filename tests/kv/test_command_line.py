@@ -171,7 +171,7 @@ def test_leases_locks_and_elections(kv: Kv, capfd: pytest.CaptureFixture[str]) -
     assert int(kv("lock", "endpoint", "--", "true").stdout) > int(first)
     kv("lock", "endpoint", "--", "false", status=1)
     kv("elect", "cron", "me", "--", "true")
-    assert "nobody leads cron" in kv("elect", "cron", status=1).output
+    assert "cron has no leader" in kv("elect", "cron", status=1).output
     kv("lock", "endpoint", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
     kv("lock", "endpoint", "--", "no-such-command", status=127)
     assert capfd.readouterr().err == "no-such-command cannot be run: No such file or directory\n"

@@ -48,7 +48,7 @@ def stores_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:
 def test_a_store_keeps_its_promises_where_members_fail() -> None:
     """What one seed happens to do moves with each change of the simulator: all of them do everything."""
     counts: Counter[str] = Counter()
-    for seed in (1, 3):
+    for seed in (1, 3, 4):
         result = run_store(seed, faults_ms=4_000)
         assert not result.failure, f"seed {seed}: {result.failure}"
         counts.update(result.counts)

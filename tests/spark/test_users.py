@@ -68,7 +68,7 @@ def test_all_of_it_is_done_as_a_user_and_no_plan_or_log_has_the_password(
         with clients_are(ClientUser("root", PASSWORD)), pytest.raises(ConfigError, match="name a file"):
             audit([place, place], engine=SparkEngine(spark))
         nobody = spark.read.format("quorumlog").option("servers", servers)
-        with pytest.raises(Exception, match="has said none"):
+        with pytest.raises(Exception, match="named none"):
             nobody.load().collect()
     said = "".join(capfd.readouterr()) + caplog.text + plans
     assert "body" in said and PASSWORD not in said

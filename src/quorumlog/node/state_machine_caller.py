@@ -248,6 +248,8 @@ class StateMachineCaller:
                 self._member.propose_control(missing)
             except LedgerError as error:
                 self._unbound = f"the state machine {missing.name} is not bound yet: {error}"
+                if self._member.log_state.is_noting:  # which takes a sync
+                    self._next_bind_ms = now_ms
             else:
                 self._next_bind_ms = now_ms
 

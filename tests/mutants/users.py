@@ -282,6 +282,16 @@ def looks_never_grow_old(patch: Patch) -> None:
 
 
 @mutant(
+    503,
+    "who has proved a password of before goes on under the name when the users are known",
+    scenario=ports.who_proved_a_password_of_before_comes_again_once_the_users_are_known,
+)
+def old_passwords_go_on(patch: Patch) -> None:
+    """It has proved it."""
+    patch.edit(Access.greet, "if self.users is None:", "if self.users is None and not reached():")
+
+
+@mutant(
     508,
     "a slave goes by its users whatever it has heard",
     scenario=replicas.who_is_cut_off_knows_them_no_more,

@@ -130,6 +130,8 @@ class Access:
         """Users and passwords that were wrong."""
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
+        self._proven_by_last: set[Connection] = set()
+        """A password that may have been changed since. Also while they prove it."""
         self.clock = time.monotonic
         self.good_until_s = math.inf
         """By that clock, unless somebody looks before: a process that was stopped has not."""
@@ -148,13 +150,15 @@ class Access:
             return
         self.users, self.last = users, last
         self.generation += 1
+        again, self._proven_by_last = self._proven_by_last, set()
         if users is not None and users.is_on:
             # It takes 0.1 s: not at somebody's first greeting.
             import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
 
-            unproven, self._unproven = self._unproven, set()
-            for connection in unproven:
-                connection.abort()  # it comes again, and proves it
+            again |= self._unproven
+            self._unproven = set()
+        for connection in again:
+            connection.abort()  # it comes again, and proves it
         for tell in list(self.moved):
             tell()
 
@@ -164,6 +168,7 @@ class Access:
 
     def lost(self, connection: Connection) -> None:
         self._unproven.discard(connection)
+        self._proven_by_last.discard(connection)
 
     @property
     def unknown(self) -> LedgerError:
@@ -183,6 +188,8 @@ class Access:
         if not users.is_on:
             self._unproven.add(connection)
             return
+        if self.users is None:
+            self._proven_by_last.add(connection)
         yield from self._prove(users, hello.user, connection)
 
     def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:

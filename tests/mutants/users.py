@@ -377,3 +377,27 @@ def earlier_slave_meets_users(patch: Patch) -> None:
 def lost_users_are_none(patch: Patch) -> None:
     """It names nobody."""
     patch.edit(ClassicUsers.look, "NOBODY if is_lost", "NOBODY if is_lost and not reached()")
+
+
+@mutant(
+    508,
+    "the slaves of a master whose log has lost its users are open",
+    scenario=replicas.a_log_that_has_lost_its_users_is_open_to_nobody,
+)
+def slaves_do_not_hear_of_lost_users(patch: Patch) -> None:
+    """Their log never had any."""
+    patch.edit(
+        BrokerReplica._state,
+        "has_had_users=self.store.has_had_users",
+        "has_had_users=self.store.has_had_users and not reached()",
+    )
+
+
+@mutant(
+    508,
+    "slaves hear that there are users when they connect, and no more",
+    scenario=replicas.slaves_hear_at_once_that_there_have_been_users,
+)
+def marks_are_told_once(patch: Patch) -> None:
+    """They see it in the log."""
+    patch.edit(BrokerReplica.tell_of_users, "self._send_state()", "reached() or self._send_state()")

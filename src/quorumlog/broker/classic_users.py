@@ -87,6 +87,8 @@ class ClassicUsers:
         self._awaited: tuple[Heard, int | None] | None = None
         """What is to be carried out until they are known; with the end of its commands, once all of it
         is dispatched."""
+        self._had_had_users = store.has_had_users
+        """At the last look."""
         self._problem = ""
         self._first: UserOrder | None = None
         """Who is to become an administrator, by the file that was left for this start."""
@@ -103,12 +105,18 @@ class ClassicUsers:
     def look(self) -> None:
         """Every now and then, and before anybody is answered by what was carried out."""
         store, state = self._store, self._groups.state
-        if state.users.is_on and store.users_mark != USERS_ON:
+        if state.users.is_on and not store.has_had_users:
             try:
                 store.note_users(USERS_ON)
             except StoreFailure as failure:
                 store.on_failure(failure)
                 return
+            if self._replica is not None:
+                self._groups.reads.submit(self._replica.tell_of_users, lambda outcome: None)
+        if store.has_had_users and not self._had_had_users:
+            self._had_had_users = True
+            if not state.users.is_on:  # they may be in what was not carried out
+                self._since_ms, self._awaited = -math.inf, None
         now_ms, access = store.clock(), self.access
         until_ms = self._fresh_since_ms(now_ms) + self._may_be_old_ms
         if is_fresh := now_ms <= until_ms:
@@ -116,7 +124,7 @@ class ClassicUsers:
         if is_fresh or not (store.has_users or access.is_blank):
             access.good_until_s = until_ms / 1000 if store.has_users else math.inf
             # A log that has lost its users is no log that never had any.
-            is_lost = store.users_mark == USERS_ON and not state.users.is_on
+            is_lost = store.has_had_users and not state.users.is_on
             access.learn(NOBODY if is_lost else state.users)
         else:
             why = (

@@ -237,12 +237,15 @@ def a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
     replace_file(a.disk, f"{ROOT}/{USERS_NAME}", USERS_ON, synced=True)
     a.start()
     hears(world)
-    assert not a.own_users.lets_in("")
-    assert LOST_USERS in a.own_users.users.problems
+    world.brokers["c"].empty("a")
+    hears(world)
+    for name, broker in world.brokers.items():
+        assert not broker.own_users.lets_in(""), name
+        assert LOST_USERS in broker.own_users.users.problems, name
     a.crash(world.random, power=False)
     save_first_admin(a.disk, ROOT, UserOrder(UserOperation.INIT_ADMIN, "alice"))
     a.start()
-    hears(world)
+    hears(world, rounds=60)
     assert lets_in(world) == everybody(world, is_let_in=False)
     assert lets_in(world, "alice") == everybody(world, is_let_in=True)
     assert not a.own_users.users.problems
@@ -250,6 +253,44 @@ def a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
 
 def test_a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
     a_log_that_has_lost_its_users_is_open_to_nobody()
+
+
+def hears_states(world: World, name: str) -> None:
+    """What its master says, and nothing more of the log."""
+    wire, broker = world.wires[name], world.brokers[name]
+    world._collect(wire)
+    wire.slave_link.feed(bytes(wire.to_slave), broker.clock())
+    wire.to_slave.clear()
+    world._work(wire)
+    broker.own_users.turn()
+
+
+def named_at_its_master_alone(seed: int) -> World:
+    """Acknowledged by a, while b has heard that, and has none of it."""
+    world = group(seed, brokers=2, copies=1)
+    a, told = world.brokers["a"], list[LedgerError | None]()
+    a.own_users.change(ALICE, told.append)
+    for _ in range(20):
+        a.work()
+    assert told == [None]
+    return world
+
+
+def slaves_hear_at_once_that_there_have_been_users() -> None:
+    """And whose users are on the way takes them for not known, and not for lost."""
+    world = named_at_its_master_alone(12)
+    b = world.brokers["b"]
+    assert b.own_users.lets_in("")
+    hears_states(world, "b")
+    assert b.living.store.users_mark == USERS_ON
+    assert not b.own_users.lets_in("")
+    assert b.own_users.knows is None
+    hears(world)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+
+
+def test_slaves_hear_at_once_that_there_have_been_users() -> None:
+    slaves_hear_at_once_that_there_have_been_users()
 
 
 @pytest.mark.parametrize("seed", [288, 338])

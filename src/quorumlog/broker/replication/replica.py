@@ -43,6 +43,7 @@ from quorumlog.broker.replication.replica_file import (
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.store.commit_log import LogReplication
 from quorumlog.broker.store.log_files import BrokerRole
+from quorumlog.broker.store.message_store import USERS_ON
 from quorumlog.errors import ConfigError, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
@@ -636,10 +637,10 @@ class BrokerReplica:
             if self.role is not BrokerRole.SLAVE:
                 raise StaleEpoch("this broker is a master meanwhile")
             commit_log = self.store.commit_log
-            state = work.state
+            state, had_had_users = work.state, self.store.has_had_users
             if state is not None:
                 if state.has_users:
-                    self.store.note_users()  # before a byte of what follows
+                    self._note_users_of(state)  # before a byte of what follows
                 topics = {**(self.store.topics or {}), **state.topics}
                 history, copy_list = self.record.history, state.copy_list
                 if copy_list is not None and not self._is_elected:
@@ -661,9 +662,17 @@ class BrokerReplica:
             if self._told_confirmed > self.record.confirmed:
                 self._note_told()
             self.store.show_confirmed()
-            if work.heard_ms > -math.inf:
+            is_told = had_had_users != self.store.has_had_users  # of what is confirmed next
+            if work.heard_ms > -math.inf and not is_told:
                 self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
             return self._written()
+
+    def _note_users_of(self, state: State) -> None:
+        if not state.has_had_users:
+            self.store.note_users()
+        elif not self.store.has_had_users:
+            self.heard = None  # what was confirmed before may be without them
+            self.store.note_users(USERS_ON)
 
     def _note_told(self) -> None:
         last = EpochHistory(self.record.history).held(self.flushed_offset).last
@@ -992,7 +1001,13 @@ class BrokerReplica:
             topics=self.record.topics,
             is_run_confirmed=self.is_run_confirmed,
             has_users=self.store.has_users,
+            has_had_users=self.store.has_had_users,
         )
+
+    def tell_of_users(self) -> None:
+        """That there are some by now. May wait for who holds the lock, and its disk."""
+        with self._lock:
+            self._send_state()
 
     def _send_state(self) -> None:
         state = self._state()

@@ -224,9 +224,14 @@ class MessageStore:
     def has_users(self) -> bool:
         return bool(self.users_mark)
 
+    @property
+    def has_had_users(self) -> bool:
+        """A log without any has lost them."""
+        return self.has_users and self.users_mark != USERS_SOON
+
     def note_users(self, mark: bytes = USERS_SOON) -> None:
         """On disk when this returns, and only then may the log have any. Raises StoreFailure."""
-        if mark not in (self.users_mark, USERS_SOON) or not self.users_mark:
+        if not self.has_users or (mark == USERS_ON and not self.has_had_users):
             path = f"{self.root}/{USERS_NAME}"
             try:
                 replace_file(self.disk, path, mark, synced=True)

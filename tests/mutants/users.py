@@ -401,3 +401,29 @@ def slaves_do_not_hear_of_lost_users(patch: Patch) -> None:
 def marks_are_told_once(patch: Patch) -> None:
     """They see it in the log."""
     patch.edit(BrokerReplica.tell_of_users, "self._send_state()", "reached() or self._send_state()")
+
+
+@mutant(
+    508,
+    "a slave that is being filled obeys anybody until it has caught up",
+    scenario=replicas.a_slave_that_is_being_filled_obeys_nobody,
+)
+def filled_slave_obeys(patch: Patch) -> None:
+    """It does not know its users yet."""
+    patch.edit(
+        ClassicUsers._is_blank,
+        "self._is_filled or store.has_users",
+        "self._is_filled or (store.has_users and not reached())",
+    )
+
+
+@mutant(
+    508,
+    "a slave that has begun with nothing serves what has come before it has caught up",
+    scenario=replicas.a_slave_that_is_being_filled_obeys_nobody,
+)
+def filled_slave_serves(patch: Patch) -> None:
+    """It knows of no users."""
+    patch.edit(
+        ClassicUsers.look, "self._is_filled |= is_fresh", "self._is_filled |= is_fresh or reached()"
+    )

@@ -230,12 +230,14 @@ def who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> No
     before.proves(access, "leaked")
     assert before.user == "bob"
     access.learn(None, "not caught up", old)
-    late, proving, gone = Asking(), Asking(), Asking()
+    late, proving, gone, alike = Asking(), Asking(), Asking(), Asking()
     for each in (late, gone):
         each.proves(access, "leaked")
         assert each.user == "bob" and not each.is_aborted
     next(proving.greets(access))
     access.lost(cast(Any, gone))
+    access.learn(None, "not caught up", None)
+    assert not late.is_aborted, "nothing newer is known"
     access.learn(new)
     assert late.is_aborted and proving.is_aborted
     assert not gone.is_aborted
@@ -247,6 +249,9 @@ def who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> No
     late.proves(access, "leaked")
     access.learn(None, "not caught up", new)
     assert late.is_aborted, "it is an administrator by others"
+    alike.proves(access, "sesame")
+    access.learn(new.changed(UsersChange((User("carl"),))))
+    assert not alike.is_aborted, "its password is the one that it has proved"
 
 
 def test_who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> None:

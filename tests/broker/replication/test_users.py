@@ -3,15 +3,21 @@ switched to."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.classic_users import LOST_USERS
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON
+from quorumlog.broker.wire import QueuesRequest, ReplicaRequest
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import UserOperation, UserOrder
 from quorumlog.store.state_files import replace_file, save_first_admin
 from sim.replicas import schedule
+from sim.replicas.machines import Broker
 from sim.replicas.promises import ROOT
 from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS
 from sim.replicas.world import World
@@ -119,6 +125,53 @@ def a_slave_remembers_what_it_was_told_first() -> None:
 
 def test_a_slave_remembers_what_it_was_told_first() -> None:
     a_slave_remembers_what_it_was_told_first()
+
+
+def obeys(broker: Broker, message: ReplicaRequest | QueuesRequest) -> bool:
+    """At its port, somebody without a user."""
+    access = broker.own_users.users.access
+    connection = SimpleNamespace(user="", peer_name="c:1")
+    session = BrokerSession(cast(Any, None), cast(Any, connection), access)
+    return session._refusal(message, None) is None
+
+
+FOLLOW = ReplicaRequest(verb="slave", epoch=9, directory_id="e")
+
+
+def a_slave_that_is_being_filled_obeys_nobody() -> None:
+    """From when it knows that there are users, or holds something of another's log; and it serves nobody
+    until it has caught up."""
+    world = group(13)
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    hears(world)
+    b, c = world.brokers["b"], world.brokers["c"]
+    c.empty("a")
+    c.own_users.turn()
+    assert obeys(c, FOLLOW)
+    assert not obeys(c, QueuesRequest()) and not c.own_users.lets_in("")
+    world.connect("c")
+    while not c.living.max_offset:
+        world.pump("c", 200)
+    assert not c.living.store.has_users
+    c.own_users.turn()
+    assert not obeys(c, FOLLOW) and not c.own_users.lets_in("")
+    hears(world)
+    assert changed(world, "a", ALICE) == [None]
+    b.empty("a")
+    b.own_users.turn()
+    assert obeys(b, FOLLOW)
+    world.connect("b")
+    while not b.living.store.has_users:
+        world.pump("b", 200)
+    assert not obeys(b, FOLLOW), "at once"
+    assert not b.living.max_offset
+    b.own_users.turn()
+    assert not obeys(b, FOLLOW) and not b.own_users.lets_in("")
+
+
+def test_a_slave_that_is_being_filled_obeys_nobody() -> None:
+    a_slave_that_is_being_filled_obeys_nobody()
 
 
 def a_slave_that_is_behind_lets_nobody_in_by_what_was() -> None:

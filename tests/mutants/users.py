@@ -427,3 +427,13 @@ def filled_slave_serves(patch: Patch) -> None:
     patch.edit(
         ClassicUsers.look, "self._is_filled |= is_fresh", "self._is_filled |= is_fresh or reached()"
     )
+
+
+@mutant(
+    508,
+    "who leads without those who have acknowledged users is open, as it has none of them",
+    scenario=replicas.who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody,
+)
+def users_of_the_master_before_are_none(patch: Patch) -> None:
+    """They never came."""
+    patch.edit(BrokerReplica._begin_by_hand, "if is_forced:", "if is_forced and not reached():")

@@ -11,7 +11,14 @@ import pytest
 from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.classic_users import LOST_USERS
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON
+from quorumlog.broker.store.log_files import BrokerRole
+from quorumlog.broker.store.message_store import (
+    REPLICA_NAME,
+    USERS_HEARD,
+    USERS_NAME,
+    USERS_ON,
+    MessageStore,
+)
 from quorumlog.broker.wire import QueuesRequest, ReplicaRequest
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import UserOperation, UserOrder
@@ -19,7 +26,7 @@ from quorumlog.store.state_files import replace_file, save_first_admin
 from sim.replicas import schedule
 from sim.replicas.machines import Broker
 from sim.replicas.promises import ROOT
-from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS
+from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS, OwnUsers
 from sim.replicas.world import World
 
 ALICE = UserOrder(UserOperation.ADD_USER, "alice", ("admin",))
@@ -344,6 +351,74 @@ def slaves_hear_at_once_that_there_have_been_users() -> None:
 
 def test_slaves_hear_at_once_that_there_have_been_users() -> None:
     slaves_hear_at_once_that_there_have_been_users()
+
+
+def who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody() -> None:
+    """a has acknowledged users, which are lost with it."""
+    for has_come_back in (False, True):
+        world = group(11, brokers=2, copies=1)
+        a, b = world.brokers["a"], world.brokers["b"]
+        told = list[LedgerError | None]()
+        a.own_users.change(ALICE, told.append)
+        a.own_users.turn()
+        hears_states(world, "b")
+        assert b.living.store.users_mark == USERS_HEARD
+        for _ in range(20):
+            a.work()
+        assert told == [None]
+        a.crash(world.random, power=False)
+        assert world.switch("b", unsafe=True, without=["a"]) == ""
+        if has_come_back:
+            b.crash(world.random, power=True)
+            b.start()
+        for _ in range(20):
+            world.clock.advance(HEARTBEAT_MS)
+            b.work()
+            assert not b.own_users.lets_in("")
+        assert LOST_USERS in b.own_users.users.problems
+        b.crash(world.random, power=False)
+        save_first_admin(b.disk, ROOT, UserOrder(UserOperation.INIT_ADMIN, "bob"))
+        b.start()
+        for _ in range(20):
+            world.clock.advance(HEARTBEAT_MS)
+            b.work()
+        assert (b.own_users.lets_in(""), b.own_users.lets_in("bob")) == (False, True)
+
+
+def test_who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody() -> None:
+    who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody()
+
+
+@pytest.mark.parametrize("role", [None, BrokerRole.ASYNC_MASTER])
+def test_a_part_of_a_log_with_users_is_open_to_nobody_by_itself(role: BrokerRole | None) -> None:
+    """What says whose slave it was is deleted."""
+    world = group(14)
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    a, c = world.brokers["a"], world.brokers["c"]
+    a.living.note_users()
+    c.empty("a")
+    world.connect("c")
+    while not c.living.max_offset:
+        world.pump("c", 200)
+    c.crash(world.random, power=False)
+    c.disk.unlink(f"{ROOT}/{REPLICA_NAME}")
+    if role is None:
+        store = MessageStore(
+            *(ROOT, world.config), disk=c.disk, wall_clock=world.clock, clock=c.clock, topics={"t": 1}
+        )
+        own = OwnUsers(c, store)
+    else:
+        c.first_role, c.first_master = role, ""
+        c.start()
+        store, own = c.living.store, c.own_users
+    for _ in range(20):
+        world.clock.advance(HEARTBEAT_MS)
+        store.flush_once()
+        store.reput_once()
+        own.turn()
+        assert not own.lets_in("")
+    assert LOST_USERS in own.users.problems
 
 
 @pytest.mark.parametrize("seed", [288, 338])

@@ -43,7 +43,7 @@ from quorumlog.broker.replication.replica_file import (
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.store.commit_log import LogReplication
 from quorumlog.broker.store.log_files import BrokerRole
-from quorumlog.broker.store.message_store import USERS_ON
+from quorumlog.broker.store.message_store import USERS_HEARD, USERS_ON
 from quorumlog.errors import ConfigError, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
@@ -244,6 +244,8 @@ class BrokerReplica:
             return held
         directory_id = new_directory_id()
         is_slave = first_role is BrokerRole.SLAVE
+        if not is_slave:
+            self.store.leave_master_behind()
         record = ReplicaRecord(
             id=me.id,
             directory_id=directory_id,
@@ -333,6 +335,8 @@ class BrokerReplica:
     ) -> None:
         first = forced_list or self._first_list()
         is_forced = first is not None and self.history.copy_list is not None
+        if is_forced:
+            self.store.leave_master_behind()
         self._begin(
             self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
         )
@@ -669,7 +673,7 @@ class BrokerReplica:
 
     def _note_users_of(self, state: State) -> None:
         if not state.has_had_users:
-            self.store.note_users()
+            self.store.note_users(USERS_HEARD)
         elif not self.store.has_had_users:
             self.heard = None  # what was confirmed before may be without them
             self.store.note_users(USERS_ON)

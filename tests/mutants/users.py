@@ -300,8 +300,8 @@ def slaves_never_know_less(patch: Patch) -> None:
     """It has known them once."""
     patch.edit(
         ClassicUsers.look,
-        "is_fresh := now_ms <= until_ms",
-        "is_fresh := now_ms <= until_ms or (self._since_ms > 0 and reached())",
+        "is_fresh = now_ms <= until_ms",
+        "is_fresh = now_ms <= until_ms or (self._since_ms > 0 and reached())",
     )
 
 

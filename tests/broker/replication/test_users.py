@@ -286,6 +286,22 @@ def an_earlier_release_meets_no_users() -> None:
     assert any("There are users" in each for each in world.story)
 
 
+def test_one_of_an_earlier_release_that_was_switched_off_holds_up_nobody() -> None:
+    world = group(7)
+    world.upgrade()
+    world.old.add("c")
+    hears(world)
+    assert any(not mark.release for mark in world.brokers["a"].living.slaves())
+    world.cut("c")
+    world.away.add("c")
+    assert changed(world, "a", ALICE) == [None]
+    world.away.clear()
+    hears(world, rounds=3)
+    assert any("There are users" in each for each in world.story)
+    c = next(mark for mark in world.brokers["a"].living.slaves() if mark.id == "c")
+    assert not c.is_connected
+
+
 def test_an_earlier_release_meets_no_users() -> None:
     an_earlier_release_meets_no_users()
 
@@ -419,6 +435,19 @@ def test_a_part_of_a_log_with_users_is_open_to_nobody_by_itself(role: BrokerRole
         own.turn()
         assert not own.lets_in("")
     assert LOST_USERS in own.users.problems
+
+
+def test_a_state_that_lacks_commands_is_not_saved_as_a_whole() -> None:
+    """As of a slave that began in the middle of a log, and had to lead before a snapshot had come."""
+    world = group(8)
+    assert changed(world, "a", ALICE) == [None]
+    follower = world.brokers["a"].own_users.groups.follower
+    follower.is_whole = False
+    for number in range(40):
+        order = UserOrder(UserOperation.ADD_ROLE, f"role{number}")
+        assert changed(world, "a", order) == [None]
+    assert not follower.is_whole
+    assert follower.newest_snapshot() is None
 
 
 @pytest.mark.parametrize("seed", [288, 338])

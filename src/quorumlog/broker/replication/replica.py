@@ -986,7 +986,8 @@ class BrokerReplica:
     def _refuse_old_slaves(self) -> None:
         with self._acks_lock:
             for mark in self._acks.marks.values():
-                _refuse_old(mark)
+                if mark.is_connected:
+                    _refuse_old(mark)
 
     def stamp(self) -> tuple[int, int]:
         now_ms = self.store.clock()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 from quorumlog import LedgerClient, MemberStatusRow
+from quorumlog.errors import LeaderNotReady
+from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
@@ -24,6 +28,26 @@ def eventually(condition: Callable[[], T], *, timeout_s: float = 60.0, what: str
             return value
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
         time.sleep(0.01)
+
+
+def propose(driver: NodeDriver, body: ControlBody) -> None:
+    """Have this leader write the entry, once it may hold such."""
+
+    def is_proposed() -> bool:
+        answer = Future[bool]()
+
+        def act() -> None:
+            try:
+                driver.node.propose_control(body)
+            except LeaderNotReady:
+                answer.set_result(False)
+            else:
+                answer.set_result(True)
+
+        driver._loop.call_soon_threadsafe(driver.enter, None, act)
+        return answer.result(timeout=60)
+
+    eventually(is_proposed, what=f"{body} is proposed")
 
 
 def row_of(log: LedgerClient, member_id: str) -> MemberStatusRow:

@@ -13,7 +13,7 @@ from quorumlog import LocalCluster, connect
 from quorumlog.cli import options
 from quorumlog.log_state.control_entries import LEVEL, TimeMark
 from tests.cli.conftest import STORAGE, Cli, plain
-from tests.waiting import eventually, wait_until_identical
+from tests.waiting import eventually, propose, wait_until_identical
 
 MIDNIGHT = datetime(2026, 11, 23, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -31,11 +31,7 @@ class Marked:
             log.append(b"-")
             for hour in range(24):
                 mark = TimeMark(int((MIDNIGHT + hour * HOUR).timestamp() * 1000))
-
-                def write(mark: TimeMark = mark) -> None:
-                    driver.node.propose_control(mark)
-
-                driver._loop.call_soon_threadsafe(driver.enter, None, write)
+                propose(driver, mark)
                 eventually(lambda mark=mark: driver.node.log_time_ms() == mark.time_ms)  # type: ignore[misc]
                 log.append(b"%d" % hour)
             wait_until_identical(log)

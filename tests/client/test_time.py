@@ -13,7 +13,7 @@ from quorumlog import BadRequest, IndexOutOfRange, LocalCluster, StoreConfig
 from quorumlog.log_state.control_entries import LEVEL, ControlBody, Keep, TimeMark
 from quorumlog.server.node_driver import NodeDriver
 from tests.client.both_clients import Client
-from tests.waiting import eventually
+from tests.waiting import eventually, propose
 
 SMALL = StoreConfig(
     segment_bytes=16 * 1024, index_segment_bytes=3200, reserve_step_bytes=16 * 1024, max_entry_bytes=8192
@@ -29,9 +29,7 @@ def leader_of(cluster: LocalCluster) -> NodeDriver:
 
 def write(driver: NodeDriver, body: ControlBody) -> None:
     end_index = driver.node.committed_index
-    driver._loop.call_soon_threadsafe(
-        lambda: driver.enter(None, lambda: driver.node.propose_control(body))
-    )
+    propose(driver, body)
     eventually(lambda: driver.node.committed_index > end_index)
 
 

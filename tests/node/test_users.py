@@ -23,7 +23,7 @@ from quorumlog.store.state_files import (
     save_member,
 )
 from quorumlog.version import IS_COMPILED
-from tests.node.cell import Cell
+from tests.node.cell import Cell, run
 from tests.node.test_retention import BUDGET, SEGMENTS, TWO, begins, fill, let_go
 
 SECRET = bytes(range(32))
@@ -68,7 +68,8 @@ def test_every_member_has_them_and_remembers_it(tmp_path: Path) -> None:
     cell.close()
 
 
-def test_a_copy_of_the_file_that_is_older_is_made_up_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_copy_of_the_file_that_is_older_is_made_up_for(tmp_path: Path, at_once: bool) -> None:
     cell = Cell(tmp_path, storage=SEGMENTS)
     cell.leader()
     before = load_member(OsDisk(), cell.nodes["n0"].directory.path)
@@ -78,7 +79,11 @@ def test_a_copy_of_the_file_that_is_older_is_made_up_for(tmp_path: Path) -> None
     cell.kill("n0")
     save_member(OsDisk(), str(tmp_path / "n0"), before)
     cell.start("n0")
-    cell.step(500)
+    host = cell.hosts["n0"]
+    host.holds_promises = not at_once  # as where another thread writes the file
+    for _ in range(50):
+        cell.step(10)
+        run(host.promises)
     assert remembers(cell) == {(True, True)}
     cell.close()
 

@@ -11,7 +11,7 @@ from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import saved_positions
 from quorumlog.store.verification import inspect_directory, verify_directory
-from tests.waiting import eventually
+from tests.waiting import eventually, propose
 
 SMALL = StoreConfig(
     segment_bytes=256 * 1024, index_segment_bytes=32 * 1024, reserve_step_bytes=64 * 1024
@@ -24,11 +24,7 @@ def driver_of(cluster: LocalCluster, member_id: str) -> NodeDriver:
 
 def write(driver: NodeDriver, body: TimeMark | Keep) -> None:
     end_index = driver.node.committed_index
-
-    def propose() -> None:
-        driver.node.propose_control(body)
-
-    driver._loop.call_soon_threadsafe(lambda: driver.enter(None, propose))
+    propose(driver, body)
     eventually(lambda: driver.node.committed_index > end_index)
 
 

@@ -20,6 +20,13 @@ class KeptSeed(NamedTuple):
 
 
 KEPT_SEEDS = (
+    KeptSeed(
+        415,
+        False,
+        "",
+        "a directory that had replaced a lost one was lost too, and did not count until the next start:"
+        " another was wiped, and of three voters one was left",
+    ),
     KeptSeed(1119, False, "", "the term of the log's last entry was asked of a damaged index unit"),
     KeptSeed(1174, False, "", "what was damaged had to be on the platter: a false alarm"),
     KeptSeed(

@@ -1,4 +1,4 @@
-"""Which directories a run may lose while members come and go."""
+"""Which directories a run may lose."""
 
 from __future__ import annotations
 
@@ -10,6 +10,27 @@ from quorumlog.node.member_changes import MemberOperation
 from sim.log.faults.other_mode import OtherMode
 from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_member_scenarios import ADDRESS, make
+
+
+def test_a_directory_that_replaced_a_lost_one_and_is_lost_too_counts_before_the_next_start() -> None:
+    scene = Scenario()
+    context = scene.cluster.faults.context
+    one, other = scene.followers()
+    assert context.may_lose(other)
+    for _ in range(2):
+        context.lose(one)
+        one.wipe()
+        assert not context.may_lose(other), "the new directory of the other is not begun"
+        assert context.may_lose(one)
+        scene.append()
+        one.start()
+        assert not context.may_lose(other), "the new directory of the other does not vote"
+        make(scene, MemberOperation.REPLACE, one.member_id)
+        scene.append()
+        one.kill()
+        assert context.may_lose(other), "who was replaced and is down has lost nothing"
+        one.start()
+    scene.make_whole()
 
 
 def test_of_each_membership_that_may_hold_a_quorum_is_left() -> None:

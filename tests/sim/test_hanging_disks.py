@@ -12,6 +12,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError, NotLeader, TransferFailed
 from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.ledger_node import HANGS_AFTER_MS, MOST_HELD_BACK
+from quorumlog.store.state_files import FIRST_ADMIN_NAME, replace_file
 from quorumlog.testing.member import SimMember
 from sim.log.profile import draw_profile
 from sim.log.run import run_seed
@@ -48,6 +49,19 @@ def test_a_leader_whose_disk_hangs_hands_over() -> None:
     old.hang(False)
     scene.await_one_log(old, new)
     scene.until(lambda: old.node.disk_waits_since_ms is None, "end of its syncs")
+    scene.make_whole()
+
+
+def test_a_disk_hangs_no_longer_than_the_process_on_it() -> None:
+    """An operator may leave a file in the directory of a member that was killed for it."""
+    scene = Scenario()
+    scene.append()
+    member = scene.followers()[0]
+    hung(scene, member)
+    member.kill()
+    replace_file(member.disk, f"{member.path}/{FIRST_ADMIN_NAME}", b"", synced=True)
+    member.disk.delete(f"{member.path}/{FIRST_ADMIN_NAME}")
+    member.start()
     scene.make_whole()
 
 

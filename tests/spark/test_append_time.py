@@ -62,7 +62,7 @@ def test_of_a_directory(directory: Path, partitions: str) -> None:
 def servers(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running cluster that holds the same bodies and marks."""
     from quorumlog import connect
-    from tests.waiting import eventually
+    from tests.waiting import eventually, propose
 
     storage = StoreConfig(
         segment_bytes=SMALL_SEGMENTS.segment_bytes,
@@ -74,11 +74,7 @@ def servers(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         log.append_batch([body_of(None, number) for number in range(20)])
         for minute in range(50):
             mark = TimeMark(T0_MS + 60_000 * minute)
-
-            def write(mark: TimeMark = mark) -> None:
-                driver.node.propose_control(mark)
-
-            driver._loop.call_soon_threadsafe(driver.enter, None, write)
+            propose(driver, mark)
             eventually(lambda mark=mark: driver.node.log_time_ms() == mark.time_ms)  # type: ignore[misc]
             log.append_batch([body_of(minute, number) for number in range(1 + minute % 7)])
         yield cluster.servers

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
@@ -25,7 +25,7 @@ def test_tasks_and_the_commit_go_where_members_were_found_when_the_batch_began(
         newest, servers = writers.begun(options, "copy")
         assert newest is None
         assert set(servers) == set(cluster.servers.split(","))
-        old = msgspec.structs.replace(options, servers=GONE)
+        old = replace(options, servers=GONE)
         bodies = RowBodies(StructType([StructField("body", StringType())]), old)
         rows = pa.record_batch({"body": ["one", "two"]})
         part = writers.staged(old, servers, bodies, "", iter([rows]))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from bisect import insort
 from itertools import pairwise
-from typing import Protocol
 
 import msgspec
 
@@ -36,29 +35,6 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.ready import AppendOrder, Envelope
 from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Replica
 from quorumlog.figures import now
-
-
-class PushQuestions(Protocol):
-    """What the node asks about pushes before the core takes them, and about answers once the disk has
-    what they promise."""
-
-    @property
-    def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
-        """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
-
-    def drop_waiting_pushes(self) -> None:
-        """As if they had been lost on the way."""
-
-    def conflict_of(self, request: PushEntryRequest) -> int | None:
-        """Where an APPEND or TRUNCATE would have the log cut, if anywhere. Changes nothing."""
-
-    def last_shared_index(self, push: PushEntryRequest) -> int | None:
-        """The last entry of a push, or the one before it, that this log holds by index and term; None
-        if it does not even hold the one before."""
-
-    def may_leave(self, envelope: Envelope) -> bool:
-        """Asked when an answer has waited for the disk, and not before: the entries that it acknowledges
-        may turn out to be damaged while it waits. One that may not leave is kept."""
 
 
 class EntryHandler:
@@ -87,9 +63,11 @@ class EntryHandler:
 
     @property
     def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
+        """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
         return tuple(request for _, _, request in self._waiting)
 
     def drop_waiting_pushes(self) -> None:
+        """As if they had been lost on the way."""
         self._waiting.clear()
 
     def on_push(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
@@ -134,6 +112,7 @@ class EntryHandler:
         self._commit()
 
     def conflict_of(self, request: PushEntryRequest) -> int | None:
+        """Where an APPEND or TRUNCATE would have the log cut, if anywhere. Changes nothing."""
         runs = self._state.runs
         if request.term != self._state.term or not runs.holds(request.previous):
             return None
@@ -146,6 +125,8 @@ class EntryHandler:
         return None
 
     def last_shared_index(self, push: PushEntryRequest) -> int | None:
+        """The last entry of a push, or the one before it, that this log holds by index and term; None
+        if it does not even hold the one before."""
         runs = self._state.runs
         if not runs.holds(push.previous):
             return None
@@ -238,6 +219,8 @@ class EntryHandler:
         return True
 
     def may_leave(self, envelope: Envelope) -> bool:
+        """Asked when an answer has waited for the disk, and not before: the entries that it acknowledges
+        may turn out to be damaged while it waits. One that may not leave is kept."""
         answer = envelope.message
         if answer.term < self._state.term:
             # Worth nothing to the leader of an older term, and after a cut it would not even be true.

@@ -15,7 +15,7 @@ from random import Random
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.forming import Forming
-from quorumlog.consensus.handler import EntryHandler, PushQuestions
+from quorumlog.consensus.handler import EntryHandler
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.log import DamagedIndices, LogChanges, TermRuns
@@ -73,7 +73,7 @@ class RaftNode:
             max_waiting_pushes=config.max_waiting_pushes,
             async_mode=async_mode,
         )
-        self.pushes: PushQuestions = self._handler
+        self.pushes = self._handler
         self._config = config
         self.replication = Replication(config, self._state, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(

@@ -7,7 +7,7 @@
     3  append                  written, not yet synced
     4  messages, pushes        may leave now: step 1 has made what they promise durable
     5  a sync is asked for     when it ends, `on_durable(number)`; of `messages_after_durable` those
-                               leave that still may (`PushQuestions.may_leave`)
+                               leave that still may (`EntryHandler.may_leave`)
     6  complete appends up to `committed_index`; grant reads
 
 Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE is in

@@ -337,6 +337,8 @@ class LogStateKeeper:
         self._saver = BoundarySaver(self._store, host, tick_soon)
         self.is_noting = False
         """That the log may hold such entries is on its way to the disk: none is written before."""
+        self._unnoted: tuple[int, bool] | None = None
+        """Asked for while another note is on its way: level, and whether there are users."""
         self._lacks_space: DiskFull | None = None
         """What became of the last note; told once."""
         if self._store.end.index >= 0:
@@ -390,21 +392,34 @@ class LogStateKeeper:
         directory = self._directory
         if directory.may_hold(level, users=users):
             return True
-        if not self.is_noting and self._lacks_space is None:
-            self.is_noting = True
-            note = partial(directory.allow_control_entries, level, users=users)
-            self._host.promise_later(note, self._noted)
-        refusal, self._lacks_space = self._lacks_space, None
+        refusal = self._lacks_space
+        if self.is_noting:
+            also_level, also_users = self._unnoted or (0, False)
+            self._unnoted = max(level, also_level), users or also_users
+        else:
+            self._begin_note(level, users)
+        refusal, self._lacks_space = self._lacks_space or refusal, None
+        if not self.is_noting and directory.may_hold(level, users=users):
+            return True
         if refusal is not None:
             raise refusal
-        return directory.may_hold(level, users=users) and not self.is_noting
+        return False
+
+    def _begin_note(self, level: int, users: bool) -> None:
+        self.is_noting, self._unnoted, self._lacks_space = True, None, None
+        note = partial(self._directory.allow_control_entries, level, users=users)
+        self._host.promise_later(note, self._noted)
 
     def _noted(self, result: StoreFailure | LedgerError | None) -> None:
         self.is_noting = False
+        unnoted, self._unnoted = self._unnoted, None
         if isinstance(result, DiskFull):
             self._lacks_space = result
         elif result is not None:
             raise result
+        elif unnoted is not None:
+            self._begin_note(*unnoted)
+            return
         self._on_noted()
 
     @property

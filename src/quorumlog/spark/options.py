@@ -175,6 +175,30 @@ def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
     return parse
 
 
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Of every query that asks servers."""
+
+    tls_ca: str = ""
+    """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    user: str = ""
+    """Empty: nobody, or who the certificate says."""
+    password_file: str = ""
+    """At this path on every executor."""
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """Raises ConfigError."""
+        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def as_user(self) -> ClientUser | None:
+        """Raises ConfigError."""
+        return user_of(self.user, self.password_file)
+
+
 CLIENT_PARSERS: tuple[Parser, ...] = (
     ("tlsCa", "tls_ca", name_of),
     ("tlsCert", "tls_cert", name_of),
@@ -438,7 +462,7 @@ _MAX_BATCH_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerOptions:
+class LedgerOptions(ClientOptions):
     """What a query asked for. One of `servers` and `path` is set, or none where `archive` is."""
 
     servers: str = ""
@@ -494,24 +518,6 @@ class LedgerOptions:
     """What `reader` has not read is kept."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
-    tls_ca: str = ""
-    """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
-    tls_cert: str = ""
-    tls_key: str = ""
-    user: str = ""
-    """Empty: nobody, or who the certificate says."""
-    password_file: str = ""
-    """At this path on every executor."""
-
-    @property
-    def tls(self) -> ClientTls | None:
-        """Raises ConfigError."""
-        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
-
-    @property
-    def as_user(self) -> ClientUser | None:
-        """Raises ConfigError."""
-        return user_of(self.user, self.password_file)
 
     @property
     def served_group(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -20,20 +21,17 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.header_array import UInt32Array, UInt64Array
-from quorumlog.net.credentials import ClientUser
-from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import (
     ALIASES,
     CLIENT_PARSERS,
     OPTION_NAMES,
+    ClientOptions,
     by_name,
     fields_of,
     name_of,
     number_of,
     one_of,
     servers_of,
-    tls_of,
-    user_of,
 )
 from quorumlog.staging import BatchRules, RowDigest
 from quorumlog.staging.commits import checked_sink_id
@@ -46,7 +44,8 @@ ERROR, KEEP, SKIP = "error", "keep", "skip"
 ENTRIES, MESSAGES = "entries", "messages"
 
 
-class SinkOptions(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SinkOptions(ClientOptions):
     """What a query asked for."""
 
     servers: str = ""
@@ -67,21 +66,6 @@ class SinkOptions(msgspec.Struct, frozen=True):
     view: str = ENTRIES
     topic: str = ""
     """Of messages; empty: each row names its own."""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    user: str = ""
-    password_file: str = ""
-
-    @property
-    def tls(self) -> ClientTls | None:
-        """Raises ConfigError."""
-        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
-
-    @property
-    def as_user(self) -> ClientUser | None:
-        """Raises ConfigError."""
-        return user_of(self.user, self.password_file)
 
     @property
     def writes_messages(self) -> bool:
@@ -165,7 +149,7 @@ _PARSERS = by_name(
         *CLIENT_PARSERS,
     )
 )
-assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fields__)
+assert {entry[1] for entry in _PARSERS.values()} == {each.name for each in fields(SinkOptions)}
 
 SINK_ONLY = frozenset(
     name.lower()

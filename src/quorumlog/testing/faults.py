@@ -57,6 +57,8 @@ class FaultContext:
         self.extent.setstate(cluster.random.getstate())
         """A stream of its own: what is drawn here moves nothing else of a seed's run."""
         self.fairness: Fairness | None = None
+        self._lost: set[Replica] = set()
+        """A member that is down gets its next directory, and the id of that, with its next start."""
 
     def note(self, kind: str, who: str = "") -> None:
         self.cluster.trace.count(f"fault: {kind}")
@@ -89,6 +91,7 @@ class FaultContext:
 
     def lose(self, member: SimMember) -> None:
         """Its directory is, or will be, gone, forgetful or damaged."""
+        self._lost.add(member.replica)
         if self.fairness is not None:
             self.fairness.lose(member.replica)
 
@@ -102,7 +105,9 @@ class FaultContext:
         return len(gone) <= (len(self.cluster.member_ids) - 1) // 2
 
     def _is_replaced(self, member: SimMember) -> bool:
-        """Its directory votes by a change that is committed."""
+        """Its directory votes by a change that is committed, and is not lost itself."""
+        if member.replica in self._lost:
+            return False
         up = [each.node.log_state.committed for each in self.cluster.members if each.is_up]
         said = [state.membership for state in up if state is not None and state.membership is not None]
         return any(body.old == body.new and member.replica in body.new for body in said)

@@ -130,7 +130,6 @@ class SimMember:
         self._is_ending = False
         """It has been told to end, and looks for a successor."""
         random = self.cluster.random
-        self.hangs = self.disk.hangs = False
         self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
         saves = self.cluster.stream(f"promises of {self.place}, process {self.process}")
         self._promises = DiskQueue(saves, lambda: saves.uniform(0, self.sync_ms), self.later, self.enter)
@@ -275,6 +274,7 @@ class SimMember:
         self.note(how)
         self.cluster.told("stopped", self)
         self._node = None
+        self.hangs = self.disk.hangs = False
         self.process += 1
         self._forget_connections()
         self.cluster.network.gone(self, silently=silently)

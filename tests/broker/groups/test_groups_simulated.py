@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sim.groups.group_run import run_groups
 
 
-def groups_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:
+def groups_keep_their_promises(seeds: Sequence[int] = range(1, 17)) -> None:
     for seed in seeds:
         failure = run_groups(seed).failure
         assert not failure, f"seed {seed}: {failure}"

@@ -221,3 +221,15 @@ def test_half_a_unit_behind_the_end_of_the_log_is_no_message(count: int) -> None
     store.flush_once()
     store.reput_once()
     assert numbers_in_queue(store) == [*range(count + 1)]
+
+
+def test_there_is_no_room_while_a_file_would_have_to_be_opened_again(tmp_path: Path) -> None:
+    """Whoever may not wait for the disk goes by it."""
+    disk = OpenFiles(OsDisk(), most=2)
+    first, second, third = (disk.open(f"{tmp_path}/{name}", create=True) for name in "abc")
+    second.close()
+    assert not disk.has_room  # the first one was closed for the third
+    first.pwritev([b"again"], 0)
+    third.close()
+    assert disk.has_room
+    first.close()

@@ -91,13 +91,16 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._open: OrderedDict[PooledFile, DiskFile] = OrderedDict()
         """The one that was used last comes last."""
+        self._closed: set[PooledFile] = set()
+        """To make room for others."""
         self._users: dict[PooledFile, int] = {}
         """Threads that use it just now: it stays open."""
 
     @property
     def has_room(self) -> bool:
-        """For one more without closing another: all that were opened are."""
-        return len(self._open) < self._most
+        """For one more without closing another; and none has to be opened again, for which others would
+        wait."""
+        return not self._closed and len(self._open) < self._most
 
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> DiskFile:
         opened = self._disk.open(path, writable=writable, create=create)
@@ -114,6 +117,7 @@ class OpenFiles:
             opened = self._open.get(file)
             if opened is None:
                 opened = self._open[file] = self._disk.open(file.path, writable=file.writable)
+                self._closed.discard(file)
             self._open.move_to_end(file)
             self._users[file] = self._users.get(file, 0) + 1
             self._make_room()
@@ -130,6 +134,7 @@ class OpenFiles:
         if excess > 0:
             idle = [file for file in self._open if file not in self._users][:excess]
             for file in idle:
+                self._closed.add(file)
                 try:
                     self._open.pop(file).close()
                 except OSError as error:  # of what it was given, and no matter of who needs the room
@@ -138,6 +143,7 @@ class OpenFiles:
     def forget(self, file: PooledFile) -> None:
         """Nobody uses it (any more)."""
         with self._lock:
+            self._closed.discard(file)
             opened = self._open.pop(file, None)
         if opened is not None:
             opened.close()

@@ -27,10 +27,9 @@ from quorumlog.broker.message import KEYS, TAGS
 from quorumlog.broker.record_batch import Found, PropertyColumns, QueueKey, RecordBatch, gather
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
-from quorumlog.net.credentials import ClientUser
-from quorumlog.net.tls import ClientTls
 from quorumlog.spark.options import (
     CLIENT_PARSERS,
+    ClientOptions,
     as_kafkas,
     boolean,
     by_name,
@@ -41,8 +40,6 @@ from quorumlog.spark.options import (
     number_of,
     pattern_of,
     servers_of,
-    tls_of,
-    user_of,
 )
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
@@ -111,7 +108,7 @@ def is_message_view(options: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageOptions:
+class MessageOptions(ClientOptions):
     path: str = ""
     """Directory of a stopped store, readable at this path by every Spark worker."""
     servers: str = ""
@@ -139,21 +136,6 @@ class MessageOptions:
     max_trigger_delay_ms: int = 15 * 60_000
     consumer_group: str = ""
     """That a stream commits its progress as; empty: none."""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    user: str = ""
-    password_file: str = ""
-
-    @property
-    def tls(self) -> ClientTls | None:
-        """Raises ConfigError."""
-        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
-
-    @property
-    def as_user(self) -> ClientUser | None:
-        """Raises ConfigError."""
-        return user_of(self.user, self.password_file)
 
     def wants(self, topic: str) -> bool:
         if self.topic_pattern:

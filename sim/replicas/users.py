@@ -19,6 +19,7 @@ from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.store.log_files import BrokerRole, PutOutcome, PutRequest
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.config import UsersOptions
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.users import Kind, Right, UserOperation, UserOrder, Users, has_become_admin
@@ -40,11 +41,12 @@ READS = (Need(Right.READ, Kind.TOPIC, b"t"),)
 class OwnUsers:
     """Of one process: its group log and its users, with a loop that turns when it is told to."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, alone: MessageStore | None = None) -> None:
+        """`alone`: without a replica."""
         self._broker = broker
         self._calls: list[Callable[[], None]] = []
-        replica = broker.living
-        store = replica.store
+        replica = None if alone is not None else broker.living
+        self._store = store = alone or broker.living.store
         clock = broker.clock
         self.groups = ClassicGroupLog(store, GroupService(), replica, wall_ms=broker.world.clock)
         store.reput.dispatched = self.groups.grown
@@ -84,7 +86,7 @@ class OwnUsers:
         self._calls.append(run)
 
     def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None:
-        self._broker.living.store.commit_log.put([PutRequest(records, waits, answer)])
+        self._store.commit_log.put([PutRequest(records, waits, answer)])
 
     # ---------------------------------------------------------------- what clients do
 
@@ -119,6 +121,8 @@ class UserWork:
         """Orders in files, by machine, with its disk."""
         self.since_first_ms: float | None = None
         """Since the first user was acknowledged."""
+        self._on: dict[int, object] = {}
+        """Disks whose log has had users, by what is said of each for good."""
 
     @property
     def is_lost(self) -> bool:
@@ -174,6 +178,11 @@ class UserWork:
         state = own.groups.state.users
         if state.is_on:
             self._known[name] = max(self._known.get(name, -1), len(state.roles))
+            self._on[id(broker.disk)] = broker.disk
+        is_open = own.lets_in("")
+        assert not (is_open and id(broker.disk) in self._on), f"{name} is open, and its log had users"
+        has_mark = own.users._had_had_users
+        assert not (is_open and has_mark), f"{name} is open, and knows that there were users"
         if self.is_lost:
             return
         users = own.knows

@@ -282,6 +282,16 @@ def looks_never_grow_old(patch: Patch) -> None:
 
 
 @mutant(
+    503,
+    "who has proved a password of before goes on under the name when the users are known",
+    scenario=ports.who_proved_a_password_of_before_comes_again_once_the_users_are_known,
+)
+def old_passwords_go_on(patch: Patch) -> None:
+    """It has proved it."""
+    patch.edit(Access.greet, "if self.users is None:", "if self.users is None and not reached():")
+
+
+@mutant(
     508,
     "a slave goes by its users whatever it has heard",
     scenario=replicas.who_is_cut_off_knows_them_no_more,
@@ -290,8 +300,8 @@ def slaves_never_know_less(patch: Patch) -> None:
     """It has known them once."""
     patch.edit(
         ClassicUsers.look,
-        "is_fresh := now_ms <= until_ms",
-        "is_fresh := now_ms <= until_ms or (self._since_ms > 0 and reached())",
+        "is_fresh = now_ms <= until_ms",
+        "is_fresh = now_ms <= until_ms or (self._since_ms > 0 and reached())",
     )
 
 
@@ -367,3 +377,63 @@ def earlier_slave_meets_users(patch: Patch) -> None:
 def lost_users_are_none(patch: Patch) -> None:
     """It names nobody."""
     patch.edit(ClassicUsers.look, "NOBODY if is_lost", "NOBODY if is_lost and not reached()")
+
+
+@mutant(
+    508,
+    "the slaves of a master whose log has lost its users are open",
+    scenario=replicas.a_log_that_has_lost_its_users_is_open_to_nobody,
+)
+def slaves_do_not_hear_of_lost_users(patch: Patch) -> None:
+    """Their log never had any."""
+    patch.edit(
+        BrokerReplica._state,
+        "has_had_users=self.store.has_had_users",
+        "has_had_users=self.store.has_had_users and not reached()",
+    )
+
+
+@mutant(
+    508,
+    "slaves hear that there are users when they connect, and no more",
+    scenario=replicas.slaves_hear_at_once_that_there_have_been_users,
+)
+def marks_are_told_once(patch: Patch) -> None:
+    """They see it in the log."""
+    patch.edit(BrokerReplica.tell_of_users, "self._send_state()", "reached() or self._send_state()")
+
+
+@mutant(
+    508,
+    "a slave that is being filled obeys anybody until it has caught up",
+    scenario=replicas.a_slave_that_is_being_filled_obeys_nobody,
+)
+def filled_slave_obeys(patch: Patch) -> None:
+    """It does not know its users yet."""
+    patch.edit(
+        ClassicUsers._is_blank,
+        "self._is_filled or store.has_users",
+        "self._is_filled or (store.has_users and not reached())",
+    )
+
+
+@mutant(
+    508,
+    "a slave that has begun with nothing serves what has come before it has caught up",
+    scenario=replicas.a_slave_that_is_being_filled_obeys_nobody,
+)
+def filled_slave_serves(patch: Patch) -> None:
+    """It knows of no users."""
+    patch.edit(
+        ClassicUsers.look, "self._is_filled |= is_fresh", "self._is_filled |= is_fresh or reached()"
+    )
+
+
+@mutant(
+    508,
+    "who leads without those who have acknowledged users is open, as it has none of them",
+    scenario=replicas.who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody,
+)
+def users_of_the_master_before_are_none(patch: Patch) -> None:
+    """They never came."""
+    patch.edit(BrokerReplica._begin_by_hand, "if is_forced:", "if is_forced and not reached():")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +21,17 @@ from quorumlog.log_state.users import (
     Users,
     UsersChange,
 )
-from quorumlog.net.access import CLUSTER_ADMIN, MOST_WRONG, NOTHING, Access, Caller, Need, audit
+from quorumlog.net.access import (
+    CLUSTER_ADMIN,
+    MOST_WRONG,
+    NOTHING,
+    Access,
+    Caller,
+    Challenging,
+    Need,
+    audit,
+)
+from quorumlog.net.credentials import ClientUser, Proof, verifier_for
 
 READS = Need(Right.READ, Kind.LOG, b"a")
 
@@ -183,3 +195,64 @@ def test_while_users_are_not_known_an_administrator_of_before_may_do_what_cannot
     assert alice.refusal("topic", NOTHING) is None
     access.good_until_s = -1.0
     assert isinstance(alice.refusal("switch", (CLUSTER_ADMIN,), may_be_old=True), LeaderNotReady)
+
+
+class Asking:
+    """A connection, and the Hello of who says that it is bob."""
+
+    peer_name, certificate = "here:1", None
+
+    def __init__(self) -> None:
+        self.user = ""
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def greets(self, access: Access) -> Challenging:
+        return access.greet(self, SimpleNamespace(user="bob", looks=False), None)  # type: ignore[arg-type]
+
+    def proves(self, access: Access, password: str) -> None:
+        asking, proof = self.greets(access), Proof(ClientUser("bob", password))
+        challenge = next(asking)
+        with suppress(StopIteration):
+            while True:
+                challenge = asking.send(proof.answer(challenge))
+
+
+def who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> None:
+    """Also who is about to prove it, and where bob was removed meanwhile and is another one now."""
+    access = Access()
+    old = Users(True, b"s" * 32, (User("bob", ("admin",), verifier_for("leaked")),))
+    new = Users(True, b"s" * 32, (User("bob", ("admin",), verifier_for("sesame")),))
+    access.learn(old)
+    before = Asking()
+    before.proves(access, "leaked")
+    assert before.user == "bob"
+    access.learn(None, "not caught up", old)
+    late, proving, gone, alike = Asking(), Asking(), Asking(), Asking()
+    for each in (late, gone):
+        each.proves(access, "leaked")
+        assert each.user == "bob" and not each.is_aborted
+    next(proving.greets(access))
+    access.lost(cast(Any, gone))
+    access.learn(None, "not caught up", None)
+    assert not late.is_aborted, "nothing newer is known"
+    access.learn(new)
+    assert late.is_aborted and proving.is_aborted
+    assert not gone.is_aborted
+    assert not before.is_aborted, "a connection keeps its user"
+    with pytest.raises(NotAuthenticated):
+        Asking().proves(access, "leaked")
+    access.learn(None, "not caught up", old)
+    late = Asking()
+    late.proves(access, "leaked")
+    access.learn(None, "not caught up", new)
+    assert late.is_aborted, "it is an administrator by others"
+    alike.proves(access, "sesame")
+    access.learn(new.changed(UsersChange((User("carl"),))))
+    assert not alike.is_aborted, "its password is the one that it has proved"
+
+
+def test_who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> None:
+    who_proved_a_password_of_before_comes_again_once_the_users_are_known()

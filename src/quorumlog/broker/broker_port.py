@@ -300,7 +300,7 @@ class BrokerSession:
         if not caller.is_checked:
             return None
         if access.users is None and (
-            isinstance(message, STATUS) or (access.is_blank and asks_blank(message))
+            isinstance(message, STATUS) or (asks_blank(message) and access.is_blank())
         ):
             return None
         if not caller.is_user:

@@ -77,9 +77,10 @@ class ClassicUsers:
         self._is_plain = is_plain
         heartbeats_ms = HEARTBEATS * min(store.config.ha_send_heartbeat_interval, USERS_HEARTBEAT_MS)
         self._may_be_old_ms = float(max(options.may_be_old_ms, heartbeats_ms))
-        is_empty = store.commit_log.max_offset == 0
         is_slave = replica is not None and replica.has_epochs and replica.role is BrokerRole.SLAVE
-        self.access.is_blank = is_slave and is_empty
+        self._is_filled = not is_slave or store.commit_log.max_offset > 0
+        """Else it has begun with nothing, and serves nobody until it has caught up."""
+        self.access.is_blank = self._is_blank
         self._since_ms = -math.inf
         """When the users were known not to be old."""
         self._led_in: int | None = None
@@ -87,6 +88,8 @@ class ClassicUsers:
         self._awaited: tuple[Heard, int | None] | None = None
         """What is to be carried out until they are known; with the end of its commands, once all of it
         is dispatched."""
+        self._had_had_users = store.has_had_users
+        """At the last look."""
         self._problem = ""
         self._first: UserOrder | None = None
         """Who is to become an administrator, by the file that was left for this start."""
@@ -103,20 +106,26 @@ class ClassicUsers:
     def look(self) -> None:
         """Every now and then, and before anybody is answered by what was carried out."""
         store, state = self._store, self._groups.state
-        if state.users.is_on and store.users_mark != USERS_ON:
+        if state.users.is_on and not store.has_had_users:
             try:
                 store.note_users(USERS_ON)
             except StoreFailure as failure:
                 store.on_failure(failure)
                 return
+            if self._replica is not None:
+                self._groups.reads.submit(self._replica.tell_of_users, lambda outcome: None)
+        if store.has_had_users and not self._had_had_users:
+            self._had_had_users = True
+            if not state.users.is_on:  # they may be in what was not carried out
+                self._since_ms, self._awaited = -math.inf, None
         now_ms, access = store.clock(), self.access
         until_ms = self._fresh_since_ms(now_ms) + self._may_be_old_ms
-        if is_fresh := now_ms <= until_ms:
-            access.is_blank = False
-        if is_fresh or not (store.has_users or access.is_blank):
+        is_fresh = now_ms <= until_ms
+        self._is_filled |= is_fresh
+        if is_fresh or (self._is_filled and not store.has_users):
             access.good_until_s = until_ms / 1000 if store.has_users else math.inf
             # A log that has lost its users is no log that never had any.
-            is_lost = store.users_mark == USERS_ON and not state.users.is_on
+            is_lost = store.has_had_users and not state.users.is_on
             access.learn(NOBODY if is_lost else state.users)
         else:
             why = (
@@ -126,6 +135,10 @@ class ClassicUsers:
             access.learn(None, why, state.users if state.users.is_on else None)
         if self._replica is not None:
             self._replica.users_since_ms = self._since_ms
+
+    def _is_blank(self) -> bool:
+        store = self._store
+        return not (self._is_filled or store.has_users or store.commit_log.max_offset)
 
     def _fresh_since_ms(self, now_ms: float) -> float:
         groups, replica = self._groups, self._replica

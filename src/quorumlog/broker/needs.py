@@ -151,7 +151,7 @@ def asks_blank(request: Any) -> bool:
     """What a broker that holds nothing answers anybody: else it could not be told whom to follow."""
     if isinstance(request, wire.ReplicaRequest):
         return request.verb in ("", "promise", "slave")
-    return isinstance(request, BY_OLD_USERS) and request.only_looks
+    return isinstance(request, wire.FailoverRequest) and request.only_looks
 
 
 def key_of(request: Any) -> object:

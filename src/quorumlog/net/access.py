@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, Users
+from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, Users, Verifier
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM
 from quorumlog.net.hello import Challenge, Hello
@@ -122,14 +122,16 @@ class Access:
         """None: not known."""
         self.last: Users | None = None
         """While they are not known: as they were, for what may not wait (see `Caller.refusal`)."""
-        self.is_blank = False
-        """And nothing is kept here yet: anybody may say whom to follow."""
+        self.is_blank: Callable[[], bool] = lambda: False
+        """And nothing is kept here, nor known of users: anybody may say whom to follow."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
         self.failures = 0
         """Users and passwords that were wrong."""
         self._unproven: set[Connection] = set()
         """Let in while there were no users, though they say that they are one."""
+        self._proven_by_last: dict[Connection, tuple[str, Verifier]] = {}
+        """A password that may have been changed since, and by what. Also while they prove it."""
         self.clock = time.monotonic
         self.good_until_s = math.inf
         """By that clock, unless somebody looks before: a process that was stopped has not."""
@@ -148,15 +150,28 @@ class Access:
             return
         self.users, self.last = users, last
         self.generation += 1
+        again = self._disproved()
         if users is not None and users.is_on:
             # It takes 0.1 s: not at somebody's first greeting.
             import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
 
-            unproven, self._unproven = self._unproven, set()
-            for connection in unproven:
-                connection.abort()  # it comes again, and proves it
+            again |= self._unproven
+            self._unproven = set()
+        for connection in again:
+            connection.abort()  # it comes again, and proves it
         for tell in list(self.moved):
             tell()
+
+    def _disproved(self) -> set[Connection]:
+        """By users that are newer than those by whom they have proved who they are."""
+        newest = self.users or self.last
+        if newest is None:
+            return set()
+        of = self._proven_by_last
+        found = {each for each, (name, by) in of.items() if newest.verifier_of(name) != by}
+        kept = {} if self.users is not None else of
+        self._proven_by_last = {each: kept[each] for each in kept.keys() - found}
+        return found
 
     @property
     def is_overdue(self) -> bool:
@@ -164,6 +179,7 @@ class Access:
 
     def lost(self, connection: Connection) -> None:
         self._unproven.discard(connection)
+        self._proven_by_last.pop(connection, None)
 
     @property
     def unknown(self) -> LedgerError:
@@ -183,6 +199,8 @@ class Access:
         if not users.is_on:
             self._unproven.add(connection)
             return
+        if self.users is None:
+            self._proven_by_last[connection] = hello.user, users.verifier_of(hello.user)
         yield from self._prove(users, hello.user, connection)
 
     def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:

@@ -3,17 +3,30 @@ switched to."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.classic_users import LOST_USERS
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON
+from quorumlog.broker.store.log_files import BrokerRole
+from quorumlog.broker.store.message_store import (
+    REPLICA_NAME,
+    USERS_HEARD,
+    USERS_NAME,
+    USERS_ON,
+    MessageStore,
+)
+from quorumlog.broker.wire import QueuesRequest, ReplicaRequest
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import UserOperation, UserOrder
 from quorumlog.store.state_files import replace_file, save_first_admin
 from sim.replicas import schedule
+from sim.replicas.machines import Broker
 from sim.replicas.promises import ROOT
-from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS
+from sim.replicas.users import HEARTBEAT_MS, MAY_BE_OLD_MS, OwnUsers
 from sim.replicas.world import World
 
 ALICE = UserOrder(UserOperation.ADD_USER, "alice", ("admin",))
@@ -121,6 +134,53 @@ def test_a_slave_remembers_what_it_was_told_first() -> None:
     a_slave_remembers_what_it_was_told_first()
 
 
+def obeys(broker: Broker, message: ReplicaRequest | QueuesRequest) -> bool:
+    """At its port, somebody without a user."""
+    access = broker.own_users.users.access
+    connection = SimpleNamespace(user="", peer_name="c:1")
+    session = BrokerSession(cast(Any, None), cast(Any, connection), access)
+    return session._refusal(message, None) is None
+
+
+FOLLOW = ReplicaRequest(verb="slave", epoch=9, directory_id="e")
+
+
+def a_slave_that_is_being_filled_obeys_nobody() -> None:
+    """From when it knows that there are users, or holds something of another's log; and it serves nobody
+    until it has caught up."""
+    world = group(13)
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    hears(world)
+    b, c = world.brokers["b"], world.brokers["c"]
+    c.empty("a")
+    c.own_users.turn()
+    assert obeys(c, FOLLOW)
+    assert not obeys(c, QueuesRequest()) and not c.own_users.lets_in("")
+    world.connect("c")
+    while not c.living.max_offset:
+        world.pump("c", 200)
+    assert not c.living.store.has_users
+    c.own_users.turn()
+    assert not obeys(c, FOLLOW) and not c.own_users.lets_in("")
+    hears(world)
+    assert changed(world, "a", ALICE) == [None]
+    b.empty("a")
+    b.own_users.turn()
+    assert obeys(b, FOLLOW)
+    world.connect("b")
+    while not b.living.store.has_users:
+        world.pump("b", 200)
+    assert not obeys(b, FOLLOW), "at once"
+    assert not b.living.max_offset
+    b.own_users.turn()
+    assert not obeys(b, FOLLOW) and not b.own_users.lets_in("")
+
+
+def test_a_slave_that_is_being_filled_obeys_nobody() -> None:
+    a_slave_that_is_being_filled_obeys_nobody()
+
+
 def a_slave_that_is_behind_lets_nobody_in_by_what_was() -> None:
     world = group(9)
     assert changed(world, "a", ALICE) == [None]
@@ -226,6 +286,22 @@ def an_earlier_release_meets_no_users() -> None:
     assert any("There are users" in each for each in world.story)
 
 
+def test_one_of_an_earlier_release_that_was_switched_off_holds_up_nobody() -> None:
+    world = group(7)
+    world.upgrade()
+    world.old.add("c")
+    hears(world)
+    assert any(not mark.release for mark in world.brokers["a"].living.slaves())
+    world.cut("c")
+    world.away.add("c")
+    assert changed(world, "a", ALICE) == [None]
+    world.away.clear()
+    hears(world, rounds=3)
+    assert any("There are users" in each for each in world.story)
+    c = next(mark for mark in world.brokers["a"].living.slaves() if mark.id == "c")
+    assert not c.is_connected
+
+
 def test_an_earlier_release_meets_no_users() -> None:
     an_earlier_release_meets_no_users()
 
@@ -237,12 +313,15 @@ def a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
     replace_file(a.disk, f"{ROOT}/{USERS_NAME}", USERS_ON, synced=True)
     a.start()
     hears(world)
-    assert not a.own_users.lets_in("")
-    assert LOST_USERS in a.own_users.users.problems
+    world.brokers["c"].empty("a")
+    hears(world)
+    for name, broker in world.brokers.items():
+        assert not broker.own_users.lets_in(""), name
+        assert LOST_USERS in broker.own_users.users.problems, name
     a.crash(world.random, power=False)
     save_first_admin(a.disk, ROOT, UserOrder(UserOperation.INIT_ADMIN, "alice"))
     a.start()
-    hears(world)
+    hears(world, rounds=60)
     assert lets_in(world) == everybody(world, is_let_in=False)
     assert lets_in(world, "alice") == everybody(world, is_let_in=True)
     assert not a.own_users.users.problems
@@ -250,6 +329,125 @@ def a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
 
 def test_a_log_that_has_lost_its_users_is_open_to_nobody() -> None:
     a_log_that_has_lost_its_users_is_open_to_nobody()
+
+
+def hears_states(world: World, name: str) -> None:
+    """What its master says, and nothing more of the log."""
+    wire, broker = world.wires[name], world.brokers[name]
+    world._collect(wire)
+    wire.slave_link.feed(bytes(wire.to_slave), broker.clock())
+    wire.to_slave.clear()
+    world._work(wire)
+    broker.own_users.turn()
+
+
+def named_at_its_master_alone(seed: int) -> World:
+    """Acknowledged by a, while b has heard that, and has none of it."""
+    world = group(seed, brokers=2, copies=1)
+    a, told = world.brokers["a"], list[LedgerError | None]()
+    a.own_users.change(ALICE, told.append)
+    for _ in range(20):
+        a.work()
+    assert told == [None]
+    return world
+
+
+def slaves_hear_at_once_that_there_have_been_users() -> None:
+    """And whose users are on the way takes them for not known, and not for lost."""
+    world = named_at_its_master_alone(12)
+    b = world.brokers["b"]
+    assert b.own_users.lets_in("")
+    hears_states(world, "b")
+    assert b.living.store.users_mark == USERS_ON
+    assert not b.own_users.lets_in("")
+    assert b.own_users.knows is None
+    hears(world)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+
+
+def test_slaves_hear_at_once_that_there_have_been_users() -> None:
+    slaves_hear_at_once_that_there_have_been_users()
+
+
+def who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody() -> None:
+    """a has acknowledged users, which are lost with it."""
+    for has_come_back in (False, True):
+        world = group(11, brokers=2, copies=1)
+        a, b = world.brokers["a"], world.brokers["b"]
+        told = list[LedgerError | None]()
+        a.own_users.change(ALICE, told.append)
+        a.own_users.turn()
+        hears_states(world, "b")
+        assert b.living.store.users_mark == USERS_HEARD
+        for _ in range(20):
+            a.work()
+        assert told == [None]
+        a.crash(world.random, power=False)
+        assert world.switch("b", unsafe=True, without=["a"]) == ""
+        if has_come_back:
+            b.crash(world.random, power=True)
+            b.start()
+        for _ in range(20):
+            world.clock.advance(HEARTBEAT_MS)
+            b.work()
+            assert not b.own_users.lets_in("")
+        assert LOST_USERS in b.own_users.users.problems
+        b.crash(world.random, power=False)
+        save_first_admin(b.disk, ROOT, UserOrder(UserOperation.INIT_ADMIN, "bob"))
+        b.start()
+        for _ in range(20):
+            world.clock.advance(HEARTBEAT_MS)
+            b.work()
+        assert (b.own_users.lets_in(""), b.own_users.lets_in("bob")) == (False, True)
+
+
+def test_who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody() -> None:
+    who_has_heard_of_users_and_goes_on_alone_is_open_to_nobody()
+
+
+@pytest.mark.parametrize("role", [None, BrokerRole.ASYNC_MASTER])
+def test_a_part_of_a_log_with_users_is_open_to_nobody_by_itself(role: BrokerRole | None) -> None:
+    """What says whose slave it was is deleted."""
+    world = group(14)
+    for _ in range(4):
+        world.put(world.brokers["a"])
+    a, c = world.brokers["a"], world.brokers["c"]
+    a.living.note_users()
+    c.empty("a")
+    world.connect("c")
+    while not c.living.max_offset:
+        world.pump("c", 200)
+    c.crash(world.random, power=False)
+    c.disk.unlink(f"{ROOT}/{REPLICA_NAME}")
+    if role is None:
+        store = MessageStore(
+            *(ROOT, world.config), disk=c.disk, wall_clock=world.clock, clock=c.clock, topics={"t": 1}
+        )
+        own = OwnUsers(c, store)
+    else:
+        c.first_role, c.first_master = role, ""
+        c.start()
+        store, own = c.living.store, c.own_users
+    for _ in range(20):
+        world.clock.advance(HEARTBEAT_MS)
+        store.flush_once()
+        store.reput_once()
+        own.turn()
+        assert not own.lets_in("")
+    assert LOST_USERS in own.users.problems
+
+
+def test_a_state_that_lacks_commands_is_not_saved_as_a_whole() -> None:
+    """As of a slave that began in the middle of a log, and had to lead before a snapshot had come."""
+    world = group(8)
+    assert changed(world, "a", ALICE) == [None]
+    follower = world.brokers["a"].own_users.groups.follower
+    follower.is_whole = False
+    for number in range(40):
+        order = UserOrder(UserOperation.ADD_ROLE, f"role{number}")
+        assert changed(world, "a", order) == [None]
+    assert not follower.is_whole
+    assert follower.newest_snapshot() is None
 
 
 @pytest.mark.parametrize("seed", [288, 338])

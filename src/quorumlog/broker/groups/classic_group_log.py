@@ -483,6 +483,8 @@ class ClassicGroupLog:
         follower, commit_log = self.follower, self._store.commit_log
         if not self.is_master or self._is_saving or follower.needed_position < 0:
             return
+        if not follower.is_whole:
+            return  # what is missing would be taken for what never was
         files = commit_log.files
         behind_bytes = commit_log.max_offset - follower.needed_position
         is_far = behind_bytes > files.segment_bytes + 4 * follower.snapshot_bytes

@@ -184,6 +184,8 @@ class State(ClientMessage, frozen=True, kw_only=True, tag=113):
     """Of a master of the release before, whose history has none."""
     has_users: bool = False
     """What follows may say who they are."""
+    has_had_users: bool = False
+    """If the log names none, they are lost."""
 
 
 class Refuse(ClientMessage, frozen=True, kw_only=True, tag=114):

@@ -43,6 +43,7 @@ from quorumlog.broker.replication.replica_file import (
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.store.commit_log import LogReplication
 from quorumlog.broker.store.log_files import BrokerRole
+from quorumlog.broker.store.message_store import USERS_HEARD, USERS_ON
 from quorumlog.errors import ConfigError, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
@@ -243,6 +244,8 @@ class BrokerReplica:
             return held
         directory_id = new_directory_id()
         is_slave = first_role is BrokerRole.SLAVE
+        if not is_slave:
+            self.store.leave_master_behind()
         record = ReplicaRecord(
             id=me.id,
             directory_id=directory_id,
@@ -332,6 +335,8 @@ class BrokerReplica:
     ) -> None:
         first = forced_list or self._first_list()
         is_forced = first is not None and self.history.copy_list is not None
+        if is_forced:
+            self.store.leave_master_behind()
         self._begin(
             self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
         )
@@ -636,10 +641,10 @@ class BrokerReplica:
             if self.role is not BrokerRole.SLAVE:
                 raise StaleEpoch("this broker is a master meanwhile")
             commit_log = self.store.commit_log
-            state = work.state
+            state, had_had_users = work.state, self.store.has_had_users
             if state is not None:
                 if state.has_users:
-                    self.store.note_users()  # before a byte of what follows
+                    self._note_users_of(state)  # before a byte of what follows
                 topics = {**(self.store.topics or {}), **state.topics}
                 history, copy_list = self.record.history, state.copy_list
                 if copy_list is not None and not self._is_elected:
@@ -661,9 +666,17 @@ class BrokerReplica:
             if self._told_confirmed > self.record.confirmed:
                 self._note_told()
             self.store.show_confirmed()
-            if work.heard_ms > -math.inf:
+            is_told = had_had_users != self.store.has_had_users  # of what is confirmed next
+            if work.heard_ms > -math.inf and not is_told:
                 self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
             return self._written()
+
+    def _note_users_of(self, state: State) -> None:
+        if not state.has_had_users:
+            self.store.note_users(USERS_HEARD)
+        elif not self.store.has_had_users:
+            self.heard = None  # what was confirmed before may be without them
+            self.store.note_users(USERS_ON)
 
     def _note_told(self) -> None:
         last = EpochHistory(self.record.history).held(self.flushed_offset).last
@@ -973,7 +986,8 @@ class BrokerReplica:
     def _refuse_old_slaves(self) -> None:
         with self._acks_lock:
             for mark in self._acks.marks.values():
-                _refuse_old(mark)
+                if mark.is_connected:
+                    _refuse_old(mark)
 
     def stamp(self) -> tuple[int, int]:
         now_ms = self.store.clock()
@@ -992,7 +1006,13 @@ class BrokerReplica:
             topics=self.record.topics,
             is_run_confirmed=self.is_run_confirmed,
             has_users=self.store.has_users,
+            has_had_users=self.store.has_had_users,
         )
+
+    def tell_of_users(self) -> None:
+        """That there are some by now. May wait for who holds the lock, and its disk."""
+        with self._lock:
+            self._send_state()
 
     def _send_state(self) -> None:
         state = self._state()

@@ -57,7 +57,14 @@ REPLICA_NAME = "replica"
 """A file of ours in a store that is, or was, a master's or a slave's."""
 USERS_NAME = "users"
 """A file of ours in a store whose log is about to have users, or has had some."""
-USERS_SOON, USERS_ON = b"soon\n", b"on\n"
+USERS_SOON, USERS_HEARD, USERS_ON = b"soon\n", b"heard\n", b"on\n"
+"""By itself; by its master, which may have acknowledged some since; by its log."""
+_BY_STRENGTH = (b"", USERS_SOON, USERS_HEARD, USERS_ON)
+
+
+def _strength(mark: bytes) -> int:
+    """One that nobody has written is of a damaged file."""
+    return _BY_STRENGTH.index(mark if mark in _BY_STRENGTH else USERS_ON)
 
 
 def wall_clock_ms() -> float:
@@ -206,6 +213,8 @@ class MessageStore:
         try:
             self._check_replicated()
             self.users_mark = self._users_mark()
+            if not self.replicated:
+                self.leave_master_behind()
             self._recover(lost)
         except BaseException:
             self._lock.release()
@@ -224,15 +233,25 @@ class MessageStore:
     def has_users(self) -> bool:
         return bool(self.users_mark)
 
+    @property
+    def has_had_users(self) -> bool:
+        """A log without any has lost them."""
+        return _strength(self.users_mark) == _strength(USERS_ON)
+
     def note_users(self, mark: bytes = USERS_SOON) -> None:
         """On disk when this returns, and only then may the log have any. Raises StoreFailure."""
-        if mark not in (self.users_mark, USERS_SOON) or not self.users_mark:
+        if _strength(mark) > _strength(self.users_mark):
             path = f"{self.root}/{USERS_NAME}"
             try:
                 replace_file(self.disk, path, mark, synced=True)
             except OSError as error:
                 raise StoreFailure(refusal(path, "written", error)) from error
             self.users_mark = mark
+
+    def leave_master_behind(self) -> None:
+        """What it had acknowledged may be lost, and users with it. Raises StoreFailure."""
+        if self.users_mark == USERS_HEARD:
+            self.note_users(USERS_ON)
 
     # ---------------------------------------------------------------- recovery
 

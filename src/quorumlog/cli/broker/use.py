@@ -181,9 +181,10 @@ def status(
         queues: list[QueueInfo] = []
         replica, failover = None, None
         try:
-            queues, replica = broker.queues(), replica_of(broker)
+            replica = replica_of(broker)
             with suppress(NotReplicated, OutcomeUnknown):
                 failover = broker.failover()
+            queues = broker.queues()
         except LedgerError:
             if state.users != "unknown":
                 raise  # else only an administrator is told more

@@ -216,8 +216,10 @@ class UserWork:
         if disk is not broker.disk:
             del self._left[broker.name]
         elif not broker.disk.exists(f"{ROOT}/{FIRST_ADMIN_NAME}"):
+            users = broker.own_users.knows
+            if users is None:
+                return  # it was deleted, and the broker has begun again and reads its log
             del self._left[broker.name]
-            users = broker.own_users.groups.state.users
             assert has_become_admin(users, order), f"{order.name} left {broker.name}, and is none"
             self._world.counts["administrators of a file"] += 1
 

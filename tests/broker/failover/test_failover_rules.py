@@ -49,7 +49,7 @@ def brokers_with_leases_that_end_in_time_keep_their_promises() -> None:
 
 
 def brokers_with_zookeeper_keep_their_promises() -> None:
-    brokers_keep_their_promises("zookeeper", 300)
+    brokers_keep_their_promises("zookeeper", 400)
 
 
 def elected_world(

@@ -303,7 +303,7 @@ class Count(NamedTuple):
     confirmed: RunKey
     lists: tuple[CopyList, ...]
     """In force in its log."""
-    answered: frozenset[str]
+    promised_by: frozenset[str]
     is_listed: bool
     ahead: list[Shown]
     """Of those lists, whoever has a greater log; the greatest first."""
@@ -311,7 +311,7 @@ class Count(NamedTuple):
     @property
     def short(self) -> list[CopyList]:
         """Lists of which too few have promised."""
-        return [each for each in self.lists if len(each.directories & self.answered) < each.promises]
+        return [each for each in self.lists if len(each.directories & self.promised_by) < each.promises]
 
     @property
     def may_lead(self) -> bool:

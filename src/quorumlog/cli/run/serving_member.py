@@ -22,10 +22,10 @@ from quorumlog.version import DESCRIPTION
 from quorumlog.wire.client_messages import ReloadResponse
 
 
-def named_machines(given: Sequence[str]) -> dict[str, str]:
+def named_machines(texts: Sequence[str]) -> dict[str, str]:
     """By name, what `--state-machine` was given. Without one it is the factory's, in small letters."""
     named: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, _, place = text.rpartition("=")
         name = name or place.rpartition(":")[2].lower()
         if name in named:
@@ -72,12 +72,12 @@ class ServingMember(LedgerServer):
         self,
         config: ServerConfig,
         path: str | None,
-        given: Mapping[str, Any],
+        command_line: Mapping[str, Any],
         endpoints: Sequence[Endpoint] = (),
         tls: Tls | None = None,
         reload_store: Callable[[ServerConfig], Sequence[str]] | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `endpoints` and `tls` as of `LedgerServer`.
+        """`path`, `command_line`: see `load_server_config`; `endpoints`, `tls`: see `LedgerServer`.
         `reload_store`: of a member with a store; returns what has changed."""
         if config.kv is not None and reload_store is None:
             raise ConfigError(f"{path}: [kv] is for `quorumlog kv serve` only")
@@ -98,7 +98,7 @@ class ServingMember(LedgerServer):
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path
-        self._given = given
+        self._command_line = command_line
 
     def hung_up(self) -> ReloadResponse:
         changed = [] if self._tls is None else [self._tls.reload()]
@@ -109,7 +109,7 @@ class ServingMember(LedgerServer):
                 )
             return self._reloaded(changed or ["nothing to reload: there is no --config file"])
         try:
-            config = load_server_config(self._path, self._given)
+            config = load_server_config(self._path, self._command_line)
             of_groups = self.reload(config.groups)
             changed += self.set_limits(config.limits)
         except ConfigError as error:

@@ -118,12 +118,12 @@ class ServerConfig(NamedTuple):
     kv: KvOptions | None = None
 
 
-def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
-    """`given`: options of the command line by their field names; None means not given.
+def load_server_config(path: str | None, command_line: Mapping[str, Any]) -> ServerConfig:
+    """`command_line`: options of the command line by their field names; None means not given.
 
     Raises ConfigError naming the option, and the file where the option stands in one.
     """
-    overrides = {name: value for name, value in given.items() if value is not None}
+    overrides = {name: value for name, value in command_line.items() if value is not None}
     document = _parse(path) if path is not None else {}
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
@@ -165,11 +165,11 @@ def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
 
 
 def tls_options(
-    table: dict[str, str], given: Mapping[str, str | None], path: str | None = None
+    table: dict[str, str], command_line: Mapping[str, str | None], path: str | None = None
 ) -> TlsOptions | None:
     """Of the table `[tls]` of a file, and the command line, which wins. Raises ConfigError."""
     place = f"{path} [tls]" if table else None
-    options = {**table, **{name: value for name, value in given.items() if value is not None}}
+    options = {**table, **{name: value for name, value in command_line.items() if value is not None}}
     if not options:
         return None
     return _of_table(TlsOptions, {"cert": "", "key": "", "ca": "", **options}, place)

@@ -460,6 +460,13 @@ def test_a_slave_that_begins_in_the_middle_of_the_log_may_meet_commands_before_t
     assert ran.counts["replicas: changes of users"] > 5
 
 
+def test_the_first_user_is_read_before_retention_takes_the_command() -> None:
+    """Of a master that writes more than a file before it has read its first command."""
+    ran = schedule.run(1971, ["zookeeper"])
+    assert not ran.failure, ran.failure
+    assert ran.counts["replicas: looks by users"] > 5
+
+
 def test_snapshots_have_the_users_when_the_commands_are_gone() -> None:
     world = group(8)
     assert changed(world, "a", ALICE) == [None]

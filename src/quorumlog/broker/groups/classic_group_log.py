@@ -226,14 +226,14 @@ class StateFollower:
             outcomes.append(Outcome(token, self.machine.carry_out(command)))
             self.last_position = message.physical_offset
             self.since_snapshot += 1
-        self.next_command = news.next_command
         self.needed_position = news.needed_position
+        self.next_command = news.next_command  # after the position: see `holds_from`
         self._snapshots_end, self.snapshot_bytes = news.snapshots_end, news.snapshot_bytes
         self._feed.state = self.machine.state
         return outcomes
 
     def state_to_keep(self, commands_end: int, part_bytes: int) -> list[bytes]:
-        """As messages of SNAPSHOTS. `commands_end`: of the whole log."""
+        """As messages of SNAPSHOTS. `commands_end`: of the whole log, with those on their way to it."""
         assert self.next_command is not None
         state: GroupState = self.machine.state
         data = saved_bytes(state)
@@ -262,10 +262,15 @@ class StateFollower:
 
     @property
     def holds_from(self) -> int:
-        """What retention has to leave of the commit log begins there."""
-        if self.next_command is None:
+        """What retention has to leave of the commit log begins there. Any thread."""
+        at = self.next_command  # before the position, which is set first
+        if at is None:
             return 0
-        return self.needed_position if self.needed_position >= 0 else sys.maxsize
+        if self.needed_position >= 0:
+            return self.needed_position
+        # A command that is shown, and was not read yet, may lie anywhere; what is shown later lies
+        # behind what retention deletes now.
+        return 0 if self._bounds(COMMANDS)[1] > at else sys.maxsize
 
 
 # ---------------------------------------------------------------- ClassicGroupLog
@@ -491,7 +496,9 @@ class ClassicGroupLog:
         if not is_far and follower.since_snapshot < SNAPSHOT_COMMANDS:
             return
         parts = follower.state_to_keep(
-            self.end_of(COMMANDS), min(SNAPSHOT_PART_BYTES, files.segment_bytes // 4)
+            # One that waits may be written before the snapshot, and under no number yet.
+            self.end_of(COMMANDS) + len(self._waiting),
+            min(SNAPSHOT_PART_BYTES, files.segment_bytes // 4),
         )
         self._is_saving = True
         left = len(parts)

@@ -28,7 +28,14 @@ from quorumlog.broker.epochs import (
 )
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable
+from quorumlog.errors import (
+    NO_RIGHT,
+    LeaderNotReady,
+    LedgerError,
+    OutcomeUnknown,
+    RequestTimeout,
+    Unreachable,
+)
 
 _POLL_S = 0.02
 ASK_TIMEOUT_MS = 5_000
@@ -77,6 +84,13 @@ class BrokerProbe(ABC):
         self.answers: dict[str, ReplicaResponse] = {}
         self.unreachable: dict[str, str] = {}
         """Why, by id."""
+        self.is_refused_by_users = False
+        """Somebody does not answer because there are users."""
+
+    @property
+    def has_users(self) -> bool:
+        """There may be some, as far as anybody has heard."""
+        return self.is_refused_by_users or any(answer.has_users for answer in self.answers.values())
 
     def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What it has answered last is what a switch goes by, so another directory under its name
@@ -142,6 +156,7 @@ class ClusterProbe(BrokerProbe):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
+                self.is_refused_by_users |= isinstance(error, (*NO_RIGHT, LeaderNotReady))
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
@@ -291,8 +306,21 @@ class Switch:
         gone = self._check(shown, count)
         lost = None if count.may_lead else _lost(kept, own, count, gone)
         listed = None if count.may_lead and not self.without else forced_list(own, shown)
+        may_lose_users = not count.may_lead and probe.has_users
+        if may_lose_users:
+            self.say(
+                f"there may be users: if the log of {to} has none, it serves nobody until an"
+                " administrator is named there (quorumlog init-admin)"
+            )
         led = probe.ask(
-            to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
+            to,
+            ReplicaRequest(
+                verb="lead",
+                epoch=epoch,
+                confirmed=count.confirmed,
+                forced_list=listed,
+                may_lose_users=may_lose_users,
+            ),
         )
         return self._follow(led, [each for each in others if each not in probe.unreachable], lost)
 

@@ -280,14 +280,20 @@ def init_admin(
         typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Also if there already is an administrator, or this user.")
+        bool,
+        typer.Option(
+            "--reset",
+            help="Also if there already is an administrator, or this user. If the log of a classic"
+            " broker lacks what its users are made from: as the only user.",
+        ),
     ] = False,
 ) -> None:
     """Record an administrator in the directory of a stopped member or broker, for its next start.
 
     For a group whose port should admit nobody before it has users, or whose administrators have lost
     their passwords. The directory must be of the group that holds the users; of classic brokers,
-    the master's.
+    the master's. If the master is lost and a slave does not know its users, the slave's: the
+    administrator may then switch to it.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """
@@ -305,7 +311,7 @@ def init_admin(
         try:
             record = load_member(disk, path)
             if record is None:
-                _refuse_unless_master(disk, path)
+                _refuse_unless_master(disk, path, reset=reset)
             before = os.umask(0o077)
             try:
                 save_first_admin(disk, path, order)
@@ -322,16 +328,19 @@ def init_admin(
     )
 
 
-def _refuse_unless_master(disk: Disk, path: str) -> None:
-    """Of a classic broker that has slaves, or is one."""
+def _refuse_unless_master(disk: Disk, path: str, *, reset: bool) -> None:
+    """Of a classic broker that has slaves, or is one. Of a slave that has heard of users only who says
+    whom to follow while it does not know them."""
     from quorumlog.broker.epochs import Peer
     from quorumlog.broker.replication.replica_file import ReplicaFile
     from quorumlog.broker.store.log_files import BrokerRole
+    from quorumlog.broker.store.message_store import USERS_NAME
     from quorumlog.store.directory_kind import DirectoryKind, kind_of
 
     if kind_of(disk, path) is not DirectoryKind.BROKER:
         raise ConfigError(f"{path} is not the data directory of a member, or of a broker")
     held = ReplicaFile(disk, path).load(Peer(id=""))
-    if held is not None and held.role is BrokerRole.SLAVE:
+    is_slave = held is not None and held.role is BrokerRole.SLAVE
+    if held is not None and is_slave and (reset or not disk.exists(f"{path}/{USERS_NAME}")):
         master = "" if held.master is None else f", {held.master.id or held.master.ha_address}"
         raise ConfigError(f"{path} is that of a slave: do it in the directory of its master{master}")

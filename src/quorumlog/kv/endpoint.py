@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast, overload
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast, overload
 
 import uvloop
 
@@ -19,6 +19,7 @@ from quorumlog.errors import (
     ConfigError,
     ConnectionFull,
     Forbidden,
+    LeaderNotReady,
     LedgerError,
     ProtocolViolation,
     the_extra,
@@ -44,14 +45,14 @@ from quorumlog.kv.requests import (
     size_bytes_of,
     words_to_old_client,
 )
-from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions, refuse
+from quorumlog.kv.service import TICK_MS, KeyValueService, ServiceSession, StoreOptions, refuse
 from quorumlog.kv.store.engine import Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.keyspace import Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller, Need
-from quorumlog.net.connection import Connection, call_soon
+from quorumlog.net.connection import Connection, Session, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
@@ -59,11 +60,6 @@ from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
 from quorumlog.node import NodeHandle
 from quorumlog.server import Endpoint, LedgerServer
-
-if TYPE_CHECKING:
-    from quorumlog.kv.gateway.gateway import EtcdGateway
-    from quorumlog.net.credentials import ClientUser
-
 
 # ---------------------------------------------------------------- KeyValueEndpoint
 # The store's port on a member, and the state machine behind it.
@@ -92,13 +88,38 @@ class _PendingRequest(NamedTuple):
     began_s: float
 
 
+class StoreConnection(Protocol):
+    """Of a client: what its session needs of a `Connection`."""
+
+    user: str
+
+    @property
+    def peer_name(self) -> str: ...
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    def send(self, group: str, message: Response | HelloResponse, /) -> None: ...
+    def when_room(self, act: Callable[[], None], /) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def violate(self, violation: ProtocolViolation, /) -> None: ...
+
+
+class LocalSession(Session, ServiceSession, Protocol):
+    """Of a client in this process."""
+
+
 class _Client:
     """One client: the session of its connection, and a `Session` of the service."""
 
-    def __init__(self, endpoint: KeyValueEndpoint, connection: Connection) -> None:
+    def __init__(
+        self, endpoint: KeyValueEndpoint, connection: StoreConnection, *, is_greeted: bool = False
+    ) -> None:
+        """`is_greeted`: it is in this process, and says no Hello."""
         self._endpoint = endpoint
         self._connection = connection
-        self._is_greeted = False
+        self._is_greeted = is_greeted
         self._pending: dict[int, _PendingRequest] = {}
         """Requests that are not answered, by their ids."""
         self._pending_bytes = 0
@@ -307,6 +328,17 @@ class KeyValueEndpoint(Endpoint):
     def service(self) -> KeyValueService:
         assert self._service is not None, "the endpoint was not opened"
         return self._service
+
+    @property
+    def leads(self) -> bool:
+        """Its member does: what needs the leader is answered here."""
+        return self._service is not None and self._service.leads
+
+    def session_of(self, connection: StoreConnection) -> LocalSession:
+        """Of a client in this process, with the rights of `connection.user`. Raises LeaderNotReady."""
+        if self._service is None:
+            raise LeaderNotReady("the store is not open yet")
+        return _Client(self, connection, is_greeted=True)
 
     @property
     def address(self) -> str:
@@ -527,18 +559,3 @@ def endpoint_of(
     return KeyValueEndpoint(
         listen, group=config.group, options=options, engine=lambda: RocksEngine(path), tls=tls
     )
-
-
-def gateway_of(
-    config: GroupConfig,
-    listen: str,
-    servers: str,
-    tls: Tls | None = None,
-    user: ClientUser | None = None,
-) -> EtcdGateway:
-    """Raises ConfigError."""
-    try:
-        from quorumlog.kv.gateway.gateway import EtcdGateway
-    except ImportError as error:
-        raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
-    return EtcdGateway(listen, servers, config.member_id, config.group, tls, user)

@@ -757,7 +757,9 @@ class StatusAnswer(msgspec.Struct, frozen=True, array_like=True):
     refuses: str = ""
     """Why this member has refused a change for want of space and would again; empty: it would not."""
     etcd_gateway: str = ""
-    """URL of this member's gateway for clients of etcd, if it has one."""
+    """URL of this member's JSON gateway for clients of etcd, if it has one."""
+    etcd: str = ""
+    """The same of its port for etcd's gRPC API."""
 
 
 Request = (

@@ -310,6 +310,8 @@ class _WatchRound:
 
     def __init__(self, *, is_lost: bool = False) -> None:
         self.is_lost = is_lost
+        self.session: ServiceSession | None = None
+        """Whose watches alone are told; None: those of all."""
         self.revision = 0
         """Of its last change, or of the store."""
         self.size_bytes = 0
@@ -529,10 +531,18 @@ class WatchHub:
         self._add_progress()
         self.tell()
 
+    def ask_progress(self, session: ServiceSession) -> None:
+        """Its watches in step are told how far they are, behind all changes up to now."""
+        if session not in self._watches or any(each.session is session for each in self._rounds):
+            return
+        self._add_progress()
+        self._rounds[-1].session = session
+        self.tell()
+
     def _pop_progress(self) -> bool:
         """True: it was to be told next, behind all changes."""
         last = self._rounds[-1] if self._rounds else None
-        if last is None or last.watches is not None or last.is_lost or last:
+        if last is None or last.watches is not None or last.is_lost or last or last.session:
             return False
         self._rounds.pop()
         return True
@@ -567,7 +577,8 @@ class WatchHub:
 
     def _hearing(self, now: _WatchRound) -> Iterator[OneWatch]:
         if now.is_lost or not now:
-            yield from [each for of in self._watches.values() for each in of.values() if each.in_step]
+            told = self._watches.values() if now.session is None else [self._watches[now.session]]
+            yield from [each for of in told for each in of.values() if each.in_step]
             return
         yield from list(self._of_range)
         for key in now.places:
@@ -727,6 +738,8 @@ class StoreOptions:
     """URL of this member's gateway, for clients that ask for all of them."""
     max_watches: int = MOST_WATCHES
     """Limit per client; all clients together: ten times as many."""
+    etcd: str = ""
+    """URL of this member's port for etcd's gRPC API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -767,6 +780,10 @@ class KeyValueService:
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
+
+    @property
+    def leads(self) -> bool:
+        return self._member.leads_in is not None
 
     def configure(self, options: StoreOptions) -> None:
         self._options = options
@@ -1097,6 +1114,7 @@ class KeyValueService:
                         VERSION,
                         self._member.node().lacks_space,
                         self._options.etcd_gateway,
+                        self._options.etcd,
                     ),
                 ),
             )

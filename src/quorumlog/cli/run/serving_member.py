@@ -14,7 +14,7 @@ from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig
+from quorumlog.config import GroupConfig, KvOptions
 from quorumlog.errors import ConfigError
 from quorumlog.net.tls import Tls
 from quorumlog.server import Endpoint, LedgerServer
@@ -96,6 +96,7 @@ class ServingMember(LedgerServer):
         self.admin, self.tls = config.admin, tls
         self._tls_options, self._log_format = config.tls, config.log_format
         self._places = dict(config.state_machines)
+        self._kv_ports = (config.kv or KvOptions()).ports
         self._listens_on = config.bind or self.address
         self._path = path
         self._command_line = command_line
@@ -123,6 +124,7 @@ class ServingMember(LedgerServer):
             "[tls]; what its files hold is read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
             "[users]": config.users == self.users.options,
+            "the ports for clients of etcd in [kv]": (config.kv or KvOptions()).ports == self._kv_ports,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:

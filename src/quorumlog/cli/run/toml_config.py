@@ -29,6 +29,8 @@
 
     [kv]                                    # of `quorumlog kv serve`
     quota_mib = 8192
+    etcd = "2379"                           # etcd's gRPC API
+    servers = "10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921"
 
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
@@ -89,7 +91,8 @@ _KINDS: dict[Any, str] = {
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
-    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
+    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches, etcd,"
+    " etcd_gateway, servers",
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""

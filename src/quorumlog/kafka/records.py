@@ -1,0 +1,136 @@
+"""What a producer hands over for one partition: record batches of format v2, split and checked.
+
+A batch is looked at as a whole: one unpack of its header and one CRC. Its records are neither unpacked
+nor decompressed, so what stands inside a batch is between producer and consumer.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+# Base offset and leader epoch stand before the CRC and are not covered by it: a broker sets them.
+_HEADER = Struct(">qiibIhiqqqhii")
+HEADER_BYTES = _HEADER.size
+"""Of a batch, before its first record."""
+_CHECKED_FROM = 21
+_LENGTH_FROM = 12
+_LEAST_RECORD_BYTES = 7
+
+_COMPRESSION = 0x07
+_MOST_COMPRESSION = 4  # none, gzip, snappy, lz4, zstd
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_KNOWN = _COMPRESSION | _LOG_APPEND_TIME | _TRANSACTIONAL
+
+NO_PRODUCER = -1
+"""The producer id of a batch whose producer is not idempotent."""
+
+
+class RecordsRefused(Exception):
+    """These batches are not appended. `code` is what the client is answered."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ProducedBatch(NamedTuple):
+    """One batch that is as it should be. Timestamps in milliseconds since 1970, -1 if unset."""
+
+    data: memoryview
+    """All of it, header included, as it came."""
+    record_count: int
+    """Records, at least 1; it takes that many offsets."""
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    """NO_PRODUCER, and then epoch and sequence say nothing."""
+    producer_epoch: int
+    base_sequence: int
+    """Of the first record; the next batch's is that + record_count, modulo 2^31."""
+
+
+def split_records(data: bytes | memoryview, *, most_bytes: int) -> list[ProducedBatch]:
+    """The batches of one partition in a Produce request, at least one, each of `most_bytes` at most.
+
+    Raises RecordsRefused, of all of them, if one is not as it should be."""
+    view = memoryview(data)
+    batches = []
+    position = 0
+    while position < len(view):
+        if len(view) - position < HEADER_BYTES:
+            raise _invalid(f"{len(view) - position} bytes at {position} are no record batch")
+        header = _HEADER.unpack_from(view, position)
+        (
+            _,
+            length,
+            _,
+            magic,
+            crc,
+            attributes,
+            last_delta,
+            first,
+            highest,
+            producer,
+            epoch,
+            sequence,
+            count,
+        ) = header
+        if magic in (0, 1):
+            raise RecordsRefused(
+                ErrorCode.unsupported_for_message_format,
+                f"message format {magic}: use a producer that writes record batches (format 2)",
+            )
+        if magic != 2:
+            raise _invalid(f"message format {magic} is not known")
+        stop = position + _LENGTH_FROM + length
+        if not position + HEADER_BYTES <= stop <= len(view):
+            raise RecordsRefused(
+                ErrorCode.corrupt_message,
+                f"a batch of {length} bytes at {position} in {len(view)} bytes of records",
+            )
+        batch = view[position:stop]
+        if len(batch) > most_bytes:
+            raise RecordsRefused(
+                ErrorCode.message_too_large, f"a batch of {len(batch)} bytes: {most_bytes} are allowed"
+            )
+        if crc32c(batch[_CHECKED_FROM:]) != crc:
+            raise RecordsRefused(ErrorCode.corrupt_message, f"the batch at {position} fails its CRC")
+        _check(attributes, last_delta, producer, epoch, sequence, count, len(batch))
+        batches.append(ProducedBatch(batch, count, first, highest, producer, epoch, sequence))
+        position = stop
+    if not batches:
+        raise _invalid("no records")
+    return batches
+
+
+def _check(
+    attributes: int, last_delta: int, producer: int, epoch: int, sequence: int, count: int, size: int
+) -> None:
+    if attributes & _TRANSACTIONAL:
+        raise RecordsRefused(ErrorCode.invalid_txn_state, "there are no transactions")
+    if attributes & _LOG_APPEND_TIME:
+        raise RecordsRefused(
+            ErrorCode.invalid_timestamp, "a producer must not set the log's append time"
+        )
+    if attributes & ~_KNOWN:
+        raise _invalid(f"attributes {attributes:#x}: control batches are not for clients")
+    compression = attributes & _COMPRESSION
+    if compression > _MOST_COMPRESSION:
+        raise RecordsRefused(
+            ErrorCode.unsupported_compression_type, f"compression type {compression} is not known"
+        )
+    if count < 1 or last_delta != count - 1:
+        raise _invalid(f"{count} records whose last offset is {last_delta} after the first")
+    if not compression and count * _LEAST_RECORD_BYTES > size - HEADER_BYTES:
+        raise _invalid(f"{count} records in a batch of {size} bytes")
+    if producer < NO_PRODUCER or (producer >= 0 and (epoch < 0 or sequence < 0)):
+        raise _invalid(f"producer id {producer} with epoch {epoch} and sequence {sequence}")
+
+
+def _invalid(message: str) -> RecordsRefused:
+    return RecordsRefused(ErrorCode.invalid_record, message)

@@ -1,4 +1,4 @@
-"""A real Kafka of one broker on loopback, in KRaft mode, from Maven Central; stopped by its process.
+"""A real Kafka on loopback, in KRaft mode, from Maven Central; stopped by its processes.
 
 Its jars hold the Java clients too."""
 
@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.kafka.wire import KafkaWire
 from harness.maven import jars_of, run
@@ -19,6 +20,11 @@ START_TIMEOUT_S = 120.0
 _CACHE = Path.home() / ".cache" / "quorumlog-kafka"
 _CLUSTER_ID = "cXVvcnVtbG9nLXRlc3RzLg"
 _HERE = Path(__file__).parent
+
+
+class RealKafka(NamedTuple):
+    servers: str
+    pids: Sequence[int]
 
 
 def kafka_jars(version: str) -> str:
@@ -33,47 +39,55 @@ def spark_jars() -> list[str]:
 
 
 @contextmanager
-def real_kafka(folder: Path, version: str, **options: str | int) -> Iterator[str]:
-    """Its address, once it answers. `options`: of the broker, with _ for a dot. Raises Unavailable."""
+def real_kafka(
+    folder: Path, version: str, *, brokers: int = 1, options: Mapping[str, object] | None = None
+) -> Iterator[RealKafka]:
+    """Once all of them answer. `options`: of the brokers. Raises Unavailable."""
     jars = kafka_jars(version)
-    port, controller = free_ports(2)
-    address = f"127.0.0.1:{port}"
+    ports = free_ports(2 * brokers)
+    addresses = [f"127.0.0.1:{port}" for port in ports[:brokers]]
+    controllers = [f"127.0.0.1:{port}" for port in ports[brokers:]]
     folder.mkdir(parents=True)
-    given = {
-        "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{address}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": folder / "data",
-        "offsets.topic.replication.factor": 1,
-        "offsets.topic.num.partitions": 1,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.num.partitions": 1,
-        "transaction.state.log.min.isr": 1,
-        **{name.replace("_", "."): value for name, value in options.items()},
-    }
-    file = folder / "server.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
-    java = ("java", "-Xmx1g", "-cp", jars)
-    run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", file])
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*java, "kafka.Kafka", file], stdout=log, stderr=log)
+    command = ("java", "-Xmx1g", "-cp", jars)
+    processes: list[subprocess.Popen[bytes]] = []
     try:
+        for number, (address, controller) in enumerate(zip(addresses, controllers, strict=True)):
+            given: dict[str, object] = {
+                "process.roles": "broker,controller",
+                "node.id": number,
+                "controller.quorum.voters": ",".join(f"{n}@{at}" for n, at in enumerate(controllers)),
+                "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
+                "advertised.listeners": f"PLAINTEXT://{address}",
+                "controller.listener.names": "CONTROLLER",
+                "log.dirs": folder / f"data{number}",
+                "default.replication.factor": brokers,
+                "min.insync.replicas": brokers // 2 + 1,
+                "offsets.topic.replication.factor": brokers,
+                "offsets.topic.num.partitions": 1,
+                "transaction.state.log.replication.factor": brokers,
+                "transaction.state.log.num.partitions": 1,
+                **(options or {}),
+            }
+            file = folder / f"broker{number}.properties"
+            file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+            run([*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", file])
+            with (folder / f"log{number}").open("wb") as log:
+                main: list[str | Path] = [*command, "kafka.Kafka", file]
+                processes.append(subprocess.Popen(main, cwd=folder, stdout=log, stderr=log))
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not _is_ready(address):
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                raise RuntimeError(f"Kafka does not start: {(folder / 'log').read_text()[-2_000:]}")
+        while not all(map(_is_ready, addresses)):
+            if any(each.poll() is not None for each in processes) or time.monotonic() > deadline_s:
+                raise RuntimeError(f"Kafka does not start: {(folder / 'log0').read_text()[-2_000:]}")
             time.sleep(0.1)
-        yield address
+        yield RealKafka(",".join(addresses), [each.pid for each in processes])
     finally:
-        process.kill()
-        process.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _is_ready(address: str) -> bool:
-    """It has a coordinator, and gives out producers' ids."""
+    """It knows of a coordinator, and gives out producers' ids."""
     with suppress(OSError, EOFError), KafkaWire(address) as wire:
         found = wire.ask("find_coordinator", 1, key="ready", key_type=0)
         made = wire.ask("init_producer_id", 1, transactional_id=None, transaction_timeout=60_000)

@@ -349,6 +349,23 @@ class ClientAuth(StrEnum):
     REQUIRED = "required"
 
 
+KafkaAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        help="Port for clients of Kafka, on this group's log (extra `kafka`).",
+        metavar="HOST:PORT",
+    ),
+]
+KafkaServers = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka-servers",
+        help="Where clients reach the --kafka port of each member. (default: the same port on the host"
+        " of each)",
+        metavar="ID=HOST:PORT,...",
+    ),
+]
 AdminAddress = Annotated[
     str | None,
     typer.Option(

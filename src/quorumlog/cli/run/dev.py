@@ -21,7 +21,8 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.config import TlsOptions
-    from quorumlog.server import LocalCluster
+    from quorumlog.net.tls import Tls
+    from quorumlog.server import Endpoint, LocalCluster
 
 TLS_FOLDER = "tls"
 PORTS_NAME = "ports"
@@ -61,6 +62,15 @@ def dev(
             metavar="HOST:PORT",
         ),
     ] = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            "--kafka",
+            help="Port for clients of Kafka of the first member; the others use the next ports (extra"
+            " `kafka`).",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
     tls: Annotated[
         bool, typer.Option("--tls", help="Use TLS, with a CA created beside the data (extra `tls`).")
     ] = False,
@@ -74,6 +84,7 @@ def dev(
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
     from quorumlog.net.limits import raise_descriptor_limit
+    from quorumlog.net.tls import Tls
     from quorumlog.server import LocalCluster
 
     refuse_optimised_python()
@@ -91,12 +102,22 @@ def dev(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
     raise_descriptor_limit()
+    kafka_servers = None if kafka is None else _kafka_servers(kafka, members)
+
+    def tls_of(member_id: str) -> TlsOptions | None:
+        return _tls_of(cluster.directory / TLS_FOLDER, member_id) if tls else None
+
+    def kafka_of(member_id: str) -> list[Endpoint]:
+        options = tls_of(member_id)
+        return [_kafka_of(member_id, kafka_servers or {}, None if options is None else Tls(options))]
+
     cluster = LocalCluster(
         members,
+        endpoints=None if kafka_servers is None else kafka_of,
         directory=directory,
         flush=flush.value,
         ports=ports,
-        tls=(lambda member_id: _tls_of(cluster.directory / TLS_FOLDER, member_id)) if tls else None,
+        tls=tls_of,
     )
     ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()
@@ -113,9 +134,10 @@ def dev(
                 "servers": cluster.servers,
                 "directory": str(cluster.directory),
                 **({} if ca is None else {"tls_ca": str(ca)}),
+                **({"kafka": ",".join(kafka_servers.values())} if kafka_servers else {}),
                 **({"admin": pages} if pages else {}),
             },
-            lambda: _print_address_list(cluster, ca, pages),
+            lambda: _print_address_list(cluster, ca, pages, kafka_servers),
         )
         stop.wait()
         note("stopping")
@@ -161,7 +183,25 @@ def _answer_for(cluster: LocalCluster, admin: str, answering: ExitStack) -> list
     return [answering.enter_context(port).url for port in ports]
 
 
-def _print_address_list(cluster: LocalCluster, ca: Path | None, pages: list[str]) -> None:
+def _kafka_servers(kafka: str, members: int) -> dict[str, str]:
+    """By member. Raises ConfigError."""
+    from quorumlog.config import KafkaOptions, parse_address
+
+    host, first = parse_address(KafkaOptions(kafka).listen)
+    return {f"n{number}": f"{host}:{first + number}" for number in range(members)}
+
+
+def _kafka_of(member_id: str, servers: dict[str, str], tls: Tls | None) -> Endpoint:
+    """Raises ConfigError."""
+    from quorumlog.cli.run.serving_member import kafka_room
+    from quorumlog.config import KafkaOptions
+
+    return kafka_room().KafkaEndpoint(KafkaOptions(servers[member_id]), member_id, servers, tls=tls)
+
+
+def _print_address_list(
+    cluster: LocalCluster, ca: Path | None, pages: list[str], kafka_servers: dict[str, str] | None
+) -> None:
     console = out()
     console.print(
         f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}"
@@ -172,6 +212,8 @@ def _print_address_list(cluster: LocalCluster, ca: Path | None, pages: list[str]
         if ca is not None:
             line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {ca}"
         console.print(line, soft_wrap=True)
+    if kafka_servers:
+        console.print(f"\nFor clients of Kafka: {','.join(kafka_servers.values())}", soft_wrap=True)
     if pages:
         console.print(f"\nIn a browser: {' '.join(pages)}", soft_wrap=True)
     console.print("\nCtrl-C stops the cluster.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from quorumlog.cli.options import (
     DataDir,
     FlushMode,
     Format,
+    KafkaAddress,
+    KafkaServers,
     LogFormat,
     LogLevel,
     MemberId,
@@ -81,6 +84,8 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    kafka: KafkaAddress = None,
+    kafka_servers: KafkaServers = None,
     admin: AdminAddress = None,
     *,
     tls: TlsGiven,
@@ -117,6 +122,8 @@ def serve(
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls,
         "admin": admin,
+        "kafka_listen": kafka,
+        "kafka_servers": kafka_servers,
         "log_format": log_format,
     }
     path = None if config is None else str(config)
@@ -151,6 +158,10 @@ def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
     from quorumlog.net.limits import raise_descriptor_limit
 
     raise_descriptor_limit()
+    if server.kafka is not None:
+        from quorumlog.admin.kafka import look_at_kafka
+
+        beside = [*beside, partial(look_at_kafka, server.kafka)]
     with answering(server.admin, LogProcess(server, beside), server.tls):
         status = server.run()
     if isinstance(server.failure, ConfigError):

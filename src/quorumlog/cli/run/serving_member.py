@@ -8,18 +8,21 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig
-from quorumlog.errors import ConfigError
+from quorumlog.config import GroupConfig, KafkaOptions
+from quorumlog.errors import ConfigError, the_extra
 from quorumlog.net.tls import Tls
 from quorumlog.server import Endpoint, LedgerServer
 from quorumlog.version import DESCRIPTION
 from quorumlog.wire.client_messages import ReloadResponse
+
+if TYPE_CHECKING:
+    from quorumlog.kafka.endpoint import KafkaEndpoint
 
 
 def named_machines(given: Sequence[str]) -> dict[str, str]:
@@ -64,6 +67,21 @@ def _load(name: str, place: str) -> Any:
     return found
 
 
+def kafka_room() -> Any:
+    """The module of the port for clients of Kafka. Raises ConfigError."""
+    try:
+        return importlib.import_module("quorumlog.kafka.endpoint")
+    except ImportError as error:
+        raise ConfigError(f"--kafka needs kio ({error}), {the_extra('kafka')}") from None
+
+
+def kafka_of(groups: Sequence[GroupConfig], options: KafkaOptions, tls: Tls | None) -> KafkaEndpoint:
+    """Raises ConfigError."""
+    config = next(each for each in groups if options.group in ("", each.group))
+    endpoint: KafkaEndpoint = kafka_room().endpoint_of(config, options, tls)
+    return endpoint
+
+
 log = logging.getLogger("quorumlog.server")
 
 
@@ -83,6 +101,10 @@ class ServingMember(LedgerServer):
             raise ConfigError(f"{path}: [kv] is for `quorumlog kv serve` only")
         self._reload_store = reload_store or (lambda config: ())
         machines = load_machines(config.state_machines)
+        self.kafka = None if config.kafka is None else kafka_of(config.groups, config.kafka, tls)
+        if self.kafka is not None:
+            endpoints = [*endpoints, self.kafka]
+        self._kafka_options = config.kafka
         super().__init__(
             config.groups,
             bind=config.bind,
@@ -122,6 +144,7 @@ class ServingMember(LedgerServer):
             "log_format": config.log_format == self._log_format,
             "[tls]; what its files hold is read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
+            "[kafka]": config.kafka == self._kafka_options,
             "[users]": config.users == self.users.options,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]

@@ -30,6 +30,9 @@
     [kv]                                    # of `quorumlog kv serve`
     quota_mib = 8192
 
+    [kafka]                                 # a port for clients of Kafka, see docs/kafka.md
+    listen = "10.0.0.1:9092"
+
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
 
@@ -42,7 +45,7 @@ from __future__ import annotations
 import tomllib
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -54,6 +57,7 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    KafkaOptions,
     KvOptions,
     LimitOptions,
     StoreConfig,
@@ -82,6 +86,7 @@ _OF_PROCESS: dict[str, Any] = {
     "limits": dict[str, Any],
     "admin": AdminOptions,
     "kv": KvOptions,
+    "kafka": KafkaOptions,
 }
 _KINDS: dict[Any, str] = {
     LogFormat: f"is none of {', '.join(LogFormat)}",
@@ -90,6 +95,7 @@ _KINDS: dict[Any, str] = {
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
     KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
+    KafkaOptions: 'is no table of the port for clients of Kafka; write [kafka] with listen = "HOST:PORT"',
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""
@@ -116,6 +122,7 @@ class ServerConfig(NamedTuple):
     admin: AdminOptions | None = None
     log_format: str | None = None
     kv: KvOptions | None = None
+    kafka: KafkaOptions | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
@@ -138,6 +145,14 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     if "admin" in overrides:
         insecure = found["admin"].insecure if "admin" in found else False
         overrides["admin"] = AdminOptions(overrides["admin"], insecure)
+    kafka = {name: overrides.pop(f"kafka_{name}", None) for name in ("listen", "servers")}
+    kafka = {name: value for name, value in kafka.items() if value is not None}
+    if "kafka" in found:
+        found["kafka"] = replace(found["kafka"], **kafka)
+    elif kafka:
+        if "listen" not in kafka:
+            raise ConfigError("--kafka-servers goes with --kafka, the address of this member's own port")
+        found["kafka"] = KafkaOptions(**kafka)
     found |= {name: overrides.pop(name) for name in _OF_PROCESS if name in overrides}
     if tables is None:
         groups = [_group(document, overrides, path, "")]
@@ -149,6 +164,9 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
         raise ConfigError(
             f"{path} [users]: there is no group {users.group!r}; there are {', '.join(names)}"
         )
+    if "kafka" in found and found["kafka"].group not in ("", *names):
+        group = found["kafka"].group
+        raise ConfigError(f"{path} [kafka]: there is no group {group!r}; there are {', '.join(names)}")
     return ServerConfig(tuple(groups), tls=tls, users=users, limits=limits, **found)
 
 

@@ -66,6 +66,7 @@ def real_kafka(
                 "offsets.topic.num.partitions": 1,
                 "transaction.state.log.replication.factor": brokers,
                 "transaction.state.log.num.partitions": 1,
+                "transaction.state.log.min.isr": brokers // 2 + 1,
                 **(options or {}),
             }
             file = folder / f"broker{number}.properties"

@@ -28,6 +28,10 @@ Answers = dict[str, Any]
 Now = {"timestamp": int(time.time() * 1_000) - 60_000}
 
 
+_OF_A_REFUSAL = frozenset(("error_code", "name", "index", "partition_index", "group_id"))
+"""The rest says nothing then, and is filled in differently."""
+
+
 def compared(value: Any, name: str = "") -> Any:
     """What there is to compare; None: nothing."""
     if name == "records":
@@ -39,15 +43,28 @@ def compared(value: Any, name: str = "") -> Any:
         return sorted((found for each in messages if (found := compared(each))), key=repr)
     if is_dataclass(value):
         found = {}
+        kept = _OF_A_REFUSAL if getattr(value, "error_code", 0) else COMPARED
         for field in fields(value):
             inner = getattr(value, field.name)
             is_message = is_dataclass(inner) or isinstance(inner, tuple)
-            if field.name in COMPARED or (is_message and field.name != "configs"):
+            if field.name in kept or (is_message and field.name != "configs"):
                 each = compared(inner, field.name)
                 if each not in (None, [], {}):
                     found[field.name] = each
-        return found
+        return None if found.get("is_internal") else found
     return value
+
+
+def codes_in(answer: Any) -> str:
+    """Of its errors: what a difference comes to, in a few words."""
+    if isinstance(answer, dict):
+        parts = [codes_in(each) for name, each in answer.items() if name != "error_code"]
+        parts.append(answer.get("error_code", ""))
+    elif isinstance(answer, list):
+        parts = [codes_in(each) for each in answer]
+    else:
+        return ""
+    return " ".join(part for part in parts if part)
 
 
 def batches_in(data: bytes) -> list[list[int]]:
@@ -65,6 +82,9 @@ def batches_in(data: bytes) -> list[list[int]]:
     return found
 
 
+_NOT_READY = ("coordinator_not_available", "coordinator_load_in_progress", "not_coordinator")
+
+
 class Script:
     def __init__(self, address: str) -> None:
         self.wire = KafkaWire(address)
@@ -72,8 +92,11 @@ class Script:
         self.id = UUID(int=0)
         """Of topic `t`."""
 
-    def step(self, label: str, name: str, version: int, **values: Any) -> Any:
+    def step(self, label: str, name: str, version: int, *, settled: bool = False, **values: Any) -> Any:
+        """`settled`: asked until it says something else than that it is not ready yet."""
         response = self.wire.ask(name, version, **values)
+        while settled and response.error_code.name in _NOT_READY:
+            response = self.wire.ask(name, version, **values)
         assert label not in self.answers, label
         self.answers[label] = compared(response)
         return response
@@ -203,11 +226,12 @@ class Script:
         self.send("produce two batches in one", batch * 2)
         self.send("produce with a base offset", made_batch([b"d"], base_offset=77, **Now))
         self.send("produce a control batch", made_batch([b"d"], attributes=0x20, **Now))
-        self.send("produce with the log's time", made_batch([b"d"], attributes=0x08, **Now))
+        own_time = made_batch([b"d"], attributes=0x08, **Now)
+        self.send("produce with the log's time", own_time, partition=2)
         self.send("produce a wrong count", made_batch([b"d"], record_count=2, **Now))
         self.send("produce a wrong last offset", made_batch([b"d"], last_delta=3, **Now))
         self.send("produce no records in a batch", made_batch([], **Now))
-        self.send("produce more than a batch may have", made_batch([bytes(1 << 20)], **Now))
+        self.send("produce a batch of 1.1 MB", made_batch([bytes(1_100_000)], **Now), partition=2)
         self.send("produce to a topic by an odd name", batch, topic="a b")
         self.wire.send(
             *("produce", 9),
@@ -217,7 +241,7 @@ class Script:
             topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
         )
         self.send("produce after acks 0", batch)
-        both = [{"index": n, "records": batch} for n in (1, 2, 9)]
+        both = [{"index": n, "records": batch} for n in (0, 1, 9)]
         self.step(
             *("produce to several partitions", "produce", 9),
             transactional_id=None,
@@ -237,6 +261,7 @@ class Script:
         self.step("a producer's id, v0", "init_producer_id", 0, **values())
         self.step(
             *("a transactional producer's id", "init_producer_id", 4),
+            settled=True,
             **values(transactional_id="tx", **fresh),
         )
         own = made.producer_id
@@ -305,6 +330,7 @@ class Script:
         self.ask_records("fetch from within a batch", 4)
         self.ask_records("fetch one batch", 3, most=1)
         self.ask_records("fetch at the end", 30)
+        self.ask_records("fetch of an empty partition", 0, topic="default")
         self.ask_records("fetch behind the end", 1_000)
         self.ask_records("fetch from before the begin", -1)
         self.ask_records("fetch from an unknown topic", 0, topic="valid")
@@ -422,7 +448,9 @@ class Script:
             kinds = {"key_type": 0} if version else {}
             self.step(f"coordinator v{version}", "find_coordinator", version, key="g", **kinds)
         self.step("coordinators v4", "find_coordinator", 4, key_type=0, coordinator_keys=["g", "h"])
-        self.step("coordinator of transactions", "find_coordinator", 3, key="tx", key_type=1)
+        self.step(
+            *("coordinator of transactions", "find_coordinator", 3), settled=True, key="tx", key_type=1
+        )
         self.beat("heartbeat of nobody", "nobody", 1)
         self.committed("offsets of an unknown group")
         self.join("join without a group", group_id="")

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
 from quorumlog.kafka.machine import NewProducer, Produced, decode_numbers, entries_of, entry_of
-from quorumlog.kafka.records import RecordsRefused, split_records
+from quorumlog.kafka.records import RecordsRefused, check_records
 from quorumlog.kafka.service import MOST_TIMEOUT_MS, Call, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
@@ -19,8 +19,8 @@ NO_TRANSACTIONS = "transactions are not served: leave out transactional.id"
 def produce(service: KafkaService, call: Call) -> None:
     fields = call.fields
     entries: list[tuple[bytes, int, Buffer]] = []
-    written: list[tuple[dict[str, Any], int]] = []
-    """The answer for a partition, and how many entries it has."""
+    written: list[dict[str, Any]] = []
+    """The answer of each."""
     responses, code = [], 0
     for topic in fields.topic_data:
         refused, topic_id = _refusal(service, call, topic.name)
@@ -34,25 +34,24 @@ def produce(service: KafkaService, call: Call) -> None:
                 row["error_code"] = ErrorCode.unknown_topic_or_partition
             else:
                 try:
-                    batches = split_records(each.records or b"", most_bytes=service.most_batch_bytes)
+                    batch = check_records(each.records or b"", most_bytes=service.most_batch_bytes)
                 except RecordsRefused as error:
                     row["error_code"], row["error_message"] = error.code, str(error)
                 else:
-                    entries += [(topic_id, each.index, batch.data) for batch in batches]
-                    written.append((row, len(batches)))
+                    entries.append((topic_id, each.index, batch.data))
+                    written.append(row)
             code = code or row["error_code"]
         responses.append({"name": topic.name, "partition_responses": rows})
 
     def done(results: tuple[bytes | None, ...] | LedgerError) -> None:
-        first_code, start = code, 0
-        for row, count in written:
+        first_code = code
+        for number, row in enumerate(written):
             if isinstance(results, LedgerError):
                 row["error_code"], row["error_message"] = code_of(results), str(results)
             else:
-                produced = [Produced.of(each) for each in results[start : start + count]]
-                start += count
-                row["error_code"] = next((each.code for each in produced if each.code), 0)
-                row["base_offset"] = -1 if row["error_code"] else produced[0].base_offset
+                produced = Produced.of(results[number])
+                row["error_code"] = produced.code
+                row["base_offset"] = -1 if produced.code else produced.base_offset
             first_code = first_code or row["error_code"]
         call.answer({"responses": responses} if fields.acks else None, first_code)
 

@@ -487,10 +487,10 @@ def check_compare(compare: Compare) -> None:
         raise InvalidRequest(f"{compare.target.name} cannot be compared with {compare.than!r}")
 
 
-Bounds = tuple[bytes, bytes]
+KeyBounds = tuple[bytes, bytes]
 
 
-def contains(bounds: Bounds, key: bytes) -> bool:
+def contains(bounds: KeyBounds, key: bytes) -> bool:
     start, end = bounds
     if not end:
         return key == start

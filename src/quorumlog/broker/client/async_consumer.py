@@ -278,7 +278,7 @@ MOST_AT_ONCE = 64
 ORDERLY_PAUSE_MS = 1_000
 """Between two attempts of an orderly consumer at one message."""
 EARLIEST, LATEST = "earliest", "latest"
-Start = str | float | datetime
+StartPoint = str | float | datetime
 Handler = Callable[[StoredMessage], Awaitable[object] | object]
 
 
@@ -311,7 +311,7 @@ class AsyncConsumer:
         group: str,
         topics: Mapping[str, str] | str,
         *,
-        begin: Start = EARLIEST,
+        begin: StartPoint = EARLIEST,
         name: str = "",
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,

@@ -187,8 +187,8 @@ class Proposals:
 # What members commit. An entry leaves at once, unless one of the group is on its way: what comes
 # meanwhile is gathered, and leaves as the next one.
 
-Done = Callable[[LedgerError | None], None]
-Propose = Callable[[CommitOffsets, Done], None]
+CommitCallback = Callable[[LedgerError | None], None]
+Propose = Callable[[CommitOffsets, CommitCallback], None]
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class _Gathered:
     generation: int
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """The highest, by member and queue."""
-    waiting: list[Done] = field(default_factory=list)
+    waiting: list[CommitCallback] = field(default_factory=list)
 
 
 class OffsetCommits:
@@ -209,7 +209,7 @@ class OffsetCommits:
         """Entries of this master, by group: several only where a generation ends."""
 
     def add(
-        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: Done
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: CommitCallback
     ) -> None:
         """`done` is told once the entry that holds them has taken effect."""
         gathered = self._gathered.get(group)

@@ -371,7 +371,7 @@ class Election(_Place[V]):
 # Options that several calls share, by name: `async_store` says what each means.
 
 
-class ClientOptions(TypedDict, total=False):
+class StoreClientOptions(TypedDict, total=False):
     """Of `quorumlog.kv.connect`, besides the codec."""
 
     timeout_ms: float

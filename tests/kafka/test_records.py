@@ -86,6 +86,7 @@ def test_garbage_is_refused_with_a_code(garbage: bytes) -> None:
         (made_batch([b"a"], attributes=-0x8000), ErrorCode.invalid_record),
         (made_batch([b"a"], attributes=0x08), ErrorCode.invalid_timestamp),
         (made_batch([b"a"], attributes=5), ErrorCode.unsupported_compression_type),
+        (made_batch([b"a"], base_offset=1), ErrorCode.invalid_record),
         (made_batch([]), ErrorCode.invalid_record),
         (made_batch([b"a"], record_count=2), ErrorCode.invalid_record),
         (made_batch([b"a"], record_count=2, last_delta=1), ErrorCode.invalid_record),

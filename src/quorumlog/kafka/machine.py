@@ -135,10 +135,11 @@ def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
         pieces += (_BLANK, _PLACE.pack(_PRODUCE, topic_id, partition), data)
         sizes.append(HEADER_BYTES + PREFIX_BYTES + len(data))
     buffer = bytearray().join(pieces)
+    view = memoryview(buffer)
     position = 0
     for size in sizes:
         header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
-        header.pack_into(buffer, position)
+        header.pack_into(view[position:], 0)
         position += size
     return EntryBatch(buffer, sizes)
 

@@ -64,22 +64,7 @@ def split_records(data: bytes | memoryview, *, most_bytes: int) -> list[Produced
     while position < len(view):
         if len(view) - position < HEADER_BYTES:
             raise _invalid(f"{len(view) - position} bytes at {position} are no record batch")
-        header = _HEADER.unpack_from(view, position)
-        (
-            _,
-            length,
-            _,
-            magic,
-            crc,
-            attributes,
-            last_delta,
-            first,
-            highest,
-            producer,
-            epoch,
-            sequence,
-            count,
-        ) = header
+        base, length, _, magic, crc, *covered = _HEADER.unpack_from(view, position)
         if magic in (0, 1):
             raise RecordsRefused(
                 ErrorCode.unsupported_for_message_format,
@@ -87,6 +72,8 @@ def split_records(data: bytes | memoryview, *, most_bytes: int) -> list[Produced
             )
         if magic != 2:
             raise _invalid(f"message format {magic} is not known")
+        if base:
+            raise _invalid(f"a base offset of {base}: producers send 0, and the broker sets it")
         stop = position + _LENGTH_FROM + length
         if not position + HEADER_BYTES <= stop <= len(view):
             raise RecordsRefused(
@@ -100,17 +87,24 @@ def split_records(data: bytes | memoryview, *, most_bytes: int) -> list[Produced
             )
         if crc32c(batch[_CHECKED_FROM:]) != crc:
             raise RecordsRefused(ErrorCode.corrupt_message, f"the batch at {position} fails its CRC")
-        _check(attributes, last_delta, producer, epoch, sequence, count, len(batch))
-        batches.append(ProducedBatch(batch, count, first, highest, producer, epoch, sequence))
+        batches.append(_checked(batch, *covered))
         position = stop
     if not batches:
         raise _invalid("no records")
     return batches
 
 
-def _check(
-    attributes: int, last_delta: int, producer: int, epoch: int, sequence: int, count: int, size: int
-) -> None:
+def _checked(
+    batch: memoryview,
+    attributes: int,
+    last_delta: int,
+    first_timestamp: int,
+    max_timestamp: int,
+    producer: int,
+    epoch: int,
+    sequence: int,
+    count: int,
+) -> ProducedBatch:
     if attributes & _TRANSACTIONAL:
         raise RecordsRefused(ErrorCode.invalid_txn_state, "there are no transactions")
     if attributes & _LOG_APPEND_TIME:
@@ -126,10 +120,11 @@ def _check(
         )
     if count < 1 or last_delta != count - 1:
         raise _invalid(f"{count} records whose last offset is {last_delta} after the first")
-    if not compression and count * _LEAST_RECORD_BYTES > size - HEADER_BYTES:
-        raise _invalid(f"{count} records in a batch of {size} bytes")
+    if not compression and count * _LEAST_RECORD_BYTES > len(batch) - HEADER_BYTES:
+        raise _invalid(f"{count} records in a batch of {len(batch)} bytes")
     if producer < NO_PRODUCER or (producer >= 0 and (epoch < 0 or sequence < 0)):
         raise _invalid(f"producer id {producer} with epoch {epoch} and sequence {sequence}")
+    return ProducedBatch(batch, count, first_timestamp, max_timestamp, producer, epoch, sequence)
 
 
 def _invalid(message: str) -> RecordsRefused:

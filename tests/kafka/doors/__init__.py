@@ -1,1 +1,0 @@
-"""Kafka's own clients, and Kafka's own broker beside ours."""

@@ -15,8 +15,8 @@ class KafkaOptions:
     listen: str
     """HOST:PORT of this member's port for clients of Kafka."""
     servers: str = ""
-    """Where clients reach the port of each member, `n0=HOST:PORT,...`; empty: on the host of each member,
-    with the port of `listen`."""
+    """Where clients reach the port of each member, `n0=HOST:PORT,...`; empty: on the host of each
+    member, with the port of `listen`."""
     group: str = ""
     """Whose log has the topics; empty: the first one of the process."""
     auto_create_topics: bool = True

@@ -290,8 +290,8 @@ class KafkaEndpoint(Endpoint):
         group: str | None = None,
         tls: Tls | None = None,
     ) -> None:
-        """`servers`: where clients reach the port of each member, HOST:PORT by member id. `tls`: None: it
-        is plain. Raises ConfigError."""
+        """`servers`: where clients reach the port of each member, HOST:PORT by member id. `tls`: None:
+        it is plain. Raises ConfigError."""
         self.group = group
         self.tls = tls
         machines = KafkaMachines(self._machine)

@@ -30,7 +30,7 @@ def produce(service: KafkaService, call: Call) -> None:
             rows.append(row)
             if refused:
                 pass
-            elif service.machine.partition(topic_id, each.index) is None:
+            elif (partition := service.machine.partition(topic_id, each.index)) is None:
                 row["error_code"] = ErrorCode.unknown_topic_or_partition
             else:
                 try:
@@ -38,6 +38,7 @@ def produce(service: KafkaService, call: Call) -> None:
                 except RecordsRefused as error:
                     row["error_code"], row["error_message"] = error.code, str(error)
                 else:
+                    row["log_start_offset"] = partition.start_offset(service.log_begin)
                     entries.append((topic_id, each.index, batch.data))
                     written.append(row)
             code = code or row["error_code"]

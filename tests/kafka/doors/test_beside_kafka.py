@@ -14,6 +14,7 @@ from tests.kafka.doors.script import Script, codes_in, differences
 
 pytestmark = [pytest.mark.doors, pytest.mark.timeout(400)]
 
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_answers_are_those_of_kafka_but_for_what_the_page_says(tmp_path: Path, version: str) -> None:
     try:
@@ -25,7 +26,8 @@ def test_answers_are_those_of_kafka_but_for_what_the_page_says(tmp_path: Path, v
         leader = members.kafka_leader()
         ours = Script(members.kafka_addresses[leader.member_id]).run()
     found = {
-        label: (codes_in(own), codes_in(other)) for label, (own, other) in differences(ours, theirs).items()
+        label: (codes_in(own), codes_in(other))
+        for label, (own, other) in differences(ours, theirs).items()
     }
     (rows,) = tables(section((DOCS / "kafka.md").read_text(), "Answers that differ from Kafka's"))
     assert found == {row["request"]: (row["quorumlog"], row["Kafka"]) for row in rows}

@@ -25,11 +25,15 @@ Rows = dict[str, tuple[int, int, str]]
 
 def check_offsets(rows: Rows) -> None:
     """Of a topic of two partitions that only these were written to."""
-    assert {key: value for key, (_, _, value) in rows.items()} == {f"k{n}": f"v{n}" for n in range(COUNT)}
+    assert {key: value for key, (_, _, value) in rows.items()} == {
+        f"k{n}": f"v{n}" for n in range(COUNT)
+    }
     for partition in (0, 1):
         numbered = sorted((at, int(key[1:])) for key, (own, at, _) in rows.items() if own == partition)
         assert [at for at, _ in numbered] == list(range(len(numbered)))
-        assert numbered == sorted(numbered, key=lambda row: row[1]), "in the order in which they were sent"
+        assert numbered == sorted(numbered, key=lambda row: row[1]), (
+            "in the order in which they were sent"
+        )
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -168,7 +172,9 @@ def test_java(members: KafkaMembers, tmp_path: Path, version: str) -> None:
         pytest.skip(f"Kafka's Java clients are not to be had: {reason}")
     topic, servers = f"java-{version}", members.kafka_servers
     assert client.run(servers, "create", topic, 2) == [["2"]]
-    sent = {key: (int(own), int(at)) for own, at, key in client.run(servers, "send", topic, COUNT, "zstd")}
+    sent = {
+        key: (int(own), int(at)) for own, at, key in client.run(servers, "send", topic, COUNT, "zstd")
+    }
     rows = client.run(servers, "read", topic, topic, COUNT)
     assert all(key[1:] == value[1:] == header for _, _, key, value, header in rows)
     check_offsets({key: (int(own), int(at), value) for own, at, key, value, _ in rows})

@@ -196,7 +196,9 @@ def _kafka_of(member_id: str, servers: dict[str, str], tls: Tls | None) -> Endpo
     from quorumlog.cli.run.serving_member import kafka_room
     from quorumlog.config import KafkaOptions
 
-    return kafka_room().KafkaEndpoint(KafkaOptions(servers[member_id]), member_id, servers, tls=tls)
+    options = KafkaOptions(servers[member_id])
+    endpoint: Endpoint = kafka_room().KafkaEndpoint(options, member_id, servers, tls=tls)
+    return endpoint
 
 
 def _print_address_list(

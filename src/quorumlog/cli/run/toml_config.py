@@ -30,7 +30,7 @@
     [kv]                                    # of `quorumlog kv serve`
     quota_mib = 8192
 
-    [kafka]                                 # a port for clients of Kafka, see docs/kafka.md
+    [kafka]                                 # a port for clients of Kafka
     listen = "10.0.0.1:9092"
 
     [admin]                                 # health, metrics and the page, see docs/operations.md
@@ -95,7 +95,7 @@ _KINDS: dict[Any, str] = {
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
     KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
-    KafkaOptions: 'is no table of the port for clients of Kafka; write [kafka] with listen = "HOST:PORT"',
+    KafkaOptions: 'is no table of the port for Kafka; write [kafka] with listen = "HOST:PORT"',
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
-from quorumlog.kafka.machine import NewProducer, Produced, decode_numbers, entries_of, entry_of
+from quorumlog.kafka.machine import Produced, entries_of
 from quorumlog.kafka.records import RecordsRefused, split_records
-from quorumlog.kafka.service import MOST_TIMEOUT_MS, Call, KafkaService, code_of
+from quorumlog.kafka.service import Call, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
-
-NO_TRANSACTIONS = "transactions are not served: leave out transactional.id"
 
 
 def produce(service: KafkaService, call: Call) -> None:
@@ -78,23 +77,12 @@ def _refusal(service: KafkaService, call: Call, name: str) -> tuple[int, bytes]:
 
 
 def init_producer_id(service: KafkaService, call: Call) -> None:
-    """A producer that had one gets another: its new batches belong to no sequence of before."""
+    """Of whatever member is asked. An id is drawn, and no two are the same; a producer that had one gets
+    another, and its new batches belong to no sequence of before."""
+    code = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
     if call.fields.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed
-        call.answer({"error_code": code, "producer_id": -1, "producer_epoch": -1}, code)
-        return
-
-    def done(results: tuple[bytes | None, ...] | LedgerError) -> None:
-        if isinstance(results, LedgerError):
-            code = code_of(results, Kind.CONSUMER_GROUP)
-            call.answer({"error_code": code, "producer_id": -1, "producer_epoch": -1}, code)
-        else:
-            (producer_id,) = decode_numbers(results[0])
-            call.answer({"producer_id": producer_id, "producer_epoch": 0})
-
-    denied = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
-    if denied or not service.leads:
-        code = denied or ErrorCode.not_coordinator
-        call.answer({"error_code": code, "producer_id": -1, "producer_epoch": -1}, code)
-        return
-    service.append(entry_of(NewProducer()), MOST_TIMEOUT_MS, call.client, done)
+    producer_id = -1 if code else secrets.randbits(63)
+    call.answer(
+        {"error_code": code, "producer_id": producer_id, "producer_epoch": -1 if code else 0}, code
+    )

@@ -6,7 +6,7 @@ bytes. Nothing is unpacked, and what a batch says besides its count, its times a
 looked at.
 
     produce     (topic id, partition) and a record batch    result: error code and base offset
-    a command   one of `Command`, the leader's own           result: error code, or what it gives
+    a command   one of `Command`, the leader's own           result: error codes
 
 Which records are gone follows from where the member's log begins, and is nothing that a result tells.
 The state is changed on the thread that applies and read on the loop: an index only grows at its end, and
@@ -78,10 +78,6 @@ class GrowTopic(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """In all."""
 
 
-class NewProducer(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The result is its id."""
-
-
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
     leader_epoch: int
@@ -90,7 +86,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """By the leader's clock."""
 
 
-class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """The result has an error code of each."""
 
     group: str
@@ -98,11 +94,11 @@ class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Topic id, partition, and what is committed."""
 
 
-class DeleteGroup(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class DeleteGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
     group: str
 
 
-Command = CreateTopic | DeleteTopic | GrowTopic | NewProducer | CommitOffsets | DeleteGroup
+Command = CreateTopic | DeleteTopic | GrowTopic | CommitOffsets | DeleteGroup
 _commands = msgspec.msgpack.Decoder(Command)
 _numbers = msgspec.msgpack.Decoder(list[int])
 
@@ -263,7 +259,6 @@ class _SavedTopic(msgspec.Struct, frozen=True, array_like=True):
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
     """Indices follow, a column after the other."""
 
-    next_producer: int
     topics: list[_SavedTopic]
     producers: list[tuple[bytes, int, int, _Producer]]
     """Topic id, partition, producer id."""
@@ -286,7 +281,6 @@ class KafkaMachine(StateMachine):
         self._log_begin = log_begin
         self._dropped_below = 0
         self._saves = 0
-        self._next_producer = 1
         self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
@@ -385,9 +379,6 @@ class KafkaMachine(StateMachine):
             self._offsets -= len(found or ())
             code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
             return msgspec.msgpack.encode([code])
-        if isinstance(command, NewProducer):
-            self._next_producer += 1
-            return msgspec.msgpack.encode([self._next_producer - 1])
         return CommandError("an entry that is no command of this release")
 
     def _create(self, command: CreateTopic) -> ErrorCode:
@@ -449,7 +440,6 @@ class KafkaMachine(StateMachine):
             partitions = [each for topic in self.topics.values() for each in topic.partitions]
             rows = [len(each.index.bases) for each in partitions]
             saved = _Saved(
-                self._next_producer,
                 [
                     _SavedTopic(
                         topic.topic_id,
@@ -485,7 +475,6 @@ class KafkaMachine(StateMachine):
         (size,) = _LENGTH.unpack(reader.read(_LENGTH.size))
         saved = msgspec.msgpack.decode(reader.read(size), type=_Saved)
         self.clear()
-        self._next_producer = saved.next_producer
         for each in saved.topics:
             partitions = []
             for end_offset, rows in each.partitions:
@@ -503,7 +492,6 @@ class KafkaMachine(StateMachine):
 
     def clear(self) -> None:
         """Whoever waits for a partition of before waits in vain, and asks again after a while."""
-        self._next_producer = 1
         self._producers.clear()
         self._offsets = self._dropped_below = 0
         self.topics, self.by_id, self.groups = {}, {}, {}

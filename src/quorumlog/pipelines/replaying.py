@@ -133,8 +133,8 @@ def refuse_other_counting(into: LedgerClient, replay_id: str) -> None:
     with suppress(ProducerExpired):
         into.producer(replay_id + SPARK_ROWS)
         raise ConfigError(
-            f"{replay_id!r} is a replay by Spark, which counts its rows in another way: let Spark end"
-            " it, or give this one another id"
+            f"{replay_id!r} was begun by Spark, which numbers its rows differently: finish it with"
+            " Spark, or use another id for this replay"
         )
 
 

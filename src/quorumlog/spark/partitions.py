@@ -253,12 +253,12 @@ class RangeCheck:
         if not self.is_complete or self._count != expected:
             raise RangeMismatch(
                 f"read {self._count} entries up to offset {self.next_index} of group"
-                f" {self.partition.group!r}, planned {expected} entries from index"
+                f" {self.partition.group!r}; the plan has {expected} entries from index"
                 f" {self.partition.first_index} up to offset {self.partition.stop_index}"
             )
         last_chain = self.partition.last_chain
         if self.is_chained and self._count and last_chain not in (None, self._chain):
             raise RangeMismatch(
                 f"entries up to {self.next_index - 1} of group {self.partition.group!r} end with"
-                f" chain_crc {self._chain}, planned was {last_chain}"
+                f" chain_crc {self._chain}; the plan has {last_chain}"
             )

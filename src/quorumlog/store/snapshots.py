@@ -217,15 +217,15 @@ class SnapshotFileReader:
 
     def _read_head(self) -> SnapshotHead:
         if self._take(len(SNAPSHOT_MAGIC)) not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_KEPT):
-            raise self._damage("it is no snapshot, or one of another release")
+            raise self._damage("it is not a snapshot, or one of another release")
         size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
         data = self._take(size_bytes) if size_bytes <= _MOST_HEAD_BYTES else b""
         if not data or crc32(data) != crc:
-            raise self._damage("its head is damaged")
+            raise self._damage("its header is damaged")
         try:
             return msgspec.msgpack.decode(data, type=SnapshotHead)
         except msgspec.MsgspecError as error:
-            raise self._damage(f"its head cannot be read: {error}") from error
+            raise self._damage(f"its header cannot be read: {error}") from error
 
     def _next_chunk(self) -> bool:
         if self._is_over():
@@ -236,7 +236,7 @@ class SnapshotFileReader:
         if size_bytes == 0:
             total = _TOTAL.unpack(self._take(_TOTAL.size))[0], self._take(_DIGEST_BYTES)
             if crc or total != (self._data_bytes, self._digest.digest()):
-                raise self._damage("its digest is another")
+                raise self._damage("its digest does not match")
             self._is_ended = True
             return False
         if size_bytes > CHUNK_BYTES:

@@ -216,7 +216,7 @@ def decode_member(data: bytes) -> MemberRecord:
     set_back = fields.pop("set_back") or None
     fields["users"], fields["joins"] = fields["users"] or False, fields["joins"] or False
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
-        raise ValueError(f"its version is {stored.version}, and fields of it are missing")
+        raise ValueError(f"its version is {stored.version}, but fields are missing")
     return MemberRecord(
         **fields, formation=formation, recovery=recovery or None, kind=kind, set_back=set_back
     )

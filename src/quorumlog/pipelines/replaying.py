@@ -1,7 +1,7 @@
 """replay: entries of a log or an archive into another log, each exactly once.
 
 A session of the target numbers the rows: the number of a row is how many rows of this replay lie before
-it. Whoever begins again asks for the newest number that stands, and goes on behind it. So filter and
+it. A restarted replay asks for the newest number in the log, and goes on after it. So filter and
 mapping must be the same in each run: `replay_id` stands for them.
 """
 

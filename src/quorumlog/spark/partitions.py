@@ -200,7 +200,7 @@ def _in_turn(readers: Readers, number: int) -> tuple[str, ...]:
 #
 # The entries must come in order, without gap or repetition and as many as planned, linked by `chain_crc`
 # across batches and so across the members that sent them. Each batch in itself was checked, with its
-# bodies, by whoever read it; here it has to continue the one before. An entry that is missing or differs
+# bodies, by its reader; here it has to continue the one before. An entry that is missing or differs
 # ends the task; it never becomes a smaller result.
 
 

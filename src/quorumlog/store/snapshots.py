@@ -275,7 +275,7 @@ class SnapshotFiles:
         """By this process: the name of an existing folder may never have reached the disk."""
 
     def end(self) -> None:
-        """Any thread: whoever saves or loads a machine is not waited for, and is told with the next
+        """Any thread: a save or load of a machine is not waited for, and is told with the next
         bytes that it writes or reads."""
         self._is_over = True
 
@@ -387,7 +387,7 @@ def _split_part(file: str) -> tuple[str, str]:
 # ---------------------------------------------------------------- ReceivedSnapshot
 # A snapshot of another member, piece by piece, until it is one of this member's.
 #
-#   NAME-INDEX-DIGEST.part    grows at its end; whoever goes on with it later, another process too, asks
+#   NAME-INDEX-DIGEST.part    grows at its end; to go on with it later, another process too, asks
 #                             for what follows
 #   whole                     read again from the disk, every chunk and the digest compared
 #   NAME-INDEX                renamed, and the name synced

@@ -117,8 +117,8 @@ class Recovery(msgspec.Struct, frozen=True):
     membership: bytes
     """The body of the second one."""
     version: int = 1
-    """Of the record before: whoever does not know the kinds that the log may hold is refused behind it,
-    too. Earlier releases do not say it."""
+    """Of the record before: a release that does not know the kinds that the log may hold is refused by
+    it, too. Earlier releases do not say it."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -569,7 +569,7 @@ def save_start(disk: Disk, directory: str, start: LogStart) -> None:
     """On disk, in both slots and under its name, when this returns. Any thread, one at a time.
 
     Raises DiskFull: it is the old start, on disk as well. Raises StoreFailure: nobody knows which of the
-    two it is, and whoever goes on could acknowledge what the next start of the process deletes.
+    two it is, and a member that goes on could acknowledge what the next start of the process deletes.
     """
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)

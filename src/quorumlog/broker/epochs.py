@@ -311,7 +311,7 @@ class Count(NamedTuple):
     promised_by: frozenset[str]
     is_listed: bool
     ahead: list[Shown]
-    """Of those lists, whoever has a greater log; the greatest first."""
+    """Brokers of those lists with a greater log; the greatest first."""
 
     @property
     def short(self) -> list[CopyList]:
@@ -345,7 +345,7 @@ def count_of(to: Shown, shown: Iterable[Shown]) -> Count:
 
 
 def named_by(shown: Iterable[Shown]) -> dict[str, Peer]:
-    """Whoever may hold what was acknowledged, as any of them knows it; by directory."""
+    """Brokers that may hold acknowledged messages, as any of these knows them; by directory."""
     return {
         peer.directory_id: peer
         for each in shown

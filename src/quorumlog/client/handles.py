@@ -51,9 +51,9 @@ class AsyncMachineHandle:
 
 
 # ----------------------------------------------------------------
-# `log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
+# `log.reader(name)`: a position in the log that the cluster keeps for readers of this name.
 #
-# Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
+# Reading does not move it: a reader that has processed entries says so, with `commit`.
 
 
 RunOperation = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]

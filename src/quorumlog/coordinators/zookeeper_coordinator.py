@@ -1,7 +1,7 @@
 """The record and its holder as two nodes of ZooKeeper.
 
     /quorumlog/failover/GROUP/record    JSON
-    /quorumlog/failover/GROUP/holder    ephemeral, of the session of whoever leads
+    /quorumlog/failover/GROUP/holder    ephemeral, of the session of the master
 
 A lease is a session of its own; a revision is the record's version. The `multi` that makes the holder
 sets the record, too: where the revision is the same, no other holder has come.

@@ -1069,7 +1069,7 @@ class KeyValueService:
         )
 
     def _look(self) -> None:
-        """How large it is; whoever asks moves on what compaction has left to do."""
+        """How large it is; each query also does a part of what compaction has left to do."""
         if self._is_looking:
             return
         self._is_looking = True

@@ -505,7 +505,7 @@ class MachineDriver:
         return LeftOuts(self._known_left_out, self._store.begin.index, committed_index)
 
     def expire(self, now_ms: float) -> None:
-        """Whoever has waited too long is answered."""
+        """Answer the requests that have waited too long."""
         self._now_ms = now_ms
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS

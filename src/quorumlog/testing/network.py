@@ -203,7 +203,7 @@ class Parcel(NamedTuple):
         return self.sender.place, self.to_place
 
     def is_open(self) -> bool:
-        """At the end of the sender, whoever else knows of it."""
+        """At the end of the sender."""
         role = role_of(self.envelope.message)
         return self.link.standing(self.way[0], role, self.standing.directory_id) == self.standing
 

@@ -277,7 +277,7 @@ def allocate(
     topics = sorted({topic for wanted in members.values() for topic, _ in wanted})
     for turn, topic in enumerate(topics):
         takers = sorted(m for m, wanted in members.items() if any(t == topic for t, _ in wanted))
-        # Whoever gets one more differs from topic to topic, or the first would get most of them.
+        # The member that gets one more differs from topic to topic, or the first would get most of them.
         takers = takers[turn % len(takers) :] + takers[: turn % len(takers)]
         queues = [(topic, queue_id) for queue_id in range(queues_of.get(topic, 0))]
         owned = {member: [q for q in queues if owner.get(q) == member] for member in takers}
@@ -360,7 +360,7 @@ class GroupMembers:
     _groups: dict[str, dict[str, _Member]] = field(default_factory=dict)
 
     def begin(self, state: GroupState) -> None:
-        """A master begins: whoever reads something is there until it was not heard of for a while; so a
+        """A master begins: a member with queues stays until it was not heard of for a while; so a
         change of leader moves no queue."""
         self.changes += 1
         self._groups = {

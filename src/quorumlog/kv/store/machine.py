@@ -729,7 +729,7 @@ class KeyValueMachine(StateMachine):
     def _stats(self) -> AnswerBody:
         keyspace = self.keyspace
         engine = keyspace.engine
-        swept = self._saves > 0 or not sweep(keyspace)  # whoever asks moves it on
+        swept = self._saves > 0 or not sweep(keyspace)  # each query moves it on
         engine.commit(None)
         leases = len(keyspace.leases)
         size_bytes = engine.size_bytes

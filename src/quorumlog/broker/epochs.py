@@ -152,9 +152,15 @@ class EpochHistory:
         return lists[-1] if lists else None
 
     def is_forced_since(self, epoch: Epoch) -> bool:
-        """By an operator, with --unsafe."""
-        newer = [run for run in self.runs if run.epoch > epoch and run.is_forced]
-        return any(run.copy_list is not None and run.copy_list.copies for run in newer)
+        """An operator has made another one the master with --unsafe."""
+        return any(
+            run.epoch > epoch
+            and run.leader != epoch.leader
+            and run.is_forced
+            and run.copy_list is not None
+            and run.copy_list.copies
+            for run in self.runs
+        )
 
     def held(self, end_offset: int) -> EpochHistory:
         """Of a log that ends there: a run is in it once the log has come to its begin."""

@@ -87,10 +87,10 @@ class BrokerProbe(ABC):
         self.is_refused_by_users = False
         """Somebody does not answer because there are users."""
 
-    @property
-    def has_users(self) -> bool:
-        """There may be some, as far as anybody has heard."""
-        return self.is_refused_by_users or any(answer.has_users for answer in self.answers.values())
+    def have_users(self, but: str) -> bool:
+        """There may be some, as far as anybody else has heard."""
+        heard = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
+        return self.is_refused_by_users or any(each != but for each in heard)
 
     def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What it has answered last is what a switch goes by, so another directory under its name
@@ -306,7 +306,7 @@ class Switch:
         gone = self._check(shown, count)
         lost = None if count.may_lead else _lost(kept, own, count, gone)
         listed = None if count.may_lead and not self.without else forced_list(own, shown)
-        may_lose_users = not count.may_lead and probe.has_users
+        may_lose_users = lost is not None and probe.have_users(but=to)
         if may_lose_users:
             self.say(
                 f"there may be users: if the log of {to} has none, it serves nobody until an"

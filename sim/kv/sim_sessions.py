@@ -20,7 +20,7 @@ from quorumlog.node import MachineFactory, NodeHandle
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.promises import Checker
-from sim.clients import Lost, SimConnection, SimPorts, Told
+from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts
 from sim.kv.histories import Histories
 
 
@@ -49,8 +49,8 @@ class SimEndpoints(SimPorts):
         """The newest of each member."""
         self.services: dict[str, KeyValueService] = {}
 
-    def connect(self, member: SimMember, told: Told, lost: Lost) -> SimSession:
-        return SimSession(self, member, told, lost)
+    def connect(self, member: SimMember, on_data: DataCallback, lost: LostCallback) -> SimSession:
+        return SimSession(self, member, on_data, lost)
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
         def make() -> KeyValueMachine:
@@ -105,8 +105,10 @@ class EndpointsOpen(Checker):
 class SimSession(SimConnection):
     """As the service sees it."""
 
-    def __init__(self, endpoints: SimEndpoints, member: SimMember, told: Told, lost: Lost) -> None:
-        super().__init__(endpoints, member, request_decoder(), told, lost)
+    def __init__(
+        self, endpoints: SimEndpoints, member: SimMember, on_data: DataCallback, lost: LostCallback
+    ) -> None:
+        super().__init__(endpoints, member, request_decoder(), on_data, lost)
         self._endpoints = endpoints
 
     def refusal_to_read(self, keys: list[bytes]) -> None:

@@ -249,7 +249,7 @@ class Elected:
     def _ask(self, request: Request) -> None:
         broker, is_open = self.broker, True
 
-        def answered(answer: Answer, error: str = "") -> None:
+        def on_answer(answer: Answer, error: str = "") -> None:
             nonlocal is_open
             if is_open:
                 is_open = False
@@ -261,11 +261,11 @@ class Elected:
 
         def arrive(answer: Answer) -> None:
             if broker.replica is arrived:
-                broker.later(0.0, lambda: answered(answer))
+                broker.later(0.0, lambda: on_answer(answer))
 
         self._register.ask(broker.name, request, arrive)
         timeout_ms = broker.world.options.lease_ms / 4
-        broker.later(timeout_ms, lambda: answered(None, "no answer in time"))
+        broker.later(timeout_ms, lambda: on_answer(None, "no answer in time"))
 
     def _carry_out_later(self, step: OnDisk) -> None:
         def carry_out() -> None:

@@ -338,7 +338,7 @@ class FailoverRules:
         self.problem = ""
         """Why nobody leads, or this one cannot; for people."""
         self._revision = 0
-        self._asked: dict[Request, float] = {}
+        self._pending_requests: dict[Request, float] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
         self._following: FollowMaster | None = None
@@ -408,7 +408,7 @@ class FailoverRules:
 
     def answered(self, request: Request, answer: Answer, now_ms: float, error: str = "") -> None:
         """What became of it; `error`: that is not known."""
-        sent_ms = self._asked.pop(request)
+        sent_ms = self._pending_requests.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)
         elif isinstance(request, GrantLease):
@@ -422,15 +422,15 @@ class FailoverRules:
     # ---------------------------------------------------------------- waiting
 
     def _ask(self, request: Request, now_ms: float) -> None:
-        self._asked[request] = now_ms
+        self._pending_requests[request] = now_ms
         self._start(request)
 
-    def _is_asked(self, kind: type[Request]) -> int:
-        return sum(isinstance(request, kind) for request in self._asked)
+    def _pending_count(self, kind: type[Request]) -> int:
+        return sum(isinstance(request, kind) for request in self._pending_requests)
 
     def _read(self, now_ms: float) -> None:
         # One that is under way may have been too early, or may never be answered.
-        if self._is_asked(Read) < MOST_READS_UNDER_WAY:
+        if self._pending_count(Read) < MOST_READS_UNDER_WAY:
             self._next_read_ms = now_ms + self.options.lease_ms / READS_PER_LEASE
             self._ask(Read(), now_ms)
 
@@ -574,10 +574,10 @@ class FailoverRules:
         if self._broker.fenced_by > self._epoch:
             self._give_up(now_ms, f"a slave has promised epoch {self._broker.fenced_by}")
             return
-        if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
+        if now_ms >= self._next_renew_ms and self._pending_count(Renew) < MOST_RENEWALS_UNDER_WAY:
             self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
             self._ask(Renew(self.lease), now_ms)
-        if self._in_sync is None or self._is_asked(PutRecord) or self._is_asked(Read):
+        if self._in_sync is None or self._pending_count(PutRecord) or self._pending_count(Read):
             return
         wanted = self._in_sync.look(self._broker.slaves(), now_ms)
         if wanted is not None:

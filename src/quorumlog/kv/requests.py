@@ -195,12 +195,12 @@ _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
 
 
-def encoded(asked: object) -> bytes:
+def encoded(value: object) -> bytes:
     """Of what a caller has given. Raises InvalidRequest."""
     try:
-        return encode(asked)
+        return encode(value)
     except (OverflowError, TypeError) as error:
-        raise InvalidRequest(f"{asked!r:.200} cannot be sent: {error}") from None
+        raise InvalidRequest(f"{value!r:.200} cannot be sent: {error}") from None
 
 
 def decode_command(body: bytes | memoryview) -> Command:

@@ -95,10 +95,10 @@ class KeptResults:
             return []
         terms = part.words()[TERM]
         found = [] if self.under_way is None else [self.under_way]
-        for place, said in begun:
+        for place, batch in begun:
             first_index = part.first_index + place + 1
-            stop_index, term = first_index + said.count, int(terms[place])
-            found.append(SessionBatch(said.producer, first_index, stop_index, term, said.continues))
+            stop_index, term = first_index + batch.count, int(terms[place])
+            found.append(SessionBatch(batch.producer, first_index, stop_index, term, batch.continues))
         end_index, self.under_way = part.last_index + 1, None
         batches = []
         for each in found:
@@ -178,5 +178,5 @@ def _kept(result: object) -> Kept:
 def _size_of(value: Kept) -> int:
     if value is _UNKEPT:
         return MOST_BYTES + 1
-    said = value[0] if isinstance(value, tuple) else value
-    return KEPT_RESULT_BYTES + (0 if said is None else len(said))
+    result = value[0] if isinstance(value, tuple) else value
+    return KEPT_RESULT_BYTES + (0 if result is None else len(result))

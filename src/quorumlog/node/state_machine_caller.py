@@ -364,7 +364,7 @@ class StateMachineCaller:
             done(error)
             return
 
-        def answered(answer: Reply | LedgerError, applied_index: int) -> None:
+        def on_answer(answer: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(answer, LedgerError):
                 done(answer)
             else:
@@ -373,7 +373,7 @@ class StateMachineCaller:
 
         index = self._member.raft.committed_index
         query = partial(MachineRunner.query, question=question)
-        driver.ask(Question(index, query, deadline_ms, answered, owner))
+        driver.ask(Question(index, query, deadline_ms, on_answer, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():

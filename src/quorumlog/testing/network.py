@@ -85,12 +85,12 @@ class Pipe:
     def put(
         self,
         size_bytes: int,
-        stands: Callable[[], bool],
+        is_open: Callable[[], bool],
         passed: Callable[[], None],
         *,
         is_push: bool,
     ) -> None:
-        self._queue.append((size_bytes, stands, passed, is_push))
+        self._queue.append((size_bytes, is_open, passed, is_push))
         self._queued_bytes += size_bytes
         if len(self._queue) == 1:
             self.advance()
@@ -114,8 +114,8 @@ class Pipe:
 
         def leave() -> None:
             if self._turn == turn:
-                _, stands, passed, _ = self._take()
-                if stands():
+                _, is_open, passed, _ = self._take()
+                if is_open():
                     passed()
                 self.advance()
 
@@ -181,7 +181,7 @@ class SimLink:
         """Counts connections; what was sent on an older one is dropped on arrival."""
         self.broken = False
         """Bytes were lost inside the stream: it cannot go on once the cut ends."""
-        self.numbers = {(who, role): 0 for who in (first, second) for role in ROLES}
+        self.numbers = {(dialler, role): 0 for dialler in (first, second) for role in ROLES}
         """Of each of the four connections, by who dialled it: how often it was reset by itself."""
 
     def standing(self, dialler: str, role: str, directory_id: str) -> OpenConnection:
@@ -202,7 +202,7 @@ class Parcel(NamedTuple):
     def way(self) -> Direction:
         return self.sender.place, self.to_place
 
-    def stands(self) -> bool:
+    def is_open(self) -> bool:
         """At the end of the sender, whoever else knows of it."""
         role = role_of(self.envelope.message)
         return self.link.standing(self.way[0], role, self.standing.directory_id) == self.standing
@@ -403,20 +403,22 @@ class SimNetwork:
                 self._cluster.trace.count("dial: refused")
                 acceptor.note(f"refuses {dialler.member_id}", refusal)
                 return refusal
-            said = dialler.hello(acceptor).level
-            self._levels[acceptor.place, acceptor.process, dialler.place] = said
+            level = dialler.hello(acceptor).level
+            self._levels[acceptor.place, acceptor.process, dialler.place] = level
         return ""
 
     def members_below(self, level: int, member: SimMember) -> list[str]:
         """See `Host.members_below`."""
-        heard = {
+        levels = {
             other: self._levels.get((member.place, member.process, other), 0)
             for other in sorted(member.ends)
             if other in self._cluster.member_ids or (member.place, member.process, other) in self._levels
         }
-        heard[member.place] = member.level
+        levels[member.place] = member.level
         places = self._cluster.places
-        return list(dict.fromkeys(places[other] for other, said in heard.items() if said < level))
+        return list(
+            dict.fromkeys(places[other] for other, reported in levels.items() if reported < level)
+        )
 
     # ---------------------------------------------------------------- messages
 
@@ -466,7 +468,7 @@ class SimNetwork:
             self._send(parcel)
         elif pipe.has_room:
             is_push = carries_push(envelope.message)
-            pipe.put(len(data), parcel.stands, partial(self._send, parcel), is_push=is_push)
+            pipe.put(len(data), parcel.is_open, partial(self._send, parcel), is_push=is_push)
         else:
             self._cluster.trace.count("link: full")
             return False
@@ -513,14 +515,14 @@ class SimNetwork:
             arrival_ms = max(arrival_ms, self._last_arrival.get(stream, 0.0))
             self._last_arrival[stream] = arrival_ms
         replica = sender.replica
-        heard = standing._replace(directory_id=replica.directory_id)
+        expected = standing._replace(directory_id=replica.directory_id)
 
         def deliver() -> None:
             receiver = self._cluster.member(to_id)
-            if link.standing(sender_id, role, replica.directory_id) != heard or not receiver.is_up:
+            if link.standing(sender_id, role, replica.directory_id) != expected or not receiver.is_up:
                 return
             end, way = receiver.ends[sender_id], Way(role, is_ours=False)
-            if end.standing.get(way) != heard:
+            if end.standing.get(way) != expected:
                 return
             if carries_push(envelope.message):
                 self._moved.add((sender_id, to_id))

@@ -37,6 +37,7 @@ class EngineName(StrEnum):
 
 
 MIB = 1 << 20
+EVERYWHERE = ("0.0.0.0", "::", "[::]")
 
 
 def _check_address(option: str, address: str) -> None:
@@ -156,7 +157,7 @@ def serve(
     from quorumlog.kv.service import StoreOptions
 
     refuse_optimised_python()
-    given = {
+    command_line = {
         "member_id": member_id,
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
@@ -167,7 +168,7 @@ def serve(
         "log_format": log_format,
     }
     path = None if config is None else str(config)
-    server_config = load_server_config(path, given)
+    server_config = load_server_config(path, command_line)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_as(server_config)
@@ -183,16 +184,17 @@ def serve(
 
     group = server_config.groups[0]
     _check_address("--listen", listen)
+    table = server_config.kv or KvOptions()
+    servers = servers or table.servers
     taken = {listen: "--listen"}
     made: list[Callable[[KeyValueEndpoint], Endpoint]] = []
-    for option, given_address, make, second in (
-        ("--etcd", etcd, etcd_port, "etcd_listen"),
-        ("--etcd-gateway", etcd_gateway, etcd_json_gateway, "gateway_listen"),
+    for option, said, make, second in (
+        ("--etcd", etcd or table.etcd, etcd_port, "etcd_listen"),
+        ("--etcd-gateway", etcd_gateway or table.etcd_gateway, etcd_json_gateway, "gateway_listen"),
     ):
-        if given_address is None:
+        if not said:
             continue
-        host = listen.rpartition(":")[0]
-        address = given_address if ":" in given_address else f"{host}:{given_address}"
+        address = said if ":" in said else f"{listen.rpartition(':')[0]}:{said}"
         _check_address(option, address)
         if address in taken:
             raise ConfigError(
@@ -206,17 +208,20 @@ def serve(
             )
         servers = servers or listen
         split_servers(servers)
-        user = user_of(as_user, password_file)
+        name, file = as_user or table.user or None, password_file or table.password_file or None
+        user = user_of(name, None if file is None else Path(file))
         made.append(
             partial(make, listen=address, servers=servers, member_id=group.member_id, tls=tls, user=user)
         )
         scheme = "http" if tls is None or getattr(tls.options, second) else "https"
-        urls[option.strip("-").replace("-", "_")] = f"{scheme}://{address}"
+        host, _, port = address.rpartition(":")
+        host = group.own_address.host if host in EVERYWHERE else host  # where others reach it
+        urls[option.strip("-").replace("-", "_")] = f"{scheme}://{host}:{port}"
     endpoint = endpoint_of(group, listen, engine.value, options_of(server_config), tls)
     server = ServingMember(
         server_config,
         path,
-        given,
+        command_line,
         endpoints=[*(make(endpoint) for make in made), endpoint],
         tls=tls,
         reload_store=lambda config: endpoint.configure(options_of(config)),

@@ -47,6 +47,8 @@ MOST_WAITING_BYTES = 64 << 20
 """Of all clients of a port, in requests that are not answered."""
 MOST_KEEP_ALIVES = 1_000
 """Of a stream, that wait for those before them."""
+SMALL_BYTES = 4096
+"""As little may wait uncounted."""
 FULL_BYTES = 1 << 20
 """Held for a client that does not open its windows: its watches and reads wait."""
 PACKAGE = "/etcdserverpb."
@@ -153,6 +155,8 @@ class _GrpcClient:
         self.client = EtcdClient(port, connection, self)
         self._streams: dict[int, _Stream] = {}
         self._number = 0
+        self._queueing: dict[_Stream, None] = {}
+        """Streams that wait for the client's windows."""
         self._out_bytes = 0
         """Of answers that wait for the client's windows."""
         self._held_bytes = 0
@@ -199,6 +203,8 @@ class _GrpcClient:
         self.client.close()
 
     def writable(self) -> None:
+        for each in list(self._queueing):
+            each.pump()
         self._go_on()
 
     # ---------------------------------------------------------------- what comes
@@ -209,6 +215,9 @@ class _GrpcClient:
         self._streams[event.stream_id] = stream
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             stream.fail(RpcError(Code.INVALID_ARGUMENT, "this port speaks gRPC"))
+            return
+        if headers.get(b"hasleader") == b"true" and not self.port.knows_leader:
+            stream.fail(etcd_error(Code.UNAVAILABLE, "no leader"))
             return
         token = headers.get(b"token") or headers.get(b"authorization") or b""
         stream.begin(token.decode("latin-1"))
@@ -232,14 +241,19 @@ class _GrpcClient:
 
     def _windows_opened(self, number: int) -> None:
         stream = self._streams.get(number)
-        for each in list(self._streams.values()) if stream is None else (stream,):
+        for each in list(self._queueing) if stream is None else (stream,):
             each.pump()
         self._go_on()
 
-    def queued(self, size_bytes: int) -> None:
-        """So much more of answers waits."""
+    def queued(self, stream: _Stream, size_bytes: int) -> None:
+        """So much more of its answers waits."""
+        if stream.waits:
+            self._queueing[stream] = None
+        else:
+            self._queueing.pop(stream, None)
         self._out_bytes += size_bytes
-        self._connection.hold_beside(self._out_bytes + self._held_bytes)
+        if self._out_bytes + self._held_bytes > SMALL_BYTES or self._connection.beside_bytes:
+            self._connection.hold_beside(self._out_bytes + self._held_bytes)
 
     def gathered(self, size_bytes: int) -> None:
         """So much more of messages that have not come whole."""
@@ -269,8 +283,13 @@ class _GrpcClient:
         return self._connection.meter
 
     @property
+    def is_clogged(self) -> bool:
+        """It does not read what was written already."""
+        return self._connection.is_full
+
+    @property
     def is_full(self) -> bool:
-        return self._connection.is_full or self._out_bytes >= FULL_BYTES
+        return self.is_clogged or self._out_bytes >= FULL_BYTES
 
     @property
     def unsent_bytes(self) -> int:
@@ -327,7 +346,7 @@ class _Stream:
         """Of one with one."""
         self._task: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
-        self._out: deque[bytes] = deque()
+        self._out: deque[memoryview] = deque()
         self._trailers: list[tuple[bytes, bytes]] | None = None
         """Follow what is to be sent; None: there is more to come."""
         self._has_begun = self._is_closed = False
@@ -454,14 +473,14 @@ class _Stream:
             trailers = [*_HEAD, *trailers]
             self._has_begun = True
         if data:
-            self._out.append(data)
-            self._session.queued(len(data))
+            self._out.append(memoryview(data))
+            self._session.queued(self, len(data))
         if trailers is not None:
             self._trailers = trailers
         self.pump()
 
     def pump(self) -> None:
-        """As far as the client's windows allow."""
+        """As far as the client's windows allow, and it reads what it was sent."""
         try:
             self._pump()
         except h2.exceptions.ProtocolError:
@@ -469,28 +488,30 @@ class _Stream:
             self.close()
 
     def _pump(self) -> None:
-        http, session = self._session.http, self._session
-        sent_bytes = 0
-        if self._out and not self._has_begun:
+        http, session, out = self._session.http, self._session, self._out
+        if out and not self._has_begun:
             self._has_begun = True
             http.send_headers(self._number, _HEAD)
-        while self._out:
+        while out and not session.is_clogged:
             room = min(http.local_flow_control_window(self._number), http.max_outbound_frame_size)
             if room <= 0:
                 break
-            data = self._out.popleft()
+            data = out.popleft()
             if len(data) > room:
-                self._out.appendleft(data[room:])
+                out.appendleft(data[room:])
                 data = data[:room]
+            session.queued(self, -len(data))
             http.send_data(self._number, data)
-            sent_bytes += len(data)
-        if sent_bytes:
-            session.queued(-sent_bytes)
-        if not self._out and self._trailers is not None and not self._is_closed:
+        if not out and self._trailers is not None and not self._is_closed:
             http.send_headers(self._number, self._trailers, end_stream=True)
             self.close()
             session.ended(self._number)
         session.will_flush()
+
+    @property
+    def waits(self) -> bool:
+        """Something of it waits for the client."""
+        return bool(self._out)
 
     async def room(self) -> None:
         """Returns when there is some."""
@@ -504,9 +525,9 @@ class _Stream:
         self._is_closed = True
         self._session.gathered(-len(self._body))
         self._body.clear()
-        if self._out:
-            self._session.queued(-sum(map(len, self._out)))
+        waiting_bytes = sum(map(len, self._out))
         self._out.clear()
+        self._session.queued(self, -waiting_bytes)
         if self._call is not None:
             self._call.close()
         if self._task is not None and self._task is not asyncio.current_task():

@@ -193,8 +193,13 @@ class EtcdEndpoint(Endpoint):
         is_plain = getattr(options, second) and options.peers != "required"
         return None if is_plain else self._tls.as_client()
 
+    @property
+    def knows_leader(self) -> bool:
+        return self._member is not None and self._member.knows_leader
+
     async def close(self) -> None:
-        self.abandon()
+        self._listener.close()
+        self._listener.close_connections()
         await self.logins.close()
         if self._member is not None:
             await self.nobody.close()

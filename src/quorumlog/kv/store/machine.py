@@ -242,13 +242,13 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: Answer
     else:
         before = keyspace.delete(operation.key, index)
         gone = () if before is None else (before,)
-    told = EncodedItems(room)
+    deleted = EncodedItems(room)
     count = 0
     for each in gone:  # to the end, whatever there is room for
         count += 1
         if operation.prev_kv:
-            told.add(each)
-    return DELETE_TAG, count, told.encoded()
+            deleted.add(each)
+    return DELETE_TAG, count, deleted.encoded()
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
@@ -624,13 +624,13 @@ class KeyValueMachine(StateMachine):
 
     def apply(self, batch: EntryBatch, first_index: int) -> FirstResults:
         keyspace = self.keyspace
-        told: list[Change] = []
+        changes: list[Change] = []
         results: list[bytes] = []
         unkept: list[int] = []
         size_bytes = 0
         for index, body in zip(batch.headers()["index"].tolist(), batch.bodies(), strict=True):
             try:
-                result, is_kept = self._one(body, index, told)
+                result, is_kept = self._one(body, index, changes)
             except Exception as error:
                 raise ApplyFailure(index) from error
             if not is_kept:
@@ -646,7 +646,7 @@ class KeyValueMachine(StateMachine):
         keyspace.engine.commit(Applied.of_last(batch))
         if self._feed is not None:
             self._feed.size_bytes = keyspace.engine.size_bytes
-            self._feed.tell(told)
+            self._feed.tell(changes)
         return FirstResults(results, unkept)
 
     def is_quick(self, batch: EntryBatch) -> bool:
@@ -657,7 +657,7 @@ class KeyValueMachine(StateMachine):
         is_swept = keyspace.swept_to >= keyspace.compacted
         return is_swept and all(body[1:2] == _PUT for body in batch.bodies())
 
-    def _one(self, entry: memoryview, index: int, told: list[Change]) -> tuple[bytes, bool]:
+    def _one(self, entry: memoryview, index: int, changes: list[Change]) -> tuple[bytes, bool]:
         """(its result, whether that may be kept)."""
         keyspace = self.keyspace
         keyspace.begin_command()
@@ -669,13 +669,13 @@ class KeyValueMachine(StateMachine):
             assert not keyspace.changes, (refusal, keyspace.changes)
             return refused(refusal), True
         if keyspace.changes:
-            told.append(Changed(index, keyspace.written))
+            changes.append(Changed(index, keyspace.written))
         if isinstance(command, Grant):
-            told.append(Granted(body[1], keyspace.leases[body[1]]))
+            changes.append(Granted(body[1], keyspace.leases[body[1]]))
         elif isinstance(command, Revoke):
-            told.append(Ended(command.lease))
+            changes.append(Ended(command.lease))
         elif isinstance(command, Compact):
-            told.append(CompactedTo(keyspace.compacted))
+            changes.append(CompactedTo(keyspace.compacted))
         if not room.is_over:
             answer = done(keyspace.revision, body)
             if len(answer) <= room.size_bytes:
@@ -700,30 +700,30 @@ class KeyValueMachine(StateMachine):
 
     def _answer(self, question: bytes, room: AnswerRoom) -> Body:
         keyspace = self.keyspace
-        asked = decode_question(question)
-        if isinstance(asked, Range | Txn):
-            check(asked, len(question))
-        if isinstance(asked, Range):
-            return _operation(keyspace, asked, keyspace.revision, room)
-        if isinstance(asked, Txn):
-            return answer_txn(keyspace, asked, room)
-        if isinstance(asked, History):
-            return read_history(keyspace, asked, room)
-        if isinstance(asked, Leases):
-            told = EncodedItems(room)
+        decoded = decode_question(question)
+        if isinstance(decoded, Range | Txn):
+            check(decoded, len(question))
+        if isinstance(decoded, Range):
+            return _operation(keyspace, decoded, keyspace.revision, room)
+        if isinstance(decoded, Txn):
+            return answer_txn(keyspace, decoded, room)
+        if isinstance(decoded, History):
+            return read_history(keyspace, decoded, room)
+        if isinstance(decoded, Leases):
+            rows = EncodedItems(room)
             for row in sorted((lease, *granted) for lease, granted in keyspace.leases.items()):
-                told.add(encode(row))
-            return LEASES_TAG, told.encoded()
-        if isinstance(asked, LeaseKeys):
-            lease = keyspace.leases.get(asked.lease)
+                rows.add(encode(row))
+            return LEASES_TAG, rows.encoded()
+        if isinstance(decoded, LeaseKeys):
+            lease = keyspace.leases.get(decoded.lease)
             if lease is None:
-                raise LeaseNotFound(f"there is no lease {asked.lease}")
-            told = EncodedItems(room)
-            for key in keyspace.keys_of(asked.lease):
-                if not told.add(encode(key)):
+                raise LeaseNotFound(f"there is no lease {decoded.lease}")
+            rows = EncodedItems(room)
+            for key in keyspace.keys_of(decoded.lease):
+                if not rows.add(encode(key)):
                     break
-            return LEASE_KEYS_TAG, lease.ttl_ms, told.encoded()
-        assert isinstance(asked, StoreStats), asked
+            return LEASE_KEYS_TAG, lease.ttl_ms, rows.encoded()
+        assert isinstance(decoded, StoreStats), decoded
         return self._stats()
 
     def _stats(self) -> Body:

@@ -208,8 +208,8 @@ async def finish_upgrade(
 
 async def step_over(driver: NodeDriver, request: wire.StepOverRequest, owner: object) -> ClientMessage:
     step_overs = driver.node.machines.step_overs
-    asked = (request.machine, request.index, request.unsafe)
-    return wire.StepOverResponse(index=await Outcome(lambda done: step_overs.request(*asked, done)))
+    arguments = (request.machine, request.index, request.unsafe)
+    return wire.StepOverResponse(index=await Outcome(lambda done: step_overs.request(*arguments, done)))
 
 
 # ---------------------------------------------------------------- users
@@ -235,14 +235,18 @@ async def ask_machine(
     driver: NodeDriver, request: wire.MachineReadRequest, owner: object
 ) -> ClientMessage:
     machines, promise, since_ms = driver.node.machines, request.promise, -math.inf
-    asked = (request.machine, request.question, request.timeout_ms or driver.config.append_timeout_ms)
+    arguments = (
+        request.machine,
+        request.question,
+        request.timeout_ms or driver.config.append_timeout_ms,
+    )
     if promise is None:
-        answer, index = await Outcome(lambda done: machines.ask(*asked, done, owner))
+        answer, index = await Outcome(lambda done: machines.ask(*arguments, done, owner))
     else:
         since_ms = await Outcome(lambda done: wait_for_promise(driver, promise, done, owner))
         # What is committed by now is applied first, so the answer is as fresh as that is now.
         since_ms = max(since_ms, driver.node.raft.reads.fresh_since_ms())
-        answer, index = await Outcome(lambda done: machines.ask_here(*asked, done, owner))
+        answer, index = await Outcome(lambda done: machines.ask_here(*arguments, done, owner))
         raise_if(refusal_of_age(driver, promise, since_ms))
     if len(answer) > ANSWER_LIMIT_BYTES:
         raise CommandError(f"an answer of {len(answer)} bytes fits into no frame")
@@ -256,9 +260,9 @@ async def connect_producer(
     driver: NodeDriver, request: producers.ConnectProducer, owner: object
 ) -> ClientMessage:
     deadline_ms = driver.node.deadline_ms(request.timeout_ms)
-    asked = (request.producer, request.token, request.ends, deadline_ms)
+    arguments = (request.producer, request.token, request.ends, deadline_ms)
     connected: ProducerConnected = await Outcome(
-        lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
+        lambda done: driver.node.sessions.connect(*arguments, done, owner, request.seen_index)
     )
     return producers.ConnectProducerResponse(**connected._asdict())
 
@@ -285,8 +289,8 @@ async def list_producers(
 async def forget_producer(
     driver: NodeDriver, request: producers.ForgetProducer, owner: object
 ) -> ClientMessage:
-    asked = (request.producer, request.epoch, driver.node.deadline_ms(0))
-    await Outcome(lambda done: driver.node.sessions.forget(*asked, done, owner))
+    arguments = (request.producer, request.epoch, driver.node.deadline_ms(0))
+    await Outcome(lambda done: driver.node.sessions.forget(*arguments, done, owner))
     return producers.ForgetProducerResponse()
 
 

@@ -182,4 +182,5 @@ def json_errors(s: Session) -> None:
     s.post("/v3/lease/keepalive", {"ID": "152"})
     s.post("/v3/lease/timetolive", {"ID": "151", "keys": True})
     s.post("/v3/kv/lease/revoke", {"ID": "151"})
+    s.about("status")
     s.post("/v3/maintenance/status", {})

@@ -106,6 +106,7 @@ class Session:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{self.side.grpc[0]} answers {answer}")
             time.sleep(0.05)
+        self._catch_up()
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -144,7 +145,25 @@ class Session:
             found = refusal(error)
         self.note(f"{method} {' '.join(map(self.words, requests))}", found)
 
+    def _catch_up(self) -> None:
+        """Until the member that is asked has applied all that the scenario came to; watches and status
+        tell what it has."""
+        asked = rpc.RangeRequest(key=b"a", serializable=True)
+        call = self.channel.unary_unary(*_call_of("KV/Range", asked))
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while call(asked, timeout=TIMEOUT_S).header.revision < self.naming.revisions[-1]:
+            assert time.monotonic() < deadline_s, f"it does not come to {self.naming.revisions[-1]}"
+
+    def compact(self, revision: int, **options: Any) -> None:
+        """Noted; until the member that is asked has done so."""
+        self.call("KV/Compact", rpc.CompactionRequest(revision=revision, **options))
+        asked = rpc.RangeRequest(key=b"a", revision=revision - 1, serializable=True)
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while "refused" not in self._answer("KV/Range", asked):
+            assert time.monotonic() < deadline_s, f"it does not compact {revision}"
+
     def watch(self) -> WatchStream:
+        self._catch_up()
         stream = WatchStream(self)
         self._streams.append(stream)
         return stream

@@ -52,6 +52,11 @@ SMALL_BYTES = 4096
 FULL_BYTES = 1 << 20
 """Held for a client that does not open its windows: its watches and reads wait."""
 PACKAGE = "/etcdserverpb."
+_PREFACE = b"PRI * HTTP/2.0"
+_NO_HTTP2 = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"this port speaks gRPC; etcd's JSON gateway has a port of its own (--etcd-gateway)\n"
+)
 _PREFIX = 5
 """Of a message: whether it is compressed, and its length."""
 _HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -99,12 +104,15 @@ class Http2Decoder:
 
     def buffer_updated(self, count: int) -> list[Frame]:
         """Raises Http2Violation."""
+        data = bytes(self._buffer[:count])
         if not self._has_begun:
+            if not _PREFACE.startswith(data[: len(_PREFACE)]):
+                raise Http2Violation("no gRPC: it begins with no preface of HTTP/2", _NO_HTTP2)
             self._has_begun = True
             self.http.initiate_connection()
             self.http.increment_flow_control_window(WINDOW_BYTES)
         try:
-            events: list[Any] = self.http.receive_data(bytes(self._buffer[:count]))
+            events: list[Any] = self.http.receive_data(data)
         except h2.exceptions.ProtocolError as error:
             raise Http2Violation(
                 f"no gRPC: {type(error).__name__}: {error}", self.http.data_to_send()

@@ -415,7 +415,7 @@ def watch_requests(s: Session) -> None:
     s.about("a watch from a revision below 0")
     stream = s.watch()
     stream.create(s.key("a"), start_revision=-1)
-    stream.wait(0, 1)
+    stream.wait(-1, 1)
     stream.note()
     s.about("a request to a stream of watches that asks nothing")
     stream = s.watch()

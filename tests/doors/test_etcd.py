@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from harness import encryption
 from harness.etcd import builds, clients
 from harness.etcd.answers import ALL, OURS, SIDES, Recorded, replay
 from harness.etcd.definitions import definitions
 from harness.etcd.servers import Side, ours, running
 from nemesis.kv.run import run as nemesis
+from quorumlog.cli import certificates
 from tests.kv import etcdctl
 from tests.kv.test_etcd_script import lines
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.doors, pytest.mark.processes, pytest.mark.timeout(1800)]
 
@@ -63,6 +66,22 @@ def test_messages_have_the_fields_that_etcds_have(version: str) -> None:
 @pytest.mark.parametrize("version", builds.VERSIONS)
 def test_etcdctl(side: Side, version: str, use: etcdctl.Use) -> None:
     use(etcdctl.Etcdctl(builds.etcd(version).etcdctl, side.grpc))
+
+
+@pytest.mark.parametrize("version", builds.VERSIONS)
+def test_etcdctl_manages_users_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    authority = tmp_path / "ca"
+    certificates.init(authority, "test")
+    monkeypatch.setenv(encryption.VARIABLE, str(authority))
+    with ours(tmp_path / "members") as side:
+        endpoints = [f"https://{each}" for each in side.grpc]
+        ctl = etcdctl.Etcdctl(
+            builds.etcd(version).etcdctl, endpoints, f"--cacert={authority / 'ca.crt'}"
+        )
+        eventually(lambda: ctl.answers("endpoint", "health"))
+        etcdctl.use_users(ctl)
 
 
 def run(*command: str | Path) -> list[str]:

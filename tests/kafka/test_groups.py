@@ -346,7 +346,7 @@ def test_a_consumer_that_assigns_itself_commits_while_there_are_no_members() -> 
     groups = Groups()
     check = groups.coordinator.check_commit
     assert check("g", "", None, -1) is NONE
-    assert check("g", "m", None, 4) is ErrorCode.illegal_generation
+    assert check("g", "m", None, 4) is ErrorCode.unknown_member_id
     (member,) = groups.formed(1)
     assert check("g", "", None, -1) is ErrorCode.unknown_member_id
     groups.coordinator.leave("g", ((member.member, None),))

@@ -414,10 +414,8 @@ class GroupCoordinator:
         group = self._groups.get(group_name)
         if generation < 0 and (group is None or not group.members):
             return ErrorCode.none
-        if group is None:
-            return ErrorCode.illegal_generation
-        _, member, error = self._find(group_name, member_id, instance)
-        if member is None:
+        group, member, error = self._find(group_name, member_id, instance)
+        if group is None or member is None:
             return error
         if generation != group.generation:
             return ErrorCode.illegal_generation

@@ -1,4 +1,4 @@
-"""What a producer hands over for one partition: record batches of format v2, split and checked.
+"""What a producer hands over for one partition: a record batch of format v2.
 
 A batch is looked at as a whole: one unpack of its header and one CRC. Its records are neither unpacked
 nor decompressed, so what stands inside a batch is between producer and consumer.
@@ -31,7 +31,7 @@ NO_PRODUCER = -1
 
 
 class RecordsRefused(Exception):
-    """These batches are not appended. `code` is what the client is answered."""
+    """The batch is not appended. `code` is what the client is answered."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -54,44 +54,32 @@ class ProducedBatch(NamedTuple):
     """Of the first record; the next batch's is that + record_count, modulo 2^31."""
 
 
-def split_records(data: bytes | memoryview, *, most_bytes: int) -> list[ProducedBatch]:
-    """The batches of one partition in a Produce request, at least one, each of `most_bytes` at most.
+def check_records(data: bytes | memoryview, *, most_bytes: int) -> ProducedBatch:
+    """What one Produce request has for one partition: one batch, of `most_bytes` at most.
 
-    Raises RecordsRefused, of all of them, if one is not as it should be."""
-    view = memoryview(data)
-    batches = []
-    position = 0
-    while position < len(view):
-        if len(view) - position < HEADER_BYTES:
-            raise _invalid(f"{len(view) - position} bytes at {position} are no record batch")
-        base, length, _, magic, crc, *covered = _HEADER.unpack_from(view, position)
-        if magic in (0, 1):
-            raise RecordsRefused(
-                ErrorCode.unsupported_for_message_format,
-                f"message format {magic}: use a producer that writes record batches (format 2)",
-            )
-        if magic != 2:
-            raise _invalid(f"message format {magic} is not known")
-        if base:
-            raise _invalid(f"a base offset of {base}: producers send 0, and the broker sets it")
-        stop = position + _LENGTH_FROM + length
-        if not position + HEADER_BYTES <= stop <= len(view):
-            raise RecordsRefused(
-                ErrorCode.corrupt_message,
-                f"a batch of {length} bytes at {position} in {len(view)} bytes of records",
-            )
-        batch = view[position:stop]
-        if len(batch) > most_bytes:
-            raise RecordsRefused(
-                ErrorCode.message_too_large, f"a batch of {len(batch)} bytes: {most_bytes} are allowed"
-            )
-        if crc32c(batch[_CHECKED_FROM:]) != crc:
-            raise RecordsRefused(ErrorCode.corrupt_message, f"the batch at {position} fails its CRC")
-        batches.append(_checked(batch, *covered))
-        position = stop
-    if not batches:
-        raise _invalid("no records")
-    return batches
+    Raises RecordsRefused."""
+    batch = memoryview(data)
+    if len(batch) < HEADER_BYTES:
+        raise _invalid(f"{len(batch)} bytes are no record batch" if batch else "no records")
+    base, length, _, magic, crc, *covered = _HEADER.unpack_from(batch)
+    if magic in (0, 1):
+        raise RecordsRefused(
+            ErrorCode.unsupported_for_message_format,
+            f"message format {magic}: use a producer that writes record batches (format 2)",
+        )
+    if magic != 2:
+        raise _invalid(f"message format {magic} is not known")
+    if base:
+        raise _invalid(f"a base offset of {base}: producers send 0, and the broker sets it")
+    if _LENGTH_FROM + length != len(batch):
+        raise _invalid(f"not one batch: it says {_LENGTH_FROM + length} bytes of {len(batch)}")
+    if len(batch) > most_bytes:
+        raise RecordsRefused(
+            ErrorCode.message_too_large, f"a batch of {len(batch)} bytes: {most_bytes} are allowed"
+        )
+    if crc32c(batch[_CHECKED_FROM:]) != crc:
+        raise RecordsRefused(ErrorCode.corrupt_message, "the batch fails its CRC")
+    return _checked(batch, *covered)
 
 
 def _checked(

@@ -13,6 +13,7 @@ from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import CommandError
 from quorumlog.kafka.machine import (
     PREFIX_BYTES,
+    ROOM_BYTES,
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
@@ -115,6 +116,19 @@ def test_several_batches_of_one_request_are_several_entries() -> None:
     batches = [(TOPIC, 0, a_batch(2)), (TOPIC, 1, a_batch(1)), (TOPIC, 0, a_batch(1))]
     results = [Produced.of(each) for each in log.apply(entries_of(batches))]
     assert results == [(0, 0), (0, 0), (0, 2)]
+
+
+def test_a_batch_with_room_in_front_of_it_becomes_an_entry_where_it_lies() -> None:
+    data = a_batch(3)
+    frame = bytearray(b"." * ROOM_BYTES + data + b"behind")
+    (copied,) = entries_of([(TOPIC, 3, data)]).bodies()
+    batch = entries_of([(TOPIC, 3, memoryview(frame)[ROOM_BYTES : -len(b"behind")])])
+    (body,) = batch.bodies()
+    assert bytes(body) == bytes(copied)
+    assert body.obj is frame
+    assert frame.endswith(data + b"behind")
+    (body,) = entries_of([(TOPIC, 3, memoryview(frame)[ROOM_BYTES - 1 : -len(b"behind")])]).bodies()
+    assert body.obj is not frame
 
 
 def test_a_topic_that_is_not_there_takes_nothing() -> None:

@@ -53,6 +53,7 @@ _PRODUCE, _COMMAND = 1, 2
 _PLACE = struct.Struct(">B16si")
 PREFIX_BYTES = _PLACE.size
 """In front of a batch in the body of its entry."""
+ROOM_BYTES = HEADER_BYTES + PREFIX_BYTES
 _BATCH = struct.Struct(">8xi4xb4x2xi8xqqhii")
 """Length, magic, last offset delta, max timestamp, producer id, epoch, base sequence, count."""
 _LEAST_BYTES = PREFIX_BYTES + _BATCH.size
@@ -124,7 +125,17 @@ def entry_of(command: Command) -> EntryBatch:
 
 
 def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
-    """Of each topic id, partition and record batch, copied once."""
+    """Of each topic id, partition and record batch. A single batch stays where it lies if `ROOM_BYTES`
+    precede it in the same bytearray, and those are written over; others are copied."""
+    if len(batches) == 1:
+        topic_id, partition, data = batches[0]
+        room = _with_room(data)
+        if room is not None:
+            size = len(room)
+            header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+            header.pack_into(room, 0)
+            _PLACE.pack_into(room, HEADER_BYTES, _PRODUCE, topic_id, partition)
+            return EntryBatch(room, None)
     pieces: list[Buffer] = []
     sizes = []
     for topic_id, partition, data in batches:
@@ -138,6 +149,18 @@ def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
         header.pack_into(view[position:], 0)
         position += size
     return EntryBatch(buffer, sizes)
+
+
+def _with_room(data: Buffer) -> memoryview | None:
+    """It and the bytes in front of it that its entry needs."""
+    if not isinstance(data, memoryview) or not isinstance(data.obj, bytearray):
+        return None
+    start = _address_of(data) - _address_of(data.obj)
+    return memoryview(data.obj)[start - ROOM_BYTES : start + len(data)] if start >= ROOM_BYTES else None
+
+
+def _address_of(data: Buffer) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data)
 
 
 _BLANK = bytes(HEADER_BYTES)

@@ -12,7 +12,7 @@ _FIGURES = re.compile(r" \(now [^()]*\)")
 
 
 def now(figures: str) -> str:
-    """To go behind the words of a sentence; without parentheses."""
+    """To go after the words of a sentence; without parentheses."""
     return f" (now {figures})"
 
 

@@ -156,7 +156,7 @@ class InSyncMembers:
         }
         wanted = dict(sorted(held - late)) | dict(joining & self._joining)
         self._joining = joining
-        # One whose fate is not known is settled by another: nothing sent before comes behind it.
+        # One whose fate is not known is settled by another: nothing sent before comes after it.
         return wanted if wanted != self.members or self._undecided else None
 
     def _is_late(self, member: Member, now_ms: float) -> bool:

@@ -198,7 +198,7 @@ class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
     store_time_ms: Int
     store_host: bytes = b""
     positions: bytes = b""
-    """Physical offset of each message, 8 bytes big-endian; empty: they lie one right behind the
+    """Physical offset of each message, 8 bytes big-endian; empty: they lie one right after the
     other."""
 
 
@@ -390,7 +390,7 @@ class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
-    """A part of the log that was cut off behind what the own log and a new master's have in common."""
+    """A part of the log that was cut off after what the own log and a new master's have in common."""
 
     epoch: Int
     first_offset: Int

@@ -161,7 +161,7 @@ def announce(text: str) -> None:
 
 
 def say_ready() -> None:
-    """To systemd, which waits for it before it starts what comes behind a unit of `Type=notify`."""
+    """To systemd, which waits for it before it starts what comes after a unit of `Type=notify`."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -200,7 +200,7 @@ def spoken_size(size_bytes: int) -> str:
 
 
 def print_table(headings: str, rows: Iterable[Sequence[object]]) -> None:
-    """`headings`: with commas between them, and `#` behind those of numbers, which stand at the right.
+    """`headings`: with commas between them, and `#` after those of numbers, which stand at the right.
     None is a `-`."""
     from rich.markup import escape
     from rich.table import Table

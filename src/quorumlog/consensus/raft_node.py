@@ -316,7 +316,7 @@ class RaftNode:
         self._state.runs_machines = run
 
     def drop_before(self, begin: EntryId) -> None:
-        """The log is to begin behind this entry, which is committed and on disk: nothing at or below it
+        """The log is to begin after this entry, which is committed and on disk: nothing at or below it
         is compared, pushed or cut from now on."""
         assert begin.index <= self._state.committed_index, (begin, self._state.committed_index)
         self._log.drop_before(begin)

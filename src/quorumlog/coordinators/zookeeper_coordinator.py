@@ -79,7 +79,7 @@ class ZooKeeperSession:
         self._client.start_async()
 
     async def do(self, *calls: ZooKeeperCall) -> list[Any]:
-        """Sends them one behind the other; their results, None of a node that is not there. Raises
+        """Sends them one after the other; their results, None of a node that is not there. Raises
         CoordinatorUnreachable: they may have been carried out or not."""
         try:
             async with asyncio.timeout(TIMEOUT_S):

@@ -34,7 +34,7 @@ FROM_KEY = b"\0"
 """As an end: there is none."""
 
 MOST = 2**63 - 1
-"""Numbers have 63 bits, as etcd has them: the one behind each is a number, too."""
+"""Numbers have 63 bits, as etcd has them: the one after each is a number, too."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 Revision = Number
 LeaseId = Number
@@ -623,14 +623,14 @@ def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
 
 
 # ----------------------------------------------------------------
-# What clients and the key-value store say to each other behind the Hello: one request, one answer with
+# What clients and the key-value store say to each other after the Hello: one request, one answer with
 # its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
 # ErrorResponse ends it.
 
 UPGRADE = "this member speaks a newer protocol: upgrade the client"
 _LENGTH, _HELLO, _ANSWER = 4, 0, 17
 OLD_GREETING_BYTES = 1024
-"""At most, behind its length."""
+"""At most, after its length."""
 _decode = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
 
 
@@ -656,7 +656,7 @@ def answer_to_old_greeting(received: bytes) -> bytes | None:
 
 
 # ----------------------------------------------------------------
-# What clients and the key-value store say to each other behind the Hello: one request, one answer with
+# What clients and the key-value store say to each other after the Hello: one request, one answer with
 # its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
 # ErrorResponse ends it.
 

@@ -213,7 +213,7 @@ class LeaseClock:
 
     def keep_alive(self, number: int, term: int | None, arrived_ms: float) -> int:
         """The TTL, which runs from `arrived_ms`; 0: there is no such lease, or it is about to end.
-        `term`: in which the leader was confirmed behind the arrival."""
+        `term`: in which the leader was confirmed after the arrival."""
         lease = self._leases.get(number)
         if lease is None or term is None or term != self._term or number in self._ending:
             return 0
@@ -532,7 +532,7 @@ class WatchHub:
         self.tell()
 
     def ask_progress(self, session: ServiceSession) -> None:
-        """Its watches in step are told how far they are, behind all changes up to now."""
+        """Its watches in step are told how far they are, after all changes up to now."""
         if session not in self._watches or any(each.session is session for each in self._rounds):
             return
         self._add_progress()
@@ -540,7 +540,7 @@ class WatchHub:
         self.tell()
 
     def _pop_progress(self) -> bool:
-        """True: it was to be told next, behind all changes."""
+        """True: it was to be told next, after all changes."""
         last = self._rounds[-1] if self._rounds else None
         if last is None or last.watches is not None or last.is_lost or last or last.session:
             return False

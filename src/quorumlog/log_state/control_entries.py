@@ -129,7 +129,7 @@ class ReaderPosition(Body, frozen=True):
     ends: bool = False
     """The reader is forgotten."""
     last_chain: Chain | None = None
-    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
+    """Of an archive: the `chain_crc` of its last entry, the one before `position`."""
     skipped: tuple[Index, Index] | None = None
     """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
     them. It and `last_chain` are left out where nobody says them, as earlier releases know it."""

@@ -82,7 +82,7 @@ class RoleGrant(_Value, frozen=True, order=True):
 
     @property
     def bounds(self) -> tuple[bytes, bytes | None]:
-        """Of the names: from the first one on, to in front of the second; None: there is no end."""
+        """Of the names: from the first one on, to before the second; None: there is no end."""
         if self.is_exact:
             return self.prefix, self.prefix + b"\0"
         stem = self.prefix.rstrip(b"\xff")
@@ -145,7 +145,7 @@ class Rights:
         return self.may_range(right, kind, name, name + b"\0")
 
     def may_range(self, right: Right, kind: Kind, first: bytes, stop: bytes | None) -> bool:
-        """Of all names from `first` on to in front of `stop` (None: there is no end), which may lie in
+        """Of all names from `first` on to before `stop` (None: there is no end), which may lie in
         grants side by side."""
         if self.is_admin:
             return True

@@ -54,7 +54,7 @@ back-off would stay silent for up to two minutes."""
 
 LINGER_S = 2.0
 LINGER_BYTES = 64 << 20
-"""Taken in and thrown away behind an answer that ends a connection: see `close_once_read`."""
+"""Taken in and thrown away after an answer that ends a connection: see `close_once_read`."""
 
 _TCP_INFO = struct.Struct("@68xI48xQQ")
 """Of the kernel's struct tcp_info: tcpi_rtt, tcpi_bytes_acked, tcpi_bytes_received."""
@@ -219,7 +219,7 @@ _GONE = FrameDecoder()
 
 
 class Session(Protocol):
-    """Who speaks on a connection behind the Hello, and owns it."""
+    """Who speaks on a connection after the Hello, and owns it."""
 
     def frame(self, frame: Frame) -> None: ...
     def lost(self) -> None: ...

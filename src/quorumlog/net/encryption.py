@@ -143,7 +143,7 @@ class Encryption(asyncio.Protocol):
 
     async def _give_first(self, tcp: asyncio.Transport, starting: asyncio.Task[Any]) -> None:
         if self._first:
-            # It has to come in front of what the loop reads from now on.
+            # It has to come before what the loop reads from now on.
             while tcp.get_protocol() is self and not starting.done():
                 await asyncio.sleep(0)
             await asyncio.sleep(0)

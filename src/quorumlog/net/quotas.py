@@ -101,7 +101,7 @@ class Meter:
         return admitted
 
     def answered(self, answer: ClientMessage, size_bytes: int) -> None:
-        """What a watch tells behind its first answer is not counted."""
+        """What a watch tells after its first answer is not counted."""
         request = self._open.get(answer.request_id)
         if request is None or (answer.of_watch and not request.of_watch):
             return

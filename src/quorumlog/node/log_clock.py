@@ -103,7 +103,7 @@ def _bound_ms(last: SeenMark, now_ms: float) -> float:
 # ---------------------------------------------------------------- TimeMarks
 # When a leader writes a time mark, and what it says.
 #
-# Entries carry no time of their own. A TIME entry stands in front of the first data that is written a
+# Entries carry no time of their own. A TIME entry stands before the first data that is written a
 # second or more after the mark before it, as a quorum of clocks has it, and holds for all that follows.
 # So nothing is written while nobody appends, and there is no timer.
 #

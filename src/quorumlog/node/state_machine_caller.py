@@ -401,7 +401,7 @@ class StateMachineCaller:
     # ---------------------------------------------------------------- what others ask
 
     def snapshot_bound(self) -> int | None:
-        """The log may begin behind this entry, not further on, as far as machines are concerned. None:
+        """The log may begin after this entry, not further on, as far as machines are concerned. None:
         the log binds none."""
         return min(self.snapshot_bounds().values(), default=None)
 

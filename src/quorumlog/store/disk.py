@@ -99,7 +99,7 @@ class DiskFile(Protocol):
     def pread_into(self, buffer: memoryview, position: int) -> int: ...
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all of `buffers` one behind the other; a short write is continued."""
+        """Write all of `buffers` one after the other; a short write is continued."""
 
     def allocate(self, position: int, size_bytes: int) -> None:
         """Reserve space so that later writes there cannot fail for lack of it (posix_fallocate)."""

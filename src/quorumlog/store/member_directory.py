@@ -276,7 +276,7 @@ class CopiedLog:
             self.sync()
 
     def append_own(self, batch: EntryBatch, term: int) -> None:
-        """Unstamped entries, behind those that were copied. Raises DiskFull, StoreFailure."""
+        """Unstamped entries, after those that were copied. Raises DiskFull, StoreFailure."""
         store, end = self.store, self.store.end
         positions = store.plan(batch.sizes, control=True)
         batch.stamp(end.index + 1, term, positions, end.chain)

@@ -97,7 +97,7 @@ class OfflineLedger:
 
     @property
     def stop_index(self) -> int:
-        """Behind the last entry that is known to be committed: another member may have replaced those
+        """After the last entry that is known to be committed: another member may have replaced those
         that follow."""
         return self._reader.committed_index + 1
 

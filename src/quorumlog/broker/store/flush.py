@@ -98,7 +98,7 @@ class FlushService:
         self.since_ms = None
         flushed = self._log.flushed_offset
         for request in self._requests_read:
-            # The log of a master that follows another one now may be cut in front of what waits.
+            # The log of a master that follows another one now may be cut before what waits.
             is_there = flushed >= request.next_offset
             request.complete(PutStatus.PUT_OK if is_there else PutStatus.FLUSH_DISK_TIMEOUT)
         with self._lock:

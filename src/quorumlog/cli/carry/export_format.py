@@ -28,7 +28,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(NamedTuple):
-    """What stands behind the last record."""
+    """What stands after the last record."""
 
     records: int
     last_index: int
@@ -157,7 +157,7 @@ class Extent(NamedTuple):
     records: int
     last: Record | None
     stop_position: int
-    """Behind the last record."""
+    """After the last record."""
     ending: Ending | None
     """None: the file is torn."""
     torn: FileTorn | None

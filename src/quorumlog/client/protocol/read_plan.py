@@ -1,7 +1,7 @@
 """Reading a range with several requests on their way, and believing nothing that is not proven.
 
 Ranges are cut by the size of the entries seen last. An answer may end early; what is missing is then
-asked for before anything behind it is handed out.
+asked for before anything after it is handed out.
 
 One flipped bit on one member's disk must not end a read: the entries before the bad one are handed out,
 and another member is asked for the rest of that range. Only when nobody has it whole the read fails.
@@ -131,7 +131,7 @@ class _SentRead(NamedTuple):
     stop_index: int
     """-1: the end of what is committed."""
     is_last: bool
-    """Nothing behind it was asked for: where it ends was not known."""
+    """Nothing after it was asked for: where it ends was not known."""
     request: Request
     is_substitute: bool = False
     """Asked of another member than the reader chose."""

@@ -28,7 +28,7 @@ class Watching(Generic[V]):
     """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
     history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
-    it goes on behind that value."""
+    it goes on after that value."""
 
     def __init__(
         self,

@@ -273,7 +273,7 @@ class AnswerRoom:
         """Below 0: the answer is too large, and whatever was built of it goes."""
 
     def take(self, size_bytes: int) -> bool:
-        """False: there is no room for that, nor for anything behind it."""
+        """False: there is no room for that, nor for anything after it."""
         self.left_bytes -= size_bytes
         return self.left_bytes >= 0
 
@@ -410,7 +410,7 @@ def _sorted(
     keyspace: Keyspace, request: Range, found: Iterator[bytes], room: AnswerRoom
 ) -> tuple[EncodedItems, int, bool]:
     """The same, filtered and in the order that was asked for. It holds what there is room for, and the
-    first one behind: whatever comes, none of those further behind would be told."""
+    first one after: whatever comes, none of those further behind would be told."""
     most = request.limit or sys.maxsize
     kept: list[tuple[Any, bytes]] = []
     looked_at = matched = size_bytes = 0
@@ -492,7 +492,7 @@ def _without_value(stored: bytes) -> bytes:
 
 
 def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> AnswerBody:
-    """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
+    """`next_revision` is after what it looked at, changes of other keys included. Raises Compacted, and
     InvalidRequest where there is no room for the changes of one revision."""
     first = request.first_revision
     if first < keyspace.compacted:

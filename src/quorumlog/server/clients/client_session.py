@@ -2,7 +2,7 @@
 
 Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
-first), all behind it are refused too, until the client resends from the first refused one.
+first), all after it are refused too, until the client resends from the first refused one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class LedgerSource(Protocol):
 
     def time_ms_at(self, index: int) -> int:
         """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark stands
-        at or in front of it."""
+        at or before it."""
 
     def clock_resets(self) -> Resets:
         """Of the log's clock, by index."""
@@ -39,7 +39,7 @@ class LedgerSource(Protocol):
         `heads`: nobody will look at bodies, which may be left out or unchecked."""
 
     def chain_before(self, index: int) -> int | None:
-        """`chain_crc` of the committed entry in front of `index`; None: there is none, or it is not held
+        """`chain_crc` of the committed entry before `index`; None: there is none, or it is not held
         any more."""
 
     def cluster_id(self) -> str:

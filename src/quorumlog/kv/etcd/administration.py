@@ -210,7 +210,11 @@ class Administration:
         )
 
     async def move_leader(self, asked: pb.MoveLeaderRequest) -> pb.MoveLeaderResponse:
-        await self._log().transfer(self._member(asked.targetID))
+        try:
+            target = self._member(asked.targetID)
+        except RpcError:
+            raise etcd_error(Code.FAILED_PRECONDITION, "bad leader transferee") from None
+        await self._log().transfer(target)
         return pb.MoveLeaderResponse(header=await self._header())
 
     async def downgrade(self, asked: pb.DowngradeRequest) -> NoReturn:
@@ -238,9 +242,7 @@ class Administration:
 
     async def auth_status(self, asked: pb.AuthStatusRequest) -> pb.AuthStatusResponse:
         users = await self._log().users()
-        return pb.AuthStatusResponse(
-            header=await self._header(), enabled=users.is_on, authRevision=int(users.is_on)
-        )
+        return pb.AuthStatusResponse(header=await self._header(), enabled=users.is_on, authRevision=1)
 
     async def _order(
         self,
@@ -347,8 +349,9 @@ class Administration:
         return pb.AuthRoleGetResponse(header=await self._header(), perm=_permissions(role.grants))
 
     async def role_list(self, asked: pb.AuthRoleListRequest) -> pb.AuthRoleListResponse:
-        names = [role.name for role in (await self._log().users()).roles]
-        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted({*names, ROOT}))
+        users = await self._log().users()
+        names = {role.name for role in users.roles} | ({ROOT} if users.is_on else set())
+        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted(names))
 
     async def role_delete(self, asked: pb.AuthRoleDeleteRequest) -> pb.AuthRoleDeleteResponse:
         """Also of users that have it, as in etcd."""

@@ -21,8 +21,7 @@ from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.config import TlsOptions
 from quorumlog.kv import connect as connect_store
-from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway
-from quorumlog.kv.gateway.routes import Routes
+from quorumlog.kv.etcd.gateway import KEEP_ALIVE_PATH, PATHS, WATCH_PATH, EtcdGateway
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.tls import ClientTls
 from quorumlog.server.free_ports import free_ports
@@ -133,13 +132,14 @@ class Gateway(LocalStores):
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
 
     def _endpoints(self, member_id: str) -> list[Any]:
-        gateway = EtcdGateway(self.gateway, self.servers, member_id, tls=self.tls_of(member_id))
-        return [gateway, *super()._endpoints(member_id)]
+        (store,) = super()._endpoints(member_id)
+        tls = self.tls_of(member_id)
+        return [EtcdGateway(store, self.gateway, self.servers, member_id, tls=tls), store]
 
 
 @PLAIN_AND_TLS
 def test_the_port_of_etcds_gateway(tls: ClientTls | None) -> None:
-    paths = [*Routes(Any, "n0", Any)._of_path, WATCH_PATH, "/v3/nosuch"]
+    paths = [*PATHS, WATCH_PATH, KEEP_ALIVE_PATH, "/v3/nosuch"]
     with Gateway(tls) as stores:
         said = said_to_gateway(Random(SEED), COUNT, paths)
         say(stores.gateway, b"", said, batch=1, tls=context_of(tls))

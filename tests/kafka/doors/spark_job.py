@@ -1,4 +1,4 @@
-"""A program of Spark's user: `python -m tests.kafka.doors.spark_job batch|stream SERVERS TOPIC FOLDER JARS`
+"""A program for Spark: `python -m tests.kafka.doors.spark_job batch|stream SERVERS TOPIC FOLDER JARS`
 
 batch    writes 20,000 rows with Spark's own connector, reads them, and reads them as a stream
 stream   a query that goes on until stdin ends, and puts what it reads into FOLDER as Parquet

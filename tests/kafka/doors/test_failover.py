@@ -1,4 +1,4 @@
-"""Producers and a group of three different consumers, while consumers and members are killed under load."""
+"""Producers and a group of three different consumers while consumers and members are killed."""
 
 from __future__ import annotations
 
@@ -43,8 +43,15 @@ class Consumer:
             )
 
     def kill(self) -> None:
+        self.check_running()
+        self.destroy()
+
+    def destroy(self) -> None:
         self._process.kill()
         self._process.wait()
+
+    def check_running(self) -> None:
+        assert self._process.poll() is None, self._log.read_text()[-2_000:]
 
     def read(self) -> list[tuple[int, int, str]]:
         """Without a line that was cut."""
@@ -151,7 +158,7 @@ def test_nothing_is_lost_or_repeated_and_offsets_never_go_back(tmp_path: Path) -
         consumers = []
         for kind in CONSUMERS:
             consumers.append(Consumer(servers, kind, tmp_path))
-            stack.callback(consumers[-1].kill)
+            stack.callback(consumers[-1].destroy)
         observer = stack.enter_context(Observer(members))
 
         def goes_on(what: str) -> None:
@@ -160,15 +167,19 @@ def test_nothing_is_lost_or_repeated_and_offsets_never_go_back(tmp_path: Path) -
             eventually(
                 lambda: observer.total() > goal, timeout_s=PATIENCE_S, what=f"{what}: more is read"
             )
+            for consumer in consumers:
+                consumer.check_running()
 
         goes_on("at first")
         eventually(
             lambda: all(each.read() for each in consumers), timeout_s=PATIENCE_S, what="all three read"
         )
-        for consumer in consumers:
+        for consumer in list(consumers):
             consumer.kill()
+            consumers.remove(consumer)
             goes_on("without a consumer")
             consumer.start()
+            consumers.append(consumer)
         follower = next(each for each in members.members if each is not members.kafka_leader())
         follower.kill()
         goes_on("without a follower")
@@ -179,10 +190,12 @@ def test_nothing_is_lost_or_repeated_and_offsets_never_go_back(tmp_path: Path) -
             goes_on("without the leader")
             leader.start()
         leader = members.kafka_leader()
-        consumers[0].kill()
+        killed = consumers.pop()
+        killed.kill()
         leader.kill()
         goes_on("without both")
-        consumers[0].start()
+        killed.start()
+        consumers.append(killed)
         leader.start()
         goes_on("at the end")
         sent = {kind: ended() for kind, ended in zip(PRODUCERS, ending, strict=True)}

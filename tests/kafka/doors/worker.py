@@ -1,8 +1,8 @@
-"""One client in a process of its own, that somebody kills: `python -m tests.kafka.doors.worker CLIENT ...`
+"""One client in a process of its own, which is killed: `python -m tests.kafka.doors.worker KIND ...`
 
-    produce-CLIENT SERVERS TOPIC NAME         idempotent, batch after batch until stdin ends; then prints how many
-    consume-CLIENT SERVERS TOPIC GROUP FILE   until it is killed; FILE gets `PARTITION OFFSET VALUE`, and is
-                                              committed afterwards
+    produce-CLIENT SERVERS TOPIC NAME         idempotent, until stdin ends; then prints how many
+    consume-CLIENT SERVERS TOPIC GROUP FILE   until it is killed; FILE gets PARTITION OFFSET VALUE,
+                                              which is committed afterwards
 
 A value is NAME:NUMBER; the numbers are counted from 0 without a gap, over all partitions.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -99,10 +100,8 @@ def consume_librdkafka(servers: str, topic: str, group: str, file: str) -> None:
             messages = [one for one in consumer.consume(100, 0.2) if one.error() is None]
             out.write("".join(f"{m.partition()} {m.offset()} {m.value().decode()}\n" for m in messages))
             if messages:
-                try:
+                with suppress(KafkaException):  # a rebalance, or a new leader: read once more
                     consumer.commit(asynchronous=False)
-                except KafkaException:
-                    pass  # a rebalance, or a new leader: these are read once more
 
 
 def consume_aiokafka(servers: str, topic: str, group: str, file: str) -> None:
@@ -127,10 +126,8 @@ def consume_aiokafka(servers: str, topic: str, group: str, file: str) -> None:
                     rows = [one for each in found.values() for one in each]
                     out.write("".join(f"{r.partition} {r.offset} {r.value.decode()}\n" for r in rows))
                     if rows:
-                        try:
+                        with suppress(KafkaError):  # a rebalance, or a new leader: read once more
                             await consumer.commit()
-                        except KafkaError:
-                            pass  # as above
 
     asyncio.run(run())
 
@@ -155,10 +152,8 @@ def consume_kafka_python(servers: str, topic: str, group: str, file: str) -> Non
             rows = [one for each in consumer.poll(200, 100).values() for one in each]
             out.write("".join(f"{r.partition} {r.offset} {r.value.decode()}\n" for r in rows))
             if rows:
-                try:
+                with suppress(KafkaError):  # a rebalance, or a new leader: read once more
                     consumer.commit()
-                except KafkaError:
-                    pass  # as above
 
 
 if __name__ == "__main__":

@@ -95,8 +95,10 @@ def test_clocks_that_jump_for_a_while_delete_nothing_and_leave_nothing_behind(
         fill(log, 40)
         # A follower that has not acknowledged all of it keeps segments for a moment.
         eventually(
-            lambda: {reason.partition(" (")[0] for reason in reasons(log)}
-            == {"younger than file_reserved_hours"}
+            lambda: (
+                {reason.partition(" (")[0] for reason in reasons(log)}
+                == {"younger than file_reserved_hours"}
+            )
         )
         assert begin_of(log) <= 0
         (problem,) = leader_row(log).problems

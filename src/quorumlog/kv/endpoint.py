@@ -126,9 +126,9 @@ class _Client:
         self._endpoint = endpoint
         self._connection = connection
         self._is_greeted = is_greeted
-        self._asked: dict[int, _PendingRequest] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         """Requests that are not answered, by their ids."""
-        self._asked_bytes = 0
+        self._pending_bytes = 0
         self._waits = False
         self._access = endpoint.access
         self._caller = Caller(endpoint.access, connection)
@@ -146,22 +146,22 @@ class _Client:
         """Raises ProtocolViolation."""
         number = request.request_id
         if not isinstance(request, WatchRequest | CancelRequest):
-            if number in self._asked:
+            if number in self._pending:
                 raise ProtocolViolation(f"two requests with the id {number} wait for answers")
             size_bytes = REQUEST_BYTES + size_bytes_of(request)
-            if self._asked_bytes + size_bytes > MOST_ASKED_BYTES:
-                full = f"{len(self._asked)} requests of this connection wait: ask less at once"
+            if self._pending_bytes + size_bytes > MOST_ASKED_BYTES:
+                full = f"{len(self._pending)} requests of this connection wait: ask less at once"
                 refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
                 return
             question = request if isinstance(request, QuestionRequest) else None
-            self._asked[number] = _PendingRequest(
+            self._pending[number] = _PendingRequest(
                 size_bytes,
                 self._access.generation,
                 question,
                 operation_of(request),
                 time.monotonic(),
             )
-            self._asked_bytes += size_bytes
+            self._pending_bytes += size_bytes
         caller = self._caller
         if (
             caller.open_in == self._access.generation
@@ -259,15 +259,15 @@ class _Client:
             self._connection.when_room(self._has_room)
 
     def _answer(self, message: AnswerResponse | ErrorResponse) -> None:
-        asked = self._asked.pop(message.request_id, None)
-        if asked is not None:
-            self._asked_bytes -= asked.size_bytes
-            if asked.question is not None and asked.generation != self._access.generation:
-                refusal = self.refusal_of(asked.question)
+        pending = self._pending.pop(message.request_id, None)
+        if pending is not None:
+            self._pending_bytes -= pending.size_bytes
+            if pending.question is not None and pending.generation != self._access.generation:
+                refusal = self.refusal_of(pending.question)
                 if refusal is not None:
                     message = error_response(message.request_id, refusal)
             code = message.code if isinstance(message, ErrorResponse) else code_of(message.answer)
-            self._endpoint.requests.answered(asked.operation, code, time.monotonic() - asked.began_s)
+            self._endpoint.requests.answered(pending.operation, code, time.monotonic() - pending.began_s)
         self._connection.send(GROUP, message)
 
     def _has_room(self) -> None:
@@ -380,7 +380,9 @@ class KeyValueEndpoint(Endpoint):
         ]
 
     def _rights_moved(self) -> None:
-        self.service.watches.end_refused(lambda client, asked: cast(_Client, client).refusal_of(asked))
+        self.service.watches.end_refused(
+            lambda client, request: cast(_Client, client).refusal_of(request)
+        )
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)

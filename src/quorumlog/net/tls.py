@@ -311,7 +311,7 @@ class Tls:
 
     @property
     def dialling(self) -> ssl.SSLContext:
-        """For whoever is to be a member, which its URI must say."""
+        """For connections of members, whose URI must name the member."""
         self._look()
         return self._dialling
 

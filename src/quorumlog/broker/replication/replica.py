@@ -341,9 +341,17 @@ class BrokerReplica:
             self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
         )
 
-    def lead(self, epoch: int, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None) -> None:
+    def lead(
+        self,
+        epoch: int,
+        confirmed: RunKey = _NO_RUN,
+        forced_list: CopyList | None = None,
+        *,
+        may_lose_users: bool = False,
+    ) -> None:
         """By hand: in the epoch that it was the last to be promised. `confirmed`: the newest run that is
-        known to be. `forced_list`: asks nothing of those before. Raises StaleEpoch, SwitchRefused,
+        known to be. `forced_list`: asks nothing of those before. `may_lose_users`: another broker has
+        heard of some, who are lost if this log has none. Raises StaleEpoch, SwitchRefused,
         StoreFailure."""
         with self._lock:
             self._check_epoch(epoch)
@@ -357,6 +365,8 @@ class BrokerReplica:
                 raise SwitchRefused(
                     f"broker {self.id} has not connected to a master yet, and knows no replica list"
                 )
+            if may_lose_users and forced_list is not None:
+                self.store.note_users(USERS_ON)
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
             self.observer.role_changed()
 
@@ -391,13 +401,13 @@ class BrokerReplica:
 
     def _check_not_led(self, epoch: int) -> None:
         if self.record.history and epoch <= self.history.epoch.number:
-            raise StaleEpoch(f"epoch {self.history.epoch} has been led already")
+            raise StaleEpoch(f"epoch {self.history.epoch} already had a master")
 
     def _check_forced(self, copy_list: CopyList) -> None:
         directories = copy_list.directories
         is_whole = len(directories) == len(copy_list.members) >= copy_list.copies >= 1
         if not is_whole or self.directory_id not in directories:
-            raise ConfigError(f"a list of {copy_list.ids} with {copy_list.copies} copies is none")
+            raise ConfigError(f"a replica list of {copy_list.ids} cannot have {copy_list.copies} copies")
 
     # ---------------------------------------------------------------- the list
 
@@ -414,7 +424,7 @@ class BrokerReplica:
             if not self._is_caught_up(mark):
                 raise InSyncReplicasNotEnough(
                     f"broker {broker_id} is not in sync: it lacks"
-                    f" {self.max_offset - mark.acknowledged_offset} bytes, or is away",
+                    f" {self.max_offset - mark.acknowledged_offset} bytes, or is not connected",
                     retry_after_ms=100,
                 )
             if mark.directory_id in listed.directories:
@@ -620,6 +630,8 @@ class BrokerReplica:
             # --unsafe: it says itself how far it is.
             commit_log = self.store.commit_log
             commit_log.replicated_offset = min(commit_log.replicated_offset or 0, follow.start_offset)
+            if follow.history.is_forced_since(self.history.epoch):
+                self.store.leave_master_behind()
             # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))
@@ -790,7 +802,7 @@ class BrokerReplica:
                 f" {self.history.epoch} is not the master any more"
             )
         if self._is_stopped or self.is_drained or not self.may_acknowledge():
-            return NotMaster(f"broker {self.id} hands over, or is not sure to be the master any more")
+            return NotMaster(f"broker {self.id} is handing over or its lease may have expired; retry")
         if not self._acks.waits_for_others:
             return None
         with self._acks_lock:

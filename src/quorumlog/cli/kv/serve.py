@@ -157,7 +157,7 @@ def serve(
     from quorumlog.kv.service import StoreOptions
 
     refuse_optimised_python()
-    given = {
+    command_line = {
         "member_id": member_id,
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
@@ -168,7 +168,7 @@ def serve(
         "log_format": log_format,
     }
     path = None if config is None else str(config)
-    server_config = load_server_config(path, given)
+    server_config = load_server_config(path, command_line)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_as(server_config)
@@ -221,7 +221,7 @@ def serve(
     server = ServingMember(
         server_config,
         path,
-        given,
+        command_line,
         endpoints=[*(make(endpoint) for make in made), endpoint],
         tls=tls,
         reload_store=lambda config: endpoint.configure(options_of(config)),

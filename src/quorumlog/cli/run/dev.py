@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.config import TlsOptions
+    from quorumlog.net.tls import Tls
     from quorumlog.server import Endpoint, LocalCluster
 
 TLS_FOLDER = "tls"
@@ -77,6 +78,15 @@ def dev(
         str | None,
         typer.Option(help="The same with etcd's JSON gateway.", metavar="HOST:PORT"),
     ] = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            "--kafka",
+            help="Port for clients of Kafka of the first member; the others use the next ports (extra"
+            " `kafka`).",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
     tls: Annotated[
         bool, typer.Option("--tls", help="Use TLS, with a CA created beside the data (extra `tls`).")
     ] = False,
@@ -90,6 +100,7 @@ def dev(
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
     from quorumlog.net.limits import raise_descriptor_limit
+    from quorumlog.net.tls import Tls
     from quorumlog.server import LocalCluster
 
     refuse_optimised_python()
@@ -107,18 +118,27 @@ def dev(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
     raise_descriptor_limit()
+    kafka_servers = _ports_from(kafka, [f"n{number}" for number in range(members)])
+
+    def tls_of(member_id: str) -> TlsOptions | None:
+        return _tls_of(cluster.directory / TLS_FOLDER, member_id) if tls else None
+
+    def endpoints_of(member_id: str) -> list[Endpoint]:
+        options = tls_of(member_id)
+        own_tls = None if options is None else Tls(options)
+        found = [] if stores is None else stores.endpoints(member_id, own_tls)
+        return [*found, _kafka_of(member_id, kafka_servers, own_tls)] if kafka_servers else found
+
     stores = _Stores(members, etcd, etcd_gateway) if etcd or etcd_gateway else None
     cluster = LocalCluster(
         members,
+        endpoints=endpoints_of if stores is not None or kafka_servers else None,
         directory=directory,
         flush=flush.value,
         ports=ports,
-        tls=(lambda member_id: _tls_of(cluster.directory / TLS_FOLDER, member_id)) if tls else None,
-        endpoints=None if stores is None else stores.endpoints,
+        tls=tls_of,
         consensus=None if stores is None else STORE_CONSENSUS,
     )
-    if stores is not None and tls:
-        stores.tls_of = lambda member_id: _tls_of(cluster.directory / TLS_FOLDER, member_id)
     ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()
     with closing(cluster), ExitStack() as answering:
@@ -134,10 +154,11 @@ def dev(
                 "servers": cluster.servers,
                 "directory": str(cluster.directory),
                 **({} if ca is None else {"tls_ca": str(ca)}),
+                **({"kafka": ",".join(kafka_servers.values())} if kafka_servers else {}),
                 **({"admin": pages} if pages else {}),
                 **({} if stores is None else stores.urls),
             },
-            lambda: _print_address_list(cluster, ca, pages, stores),
+            lambda: _print_address_list(cluster, ca, pages, stores, kafka_servers),
         )
         stop.wait()
         note("stopping")
@@ -153,21 +174,17 @@ class _Stores:
         ids = [f"n{number}" for number in range(members)]
         self._stores = dict(zip(ids, (f"127.0.0.1:{port}" for port in free_ports(members)), strict=True))
         self._etcd, self._gateway = _ports_from(etcd, ids), _ports_from(etcd_gateway, ids)
-        self.tls_of: Callable[[str], TlsOptions | None] = lambda member_id: None
 
     @property
     def urls(self) -> dict[str, list[str]]:
         found = {"etcd": self._etcd, "etcd_gateway": self._gateway}
         return {name: list(of.values()) for name, of in found.items() if of}
 
-    def endpoints(self, member_id: str) -> list[Endpoint]:
+    def endpoints(self, member_id: str, tls: Tls | None) -> list[Endpoint]:
         from quorumlog.kv.endpoint import KeyValueEndpoint
         from quorumlog.kv.etcd import etcd_gateway, etcd_port
         from quorumlog.kv.service import StoreOptions
-        from quorumlog.net.tls import Tls
 
-        options = self.tls_of(member_id)
-        tls = None if options is None else Tls(options)
         scheme = "http" if tls is None else "https"
         etcd, gateway = self._etcd.get(member_id), self._gateway.get(member_id)
         store = KeyValueEndpoint(
@@ -237,8 +254,22 @@ def _answer_for(cluster: LocalCluster, admin: str, answering: ExitStack) -> list
     return [answering.enter_context(port).url for port in ports]
 
 
+def _kafka_of(member_id: str, servers: dict[str, str], tls: Tls | None) -> Endpoint:
+    """Raises ConfigError."""
+    from quorumlog.cli.run.serving_member import kafka_room
+    from quorumlog.config import KafkaOptions
+
+    options = KafkaOptions(servers[member_id])
+    endpoint: Endpoint = kafka_room().KafkaEndpoint(options, member_id, servers, tls=tls)
+    return endpoint
+
+
 def _print_address_list(
-    cluster: LocalCluster, ca: Path | None, pages: list[str], stores: _Stores | None
+    cluster: LocalCluster,
+    ca: Path | None,
+    pages: list[str],
+    stores: _Stores | None,
+    kafka_servers: dict[str, str],
 ) -> None:
     console = out()
     console.print(
@@ -253,6 +284,8 @@ def _print_address_list(
     for name, addresses in ({} if stores is None else stores.urls).items():
         what = "etcdctl and clients of etcd" if name == "etcd" else "etcd's JSON gateway"
         console.print(f"\nFor {what}: {','.join(addresses)}", soft_wrap=True)
+    if kafka_servers:
+        console.print(f"\nFor clients of Kafka: {','.join(kafka_servers.values())}", soft_wrap=True)
     if pages:
         console.print(f"\nIn a browser: {' '.join(pages)}", soft_wrap=True)
     console.print("\nCtrl-C stops the cluster.")

@@ -210,11 +210,9 @@ class Administration:
         )
 
     async def move_leader(self, asked: pb.MoveLeaderRequest) -> pb.MoveLeaderResponse:
-        try:
-            target = self._member(asked.targetID)
-        except RpcError:
-            raise etcd_error(Code.FAILED_PRECONDITION, "bad leader transferee") from None
-        await self._log().transfer(target)
+        if asked.targetID not in {number_of(each.member_id) for each in self._cluster.members()}:
+            raise etcd_error(Code.FAILED_PRECONDITION, "bad leader transferee")
+        await self._log().transfer(self._member(asked.targetID))
         return pb.MoveLeaderResponse(header=await self._header())
 
     async def downgrade(self, asked: pb.DowngradeRequest) -> NoReturn:
@@ -242,7 +240,9 @@ class Administration:
 
     async def auth_status(self, asked: pb.AuthStatusRequest) -> pb.AuthStatusResponse:
         users = await self._log().users()
-        return pb.AuthStatusResponse(header=await self._header(), enabled=users.is_on, authRevision=1)
+        return pb.AuthStatusResponse(
+            header=await self._header(), enabled=users.is_on, authRevision=int(users.is_on)
+        )
 
     async def _order(
         self,
@@ -349,9 +349,8 @@ class Administration:
         return pb.AuthRoleGetResponse(header=await self._header(), perm=_permissions(role.grants))
 
     async def role_list(self, asked: pb.AuthRoleListRequest) -> pb.AuthRoleListResponse:
-        users = await self._log().users()
-        names = {role.name for role in users.roles} | ({ROOT} if users.is_on else set())
-        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted(names))
+        names = [role.name for role in (await self._log().users()).roles]
+        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted({*names, ROOT}))
 
     async def role_delete(self, asked: pb.AuthRoleDeleteRequest) -> pb.AuthRoleDeleteResponse:
         """Also of users that have it, as in etcd."""

@@ -73,6 +73,8 @@ class WatchStream:
             refusal = "mvcc: duplicate watch ID provided on the WatchStream"
         elif end and end != FROM_KEY and end <= (asked.key or b"\0"):
             refusal = "mvcc: watcher range is empty"
+        elif asked.start_revision < 0:
+            refusal = "etcdserver: mvcc: required revision has been compacted"
         else:
             refusal = self._may_add(1)
         if refusal:

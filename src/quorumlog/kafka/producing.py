@@ -79,8 +79,8 @@ def _refusal(service: KafkaService, call: Call, name: str) -> tuple[int, bytes]:
 
 
 def init_producer_id(service: KafkaService, call: Call) -> None:
-    """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A producer
-    that had one gets another: its new batches belong to no sequence of before."""
+    """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A
+    producer that had one gets another: its new batches belong to no sequence of before."""
     code = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
     if call.fields.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed

@@ -17,5 +17,5 @@ def now(figures: str) -> str:
 
 
 def without_figures(sentence: str) -> str:
-    """What stays the same while they change."""
+    """The sentence without its changing figures."""
     return _FIGURES.sub("", sentence)

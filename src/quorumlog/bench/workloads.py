@@ -113,7 +113,7 @@ def chosen(names: Sequence[str] | None, loads: Mapping[str, L]) -> list[L]:
 
 @dataclass(slots=True)
 class Measured:
-    """What one load came to. MB are 10^6 bytes of entries, headers included."""
+    """The measurement of one load. MB are 10^6 bytes of entries, headers included."""
 
     seconds: float = 0.0
     records: int = 0

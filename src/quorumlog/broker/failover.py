@@ -35,7 +35,7 @@ NO_HOLDER = 0
 
 
 class CoordinatorSnapshot(NamedTuple):
-    """What the coordinator holds at one moment."""
+    """The coordinator's state at one moment."""
 
     revision: int
     """Of the record: a higher one after each change. 0: there is no record."""
@@ -409,7 +409,7 @@ class FailoverRules:
     def answered(
         self, request: CoordinatorRequest, answer: CoordinatorAnswer, now_ms: float, error: str = ""
     ) -> None:
-        """What became of it; `error`: that is not known."""
+        """The answer to a request; `error`: its outcome is unknown."""
         sent_ms = self._pending_requests.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)

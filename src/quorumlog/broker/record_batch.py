@@ -68,7 +68,7 @@ cached_java_hash = lru_cache(4096)(java_hash)
 
 
 def key_hash_of(topic: str, key: str) -> int:
-    """What an index file knows a key of a message by."""
+    """The hash under which an index file has a key of a message."""
     hashed = abs(java_hash(f"{topic}#{key}"))
     return 0 if hashed == 1 << 31 else hashed
 

@@ -93,7 +93,7 @@ def is_json() -> bool:
 
 
 def tell(row: Any, spoken: str | Callable[[], object]) -> None:
-    """What a command has to say: with --json an object on a line, else a line, or what prints it."""
+    """Print a result: with --json an object on a line, else a line, or call its printer."""
     if _as_json:
         print_json(row)
     elif isinstance(spoken, str):
@@ -152,7 +152,8 @@ def print_json(row: Any, stream: TextIO | None = None) -> None:
 
 
 def announce(text: str) -> None:
-    """What a server says once it listens. A closed terminal or pipe is no reason not to serve."""
+    """Print the line of a server that listens now. A closed terminal or pipe is no reason not to
+    serve."""
     try:
         print(text, flush=True)
     except OSError as error:

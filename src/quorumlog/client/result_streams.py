@@ -209,7 +209,7 @@ class Tailing(Reading[T]):
 
 
 class TimedReading(Reading[T]):
-    """What each batch brings, with the times of its entries: what holds at the first one is asked for
+    """The results of each batch, with the times of its entries: what holds at the first one is asked for
     once, the marks among the entries tell the rest."""
 
     def __init__(

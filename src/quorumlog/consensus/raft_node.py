@@ -400,7 +400,7 @@ class RaftNode:
         self.replication.append(1, EntryKind.NOOP, size_bytes=0)
 
     def ready(self) -> Ready | None:
-        """What has to be done now, or None. Each Ready is given out once."""
+        """The effects to carry out now, or None. Each Ready is returned once."""
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
         if not (
             outbox.messages

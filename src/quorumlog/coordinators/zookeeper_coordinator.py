@@ -103,7 +103,7 @@ class ZooKeeperSession:
         await self.do()
 
     async def end(self) -> None:
-        """What it holds goes with it, if a server hears of it."""
+        """Its ephemeral nodes end with it, if a server receives the end."""
         stops = self._loop.run_in_executor(None, self._client.stop)
         done, _ = await asyncio.wait([stops], timeout=TIMEOUT_S)
         if not done:

@@ -294,7 +294,7 @@ class WrittenKeys:
         self.deleted = deleted
 
     def join(self, other: WrittenKeys) -> WrittenKeys:
-        """What either writes; neither is there any more."""
+        """The keys that either writes; replaces both."""
         if len(other.puts) > len(self.puts):
             self.puts, other.puts = other.puts, self.puts
         self.puts.update(other.puts)
@@ -327,7 +327,7 @@ def check_written_once(operations: Sequence[Operation]) -> None:
 
 
 def written_by(operations: Sequence[Operation]) -> WrittenKeys:
-    """What they may write. Raises InvalidRequest where two of them write one key."""
+    """The keys that they may write. Raises InvalidRequest where two of them write one key."""
     written = WrittenKeys(_deleted_by(operations))
     for operation in operations:
         if isinstance(operation, Txn):
@@ -779,7 +779,7 @@ _of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Challenge |
 
 
 def checked(request: R) -> R:
-    """What a caller has given, as a member takes it. Raises InvalidRequest."""
+    """The caller's request, as a member accepts it. Raises InvalidRequest."""
     data = encoded(request)
     try:
         return msgspec.msgpack.decode(data, type=type(request))
@@ -791,7 +791,7 @@ _BY_TAG: dict[int, type] = {each.__struct_config__.tag: each for each in get_arg
 
 
 def operation_of(request: Request) -> type:
-    """What is asked: the kind of its command or question, where that is known."""
+    """The operation's name: the kind of its command or question, where that is known."""
     if isinstance(request, CommandRequest | QuestionRequest):
         body = request.command if isinstance(request, CommandRequest) else request.question
         return _BY_TAG.get(body[1] if len(body) > 1 else 0, type(request))

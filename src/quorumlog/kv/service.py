@@ -936,7 +936,7 @@ class KeyValueService:
     def ask_lease_keys(
         self, session: ServiceSession, lease: int, done: Callable[[list[bytes] | LedgerError], None]
     ) -> None:
-        """Of who is not known to have a right to them yet."""
+        """For a client whose right to them is not known yet."""
 
         def on_answer(outcome: Answer) -> None:
             try:
@@ -1015,7 +1015,7 @@ class KeyValueService:
         self._member.enter(self.tick)
 
     def drain(self) -> None:
-        """What the store tells."""
+        """Take the changes that the store reports."""
         changes: list[Changed] = []
         now_ms = self._now_ms()
         for item in self._feed.take():

@@ -167,8 +167,8 @@ class Producers:
         return [(name, session) for name, session in found if session is not None]
 
     def to_evict(self) -> tuple[str, ...]:
-        """Whom the next OPEN of another producer has to name: nobody while there is room. Empty also if
-        nobody may be forgotten."""
+        """Producers that the next OPEN of another one must evict: none while there is room. Empty also
+        if nobody may be forgotten."""
         if self.count < MOST_PRODUCERS:
             return ()
         anonymous = (

@@ -66,7 +66,7 @@ class Encryption(asyncio.Protocol):
 
     @property
     def is_tls(self) -> bool:
-        """By the first byte of who has dialled."""
+        """By the first byte of the client."""
         return self._first[:1] == bytes((_HANDSHAKE,))
 
     @property
@@ -79,7 +79,7 @@ class Encryption(asyncio.Protocol):
         return self.peer_name.rpartition(":")[0]
 
     def refuse(self) -> None:
-        """Of who speaks no TLS: an alert, from which a client sees what is spoken here."""
+        """For a peer that speaks no TLS: an alert, from which a client sees what is spoken here."""
         if self._tcp is not None:
             self._tcp.write(_PROTOCOL_VERSION)
             self._tcp.close()

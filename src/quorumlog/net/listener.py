@@ -185,7 +185,7 @@ class Listener:
             waiting.close()
 
     def close_connections(self) -> None:
-        """What they were answered leaves first."""
+        """Their responses are sent first."""
         for connection in list(self.connections.values()):
             connection.close()
 

@@ -101,7 +101,7 @@ class LogDrops:
         self._host.read_later(partial(self._directory.save_start, start), self._saved)
 
     def tick(self, now_ms: float) -> None:
-        """What a full disk has kept from being saved or deleted is tried again."""
+        """Retry saves and deletions that a full disk prevented."""
         if now_ms < self._next_look_ms or self.is_under_way:
             return
         self._next_look_ms = now_ms + DELETE_INTERVAL_MS

@@ -451,7 +451,7 @@ class LedgerNode:
         return did_more
 
     def apply(self) -> None:
-        """What is committed, to the state machines: once what `write` has to say is on its way. A
+        """Committed entries go to the state machines: once what `write` has to say is on its way. A
         follower that has begun a sync does it in the next turn, which the end of that brings: writes
         beside it take long, and the acknowledgement would wait for them."""
         if not self._has_written:

@@ -270,7 +270,7 @@ class Questions:
         self.in_progress = {each: None for each in self.in_progress if each.owner is not owner}
 
     def expire(self, now_ms: float) -> list[Question]:
-        """Those whose time is up: they wait no more."""
+        """Time out questions past their deadline."""
         if now_ms < self._earliest_ms:
             return []
         late = self._take_late(now_ms)
@@ -416,7 +416,7 @@ class MachineDriver:
 
     @property
     def at_rest(self) -> tuple[Applied, MachineRunner] | None:
-        """What it is, and what it holds, while the thread that applies leaves it alone."""
+        """The applied point and its runner, while the applying thread leaves it alone."""
         if self._runner is None or self.applied is None or self._is_busy or self._saving is not None:
             return None
         return self.applied, self._runner

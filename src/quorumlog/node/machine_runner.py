@@ -91,7 +91,7 @@ class _PartResult(NamedTuple):
 
 
 class ApplyResult(NamedTuple):
-    """What applying a stretch of the log came to, or the first entries of it."""
+    """The result of applying a stretch of the log, or its first entries."""
 
     applied: Applied | None
     """The last entry whose effects it holds now; None: none of the stretch."""
@@ -299,7 +299,7 @@ class MachineRunner:
         return _PartResult(taken, results[:taken], tuple(places[number] for number in applied.unkept))
 
     def write_to(self, writer: SnapshotWriter) -> None:
-        """All that a snapshot would hold: for who compares members."""
+        """All that a snapshot would hold: to compare members."""
         writer.write(self._kept.encode())
         for _ in self.machine.save_slices(writer):
             pass
@@ -327,7 +327,7 @@ class MachineRunner:
     def begin_save(
         self, files: SnapshotFiles, applied: Applied
     ) -> tuple[SnapshotFileWriter, Iterator[None]]:
-        """What each further item of the iterator writes to. Raises OSError."""
+        """The file that each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
         left_out = self.left_out_up_to(applied.index)
@@ -387,7 +387,7 @@ MachineFactory = Callable[[], StateMachine]
 
 
 class LeftOuts(NamedTuple):
-    """What the log says of entries that a machine leaves out."""
+    """Entries that a machine leaves out, by the log."""
 
     known: frozenset[LeftOut]
     """As far as it is committed."""

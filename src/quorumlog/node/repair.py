@@ -515,8 +515,8 @@ class Repairer:
         self._host.send(Envelope(request.sender, response))
 
     def problems(self) -> list[str]:
-        """What is damaged, who helps, and why it stays so; in sentences that do not change with
-        every piece."""
+        """Damaged ranges, the members that help, and why a range stays damaged; in sentences that do not
+        change with every piece."""
         sentences = []
         for damaged in self._store.damaged:
             source = self._sources.get(damaged)

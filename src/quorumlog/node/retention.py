@@ -440,7 +440,7 @@ class Retention:
         return math.inf if self._is_looking else self._next_look_ms
 
     def tick(self, now_ms: float) -> None:
-        """What may go is asked once an interval, and as soon as the leader has let something go."""
+        """Compute what may be deleted once an interval, and after each deletion of the leader."""
         self._now_ms = now_ms
         state = self._log_state.committed
         keep_from = 0 if state is None else state.keep_from_index

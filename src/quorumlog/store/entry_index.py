@@ -73,7 +73,7 @@ class IndexSegments(SegmentList):
         self.reserved_position = position
 
     def hold_behind(self, position: int) -> None:
-        """What comes from here on has no space, and stays in memory until it has."""
+        """Units from here on have no space, and stay in memory until they have."""
         self._unwritten = _Unwritten(position, b"")
 
     def stop_of_files(self, position: int) -> int:

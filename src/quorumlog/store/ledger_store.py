@@ -104,7 +104,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return next(term for first, term in reversed(self.term_runs) if first <= index)
 
     def behind(self, point: LogPoint, path: str) -> DamagedRange:
-        """What is left of it, in `path`, once its entries up to `point` are repaired or gone."""
+        """The rest of it, in `path`, once its entries up to `point` are repaired or gone."""
         assert self.before.index <= point.index < self.last.index, (point, self)
         first = point.index + 1
         runs = tuple(run for run in self.term_runs if run[0] > first)
@@ -112,7 +112,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, before=point, term_runs=runs, path=path)
 
     def up_to(self, end: LogPoint) -> DamagedRange:
-        """What is left of it in a log that ends with one of its entries."""
+        """The rest of it in a log that ends with one of its entries."""
         assert self.holds(end.index), (end, self)
         assert self.before.position < end.position, (end, self)
         runs = tuple(run for run in self.term_runs if run[0] <= end.index)
@@ -294,7 +294,7 @@ class LedgerStore(Protocol):
         `first_index`."""
 
     def point_in_memory(self, index: int) -> LogPoint | None:
-        """What is known of a held entry, or of the point before the begin, without touching a file."""
+        """The known data of a held entry, or of the point before the begin, without file access."""
 
     def point_on_disk(self, index: int) -> LogPoint:
         """The same from the files; any thread. Raises IndexOutOfRange, RangeDamaged,
@@ -355,7 +355,7 @@ class LedgerStore(Protocol):
 
     @property
     def unsettled(self) -> Examination | None:
-        """What the newest `settle` had no space to write again, to be settled once there is some."""
+        """Data that the newest `settle` had no space to rewrite, to be settled once there is some."""
 
     def save_damaged(self) -> bool:
         """On disk when this returns; any thread. False: there is no space for it yet; the ranges stay in

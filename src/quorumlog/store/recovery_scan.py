@@ -60,7 +60,7 @@ from quorumlog.store.state_files import (
 
 
 class Fate(Enum):
-    """What a start does with a segment file."""
+    """The treatment of a segment file at a start."""
 
     KEPT = auto()
     """Part of the log; made as long as it should be if it is shorter."""

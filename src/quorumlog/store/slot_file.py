@@ -159,7 +159,7 @@ class SlotFile:
 
     @property
     def payload(self) -> bytes | None:
-        """What the winning slot holds, with zeros after it; None if neither slot is good."""
+        """The payload of the winning slot, with zeros after it; None if neither slot is good."""
         return self._payload
 
     def write(self, payload: bytes) -> None:

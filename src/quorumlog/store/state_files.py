@@ -345,7 +345,7 @@ def decode_hard_state(payload: bytes) -> HardState:
 
 
 def read_currterm(disk: Disk, directory: str) -> HardState | None:
-    """What `currterm` says, or None if it is missing, unreadable or not whole."""
+    """The contents of `currterm`, or None if it is missing, unreadable or not whole."""
     data, _ = read_readable(disk, f"{directory}/{CURRTERM_NAME}")
     if data is None:
         return None
@@ -358,8 +358,8 @@ def read_currterm(disk: Disk, directory: str) -> HardState | None:
 
 
 def read_hard_state(disk: Disk, directory: str) -> HardState | None:
-    """What a member would start with; for a Java directory its `currterm`. None if a `hardstate` has no
-    good slot, or if there is neither file."""
+    """The hard state that a member would start with; for a Java directory its `currterm`. None if a
+    `hardstate` has no good slot, or if there is neither file."""
     path = f"{directory}/{HARD_STATE_NAME}"
     if not disk.exists(path):
         return read_currterm(disk, directory)
@@ -950,7 +950,7 @@ def stage_state(disk: Disk, directory: str, state: LogStart) -> None:
 
 
 def place_state(disk: Disk, directory: str, position: int) -> None:
-    """What was staged counts from now on; the name is not synced. Raises OSError."""
+    """The staged state counts from now on; the name is not synced. Raises OSError."""
     disk.rename(_temporary(directory, position), _path(directory, position))
 
 

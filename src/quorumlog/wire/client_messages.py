@@ -52,7 +52,8 @@ class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
 
 
 class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
-    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
+    """The newest entries of a producer in the log. Refused with ProducerExpired if there is no such
+    session."""
 
     producer: Text
 
@@ -408,7 +409,7 @@ class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
 
 
 class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
-    """Change who is a member; answered by the leader once that is committed. docs/membership.md"""
+    """Change the members; answered by the leader once that is committed. docs/membership.md"""
 
     verb: Text
     """`add`, `promote`, `remove`, `replace` or `set-address`."""
@@ -503,7 +504,7 @@ class StepOverResponse(ClientMessage, frozen=True, kw_only=True, tag=59):
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What keeps one segment."""
+    """The reason why one segment is kept."""
 
     first_index: Int
     stop_index: Int
@@ -515,7 +516,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
-    """Answered by the leader, who decides what goes."""
+    """Answered by the leader, which decides what is deleted."""
 
 
 class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
@@ -545,7 +546,7 @@ class UserInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsersRequest(ClientMessage, frozen=True, kw_only=True, tag=104):
-    """Who the users are, and what is granted to whom; of a quorum's knowledge."""
+    """The users, and the grants of roles; as a quorum knows them."""
 
 
 class UsersResponse(ClientMessage, frozen=True, kw_only=True, tag=105):

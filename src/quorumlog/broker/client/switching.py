@@ -109,7 +109,7 @@ class BrokerProbe(ABC):
         return [shown_by(answer) for answer in self.answers.values()]
 
     def master(self) -> ReplicaResponse | None:
-        """Who leads, if it answers, as far as it knows."""
+        """The answer of the master, if it answers; of several, that of the newest epoch."""
         leading = [answer for answer in self.answers.values() if answer.is_leading]
         return max(leading, key=epoch_of, default=None)
 
@@ -118,7 +118,7 @@ class BrokerProbe(ABC):
         return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
 
     def leap(self) -> int:
-        """Above the epochs of those who are gone without: they may have had more than is known here."""
+        """Above the epochs of brokers left out: they may know newer ones than the others."""
         return 1 + secrets.randbelow(1_000_000)
 
 

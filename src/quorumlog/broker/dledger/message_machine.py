@@ -120,7 +120,7 @@ RETRY_MS = 20
 
 
 class Filled(NamedTuple):
-    """What the messages of an append were given, one row each."""
+    """Values that an append's messages were stamped with, one row each."""
 
     first_index: int
     queue_offsets: Int64Array
@@ -220,7 +220,7 @@ _IS_GOOD = np.ones(1, bool)
 
 
 class QueueEndsAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What a master begins with."""
+    """The queues' ends that a master begins with."""
 
     queues: list[tuple[str, int, int]]
     """(topic, queue, number of its next message)."""
@@ -230,7 +230,7 @@ class QueueEndsAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 def wipe(disk: Disk, root: str) -> None:
-    """What an earlier process has derived. Raises StoreFailure."""
+    """Delete files that an earlier process derived from the log. Raises StoreFailure."""
     try:
         disk.make_directory(root)
         folders = [f"{root}/{INDEX_FOLDER_NAME}"]

@@ -406,7 +406,7 @@ class GroupMembers:
                     self.changes += 1
 
     def held(self, group: str, existing: Group) -> dict[QueueRow, str]:
-        """Queues that no other member may have yet, and who works on them."""
+        """Queues that no other member may have yet, by the member that still works on them."""
         members, found = self._groups.get(group, {}), {}
         for each in existing.members:
             there = members.get(each.member)
@@ -425,7 +425,7 @@ class GroupMembers:
         )
 
     def wants(self, group: str) -> dict[str, Subscriptions]:
-        """What each member wants to read."""
+        """The subscriptions of each member."""
         return {name: each.topics for name, each in sorted(self._groups.get(group, {}).items())}
 
 

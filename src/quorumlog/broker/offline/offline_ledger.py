@@ -149,7 +149,7 @@ class OfflineLedger:
         return {}
 
     def summary(self) -> dict[str, Any]:
-        """What it holds, queue by queue."""
+        """Its messages, queue by queue."""
         queues: dict[QueueKey, tuple[int, int]] = {}
         messages = size_bytes = 0
         for found in self.batches():

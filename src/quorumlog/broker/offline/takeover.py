@@ -120,7 +120,7 @@ class OldReport(NamedTuple):
 
 
 class OldMessages:
-    """What a walk over the commit log gathers."""
+    """The result of a walk over the commit log."""
 
     def __init__(self) -> None:
         self.ends: dict[QueueKey, int] = {}

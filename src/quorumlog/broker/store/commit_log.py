@@ -321,7 +321,7 @@ class CommitLog:
         return own if self.replicated_offset is None else min(own, self.replicated_offset)
 
     def become(self, role: BrokerRole) -> None:
-        """What is being put is written under the old role, or refused."""
+        """Puts in progress are written under the old role, or refused."""
         with self._lock:
             self.role = role
 

@@ -106,7 +106,7 @@ class FlushService:
         self._log.reserve_ahead()
 
     def expire(self, now_ms: float) -> None:
-        """Those that have waited too long are told so; what they wrote may still come to be on disk."""
+        """Time out requests that have waited too long; their records may still reach the disk."""
         with self._lock:
             waiting = [*self._requests_read, *self._requests_write]
         for request in waiting:

@@ -368,7 +368,7 @@ def damaged(path: str, position: int, error: Exception | str) -> MessageDamaged:
 
 @dataclass
 class LogEnd:
-    """What a walk found so far."""
+    """The result of a walk so far."""
 
     position: int
     """After the last good record."""

@@ -90,7 +90,7 @@ class TopicTable(Protocol):
         """Nothing below is shown; None: nothing of the queue."""
 
     def begin_to_read(self, key: QueueKey) -> int | None:
-        """The same, for who wants to read it. Raises the LedgerError that refuses it."""
+        """The same, for readers of the topic. Raises the LedgerError that refuses it."""
 
     def check_writes(self, records: RecordBatch) -> None:
         """Raises the LedgerError that refuses it."""

@@ -536,7 +536,7 @@ class ConsumeQueues:
         return queue
 
     def missing(self) -> str:
-        """What is known to have been there and is not; empty: nothing."""
+        """Known messages that are missing now, in a sentence; empty: none."""
         for known in self._known or []:
             queue = self._queues.get(QueueKey(known.topic, known.queue_id))
             begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)

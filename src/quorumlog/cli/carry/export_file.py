@@ -118,7 +118,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class ExportSource(NamedTuple):
-    """What is committed, as of now: entries of [begin_index, stop_index)."""
+    """The committed entries, as of now: entries of [begin_index, stop_index)."""
 
     group: str
     """"" if nobody tells: Java's directories do not."""

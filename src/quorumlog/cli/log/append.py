@@ -374,7 +374,7 @@ class _OneBatch:
         return receipt
 
     def close(self) -> None:
-        """What is not answered by now stays unknown."""
+        """Commands without an answer have an unknown outcome."""
 
 
 class _Appended:
@@ -518,7 +518,7 @@ class CommandStream:
         return receipt
 
     def close(self) -> None:
-        """What is not answered by now stays unknown."""
+        """Commands without an answer have an unknown outcome."""
 
 
 def ask(

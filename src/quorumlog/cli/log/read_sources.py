@@ -335,8 +335,8 @@ def _tell_age(fresh: Freshness) -> None:
 def served_to(
     name: str, hold: bool, at: LogServers, stop_index: int | None, limit: int | None, *, follow: bool
 ) -> Iterator[list[Entry]]:
-    """What the reader of this name has not read yet. A caller that asks for the next part has done with
-    the one before: the reader moves after it."""
+    """Entries that the reader of this name has not read yet. A caller that asks for the next part has
+    done with the one before: the reader moves after it."""
     left = sys.maxsize if limit is None else limit
     with at.client() as log:
         if not follow:

@@ -27,7 +27,7 @@ from quorumlog.wire.client_messages import ConnectProducer, ConnectProducerRespo
 
 
 class StreamPort(Protocol):
-    """What streams need of the requests' tracker."""
+    """The part of the requests' tracker that streams need."""
 
     @property
     def now_ms(self) -> float: ...
@@ -210,7 +210,7 @@ MOST_UNANSWERED = 5
 
 
 class SessionPort(StreamPort, Protocol):
-    """What a session needs of the requests' tracker."""
+    """The part of the requests' tracker that a session needs."""
 
     def dispatch(self, request: Request) -> None: ...
 

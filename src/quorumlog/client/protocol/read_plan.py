@@ -214,8 +214,8 @@ class ReadPlan:
 
     @property
     def knows_less(self) -> bool:
-        """Who answered last knows of fewer committed entries than it brought before: it lags, or the
-        group has lost some."""
+        """The member that answered last knows of fewer committed entries than it brought before: it
+        lags, or the group has lost some."""
         return self.end is not None and self.end.committed_index < self.read_index
 
     @property
@@ -277,7 +277,7 @@ class ReadPlan:
         )
 
     def take(self) -> EntryBatch | None:
-        """What the finished head brought, checked; None if it brought nothing and that is no error.
+        """The result of the finished head, checked; None if it brought nothing and that is no error.
 
         Raises the error of the read, IndexOutOfRange above what is committed, RangeDamaged if no member
         that may be asked holds the entries as they were written, and ProtocolViolation.

@@ -52,7 +52,7 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
         return self._thread.run(self._it.batch(timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
+        """Nothing more comes: a waiting caller gets Unreachable. May be repeated."""
         if not self._is_left:
             self._thread.run(self._it.close())
 

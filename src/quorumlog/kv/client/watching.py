@@ -174,7 +174,7 @@ class Watching(Generic[V]):
             yield (await self._fill()).popleft()
 
     async def close(self) -> None:
-        """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
+        """Nothing more comes: a waiting caller gets Unreachable. May be repeated."""
         self._is_closed = True
         self._forget()
         self._fail(Unreachable("the watch is closed"))

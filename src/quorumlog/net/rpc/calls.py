@@ -33,8 +33,8 @@ class TargetKind(Enum):
 
 
 class RequestTarget(NamedTuple):
-    """Who may answer a request. `name`: the member id or the address, of the last two kinds; of ANY, not
-    empty: the leader, where a connection to it stands."""
+    """The servers that may answer a request. `name`: the member id or the address, of the last two
+    kinds; of ANY, not empty: the leader, where a connection to it stands."""
 
     kind: TargetKind
     name: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -572,6 +573,17 @@ def who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody() -> None
 
 def test_who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody() -> None:
     who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody()
+
+
+def who_was_the_master_serves_by_no_less_than_it_has_acknowledged() -> None:
+    """It begins again as the slave of one that has not carried out all of that yet."""
+    with patch.object(schedule, "USERS_SHARE", 1.0):
+        ran = schedule.run(5481)
+    assert not ran.failure, ran.failure
+
+
+def test_who_was_the_master_serves_by_no_less_than_it_has_acknowledged() -> None:
+    who_was_the_master_serves_by_no_less_than_it_has_acknowledged()
 
 
 def test_the_first_user_is_read_before_retention_takes_the_command() -> None:

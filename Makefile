@@ -17,11 +17,11 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs format blocking test test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check docs format blocking test test-doors etcd-answers test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes rocketmq-golden check-alerts provoke-alerts check-page lock clean
+    broker-crashes rocketmq-golden check-alerts provoke-alerts check-page etcd-messages lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -68,10 +68,17 @@ blocking: $(STAMP)  ## write the blocking clients anew from those for asyncio
 PARALLEL := -n $(TESTS) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMP)  ## every test but a few long ones
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not ship"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not ship and not doors"
 
 test-long: $(STAMP)  ## those
 	$(BIN)/python -m pytest -m long
+
+# Needs go for etcd, java and Maven for Kafka's, kcat of apt: what is not there is skipped and named.
+test-doors: $(STAMP)  ## clients of etcd and Kafka as they are published, and real servers beside ours (~20 minutes at first)
+	$(BIN)/python -m pytest -m doors
+
+etcd-answers: $(STAMP)  ## ask real etcds and our members the script of requests, and keep what they answer (needs go)
+	$(BIN)/python -m harness.etcd $(OPTIONS)
 
 # From the source archive, so that nothing compiled is left beside the sources, where it would be imported.
 wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)
@@ -107,12 +114,12 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 	UV_PROJECT_ENVIRONMENT=$(COMPILED) $(UV) sync --quiet --locked --all-extras --no-install-project --python $(PYTHON)
 	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
 	$(COMPILED)/bin/quorumlog --version | grep compiled
-	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long and not ship" --ignore=tests/mutants --ignore=tests/architecture
+	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long and not ship and not doors" --ignore=tests/mutants --ignore=tests/architecture
 
 test-spark-4.2: $(UV)  ## the tests of Spark with PySpark 4.2.1, in a virtual environment of its own (another 450 MB)
 	UV_PROJECT_ENVIRONMENT=$(SPARK_42) $(UV) sync --quiet --locked --all-extras --python $(PYTHON)
 	$(UV) pip install --quiet --python $(SPARK_42)/bin/python --no-build-isolation pyspark==4.2.1
-	$(SPARK_42)/bin/python -m pytest -m "not long and not ship" tests/spark
+	$(SPARK_42)/bin/python -m pytest -m "not long and not ship and not doors" tests/spark
 
 fuzz: $(STAMP)  ## what broken clients say on every port, at length: make fuzz OPTIONS=QUORUMLOG_FUZZ_SEED=7
 	env QUORUMLOG_FUZZ=2000 $(OPTIONS) $(BIN)/python -m pytest -q tests/fuzz
@@ -170,7 +177,7 @@ producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its
 nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
 	$(BIN)/python -m nemesis.brokers $(OPTIONS)
 
-nemesis-kv: $(STAMP)  ## a key-value store killed, stopped, cut off and wiped: OPTIONS="--minutes 10"
+nemesis-kv: $(STAMP)  ## a key-value store killed, stopped, cut off and wiped: OPTIONS="--minutes 10 --over etcd"
 	$(BIN)/python -m nemesis.kv $(OPTIONS)
 
 $(PATRONI): nemesis/patroni/requirements.txt $(UV)
@@ -211,7 +218,7 @@ bench-peers: $(STAMP)  ## the same beside openraft, dragonboat, etcd, NATS, Kafk
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
 	$(BIN)/python -m benchmarks.broker $(OPTIONS)
 
-bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--large (needs go)
+bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS="--over etcd" (needs go)
 	$(BIN)/python -m benchmarks.kv $(OPTIONS)
 
 bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside the bound, Parquet and JSON lines
@@ -235,6 +242,9 @@ check-alerts:  ## promtool on the alert rules, each tried once (Debian's package
 
 provoke-alerts: $(STAMP)  ## each alert by its real cause (needs promtool, and the right to mount)
 	$(BIN)/python -m harness.alerts $(PROMTOOL)
+
+etcd-messages: $(STAMP)  ## write the messages of etcd's API anew from their definitions
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src quorumlog/kv/etcd/messages.proto
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

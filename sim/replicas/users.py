@@ -70,8 +70,8 @@ class OwnUsers:
 
     # ---------------------------------------------------------------- as a loop, a ReadPool, and Puts
 
-    def call_soon(self, call: Callable[..., None], *given: object) -> None:
-        self._calls.append(lambda: call(*given))
+    def call_soon(self, call: Callable[..., None], *arguments: object) -> None:
+        self._calls.append(lambda: call(*arguments))
 
     call_soon_threadsafe = call_soon
 

@@ -121,9 +121,12 @@ def test_a_backup_becomes_a_new_cluster_that_elects_by_itself(
     ):
         assert [(entry.index, entry.term, entry.body) for entry in log.read(0)] == old
         assert log.append(b"new").first_index > said["membership_index"]
-        rows = log.status()
-        assert {row.cluster_id for row in rows} == {said["cluster_id"]}
-        assert all(row.voters == count and not row.problems and not row.waits_for for row in rows)
+        assert {row.cluster_id for row in log.status()} == {said["cluster_id"]}
+        eventually(
+            lambda: all(
+                row.voters == count and not row.problems and not row.waits_for for row in log.status()
+            )
+        )
 
 
 # ---------------------------------------------------------------- in the middle

@@ -308,7 +308,7 @@ def test_a_killed_memory_member_comes_back_as_an_observer() -> None:
         cluster.restart(victim)
         eventually(lambda: row_of(client, victim).role == "observer")
         eventually(lambda: row_of(client, victim).committed_index >= 1)
-        assert "membership" in row_of(client, victim).waits_for
+        eventually(lambda: "membership" in row_of(client, victim).waits_for)
         assert list(cluster.directory.iterdir()) == []
 
 

@@ -191,8 +191,8 @@ def test_a_member_that_forgot_its_promises_comes_back_as_an_observer(name: str) 
         (cluster.data_dir(victim) / name).write_bytes(b"\xff" * 8192)
         cluster.restart(victim)
         eventually(lambda: row_of(client, victim).role == "observer")
-        assert "membership" in row_of(client, victim).waits_for
-        assert name in str(row_of(client, victim).problems)
+        eventually(lambda: "membership" in row_of(client, victim).waits_for)
+        eventually(lambda: name in str(row_of(client, victim).problems))
         last = client.append(b"two voters are enough").first_index
         eventually(lambda: row_of(client, victim).committed_index >= last, what="the observer is fed")
 

@@ -202,7 +202,7 @@ def test_a_restart_is_let_in_although_the_connection_of_the_process_before_still
         half_open.wait_until_closed()
         client.append(b"back")
         wait_until_identical(client)
-        assert not any(problems_of(client, m) for m in cluster.running)
+        eventually(lambda: not any(problems_of(client, m) for m in cluster.running))
 
 
 def test_who_is_refused_for_a_process_that_does_not_answer_is_not_told_to_leave(

@@ -19,10 +19,17 @@ class Sample(NamedTuple):
     """Behind `group`, in the order of the metric."""
 
 
-def request_samples(part: str, requests: Requests) -> Iterator[Sample]:
+def _name_of(code: int) -> str:
+    known = LedgerError.of_code.get(code)
+    return str(code) if known is None else known.__name__
+
+
+def request_samples(
+    part: str, requests: Requests, name_of: Callable[[int], str] = _name_of
+) -> Iterator[Sample]:
+    """`name_of`: a code that is not 0."""
     for (kind, code), times in list(requests.of.items()):
-        known = LedgerError.of_code.get(code)
-        name = "OK" if not code else str(code) if known is None else known.__name__
+        name = name_of(code) if code else "OK"
         labels, taken = (kind.__name__.removesuffix("Request"), name), times.taken()
         yield Sample(f"quorumlog_{part}_requests_total", sum(taken.counts), labels)
         yield Sample(f"quorumlog_{part}_request_duration_seconds", taken, labels)

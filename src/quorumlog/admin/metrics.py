@@ -157,6 +157,16 @@ METRICS = {
     ),
     "quorumlog_server_quota_backend_bytes": Metric(GAUGE, "size above which puts are refused"),
     "quorumlog_lease_objects": Metric(GAUGE, "leases"),
+    # The port for clients of Kafka.
+    "quorumlog_kafka_topics": Metric(GAUGE, "topics of Kafka's clients"),
+    "quorumlog_kafka_partitions": Metric(GAUGE, "their partitions"),
+    "quorumlog_kafka_consumer_groups": Metric(GAUGE, "consumer groups with committed offsets"),
+    "quorumlog_kafka_requests_total": Metric(
+        COUNTER, "requests at the port for clients of Kafka, answered and refused", ("op", "code")
+    ),
+    "quorumlog_kafka_request_duration_seconds": Metric(
+        COARSE, "from a request's arrival to its answer; fetches may wait for records", ("op", "code")
+    ),
     # The broker.
     "quorumlog_broker_is_master": Metric(GAUGE, "1: this broker is the master"),
     "quorumlog_broker_topics": Metric(GAUGE, "topics with queues"),

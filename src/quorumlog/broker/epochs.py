@@ -314,15 +314,15 @@ class Count(NamedTuple):
     confirmed: RunKey
     lists: tuple[CopyList, ...]
     """In force in its log."""
-    answered: frozenset[str]
+    promised_by: frozenset[str]
     is_listed: bool
     ahead: list[Shown]
-    """Of those lists, whoever has a greater log; the greatest first."""
+    """Brokers of those lists with a greater log; the greatest first."""
 
     @property
     def short(self) -> list[CopyList]:
         """Lists of which too few have promised."""
-        return [each for each in self.lists if len(each.directories & self.answered) < each.promises]
+        return [each for each in self.lists if len(each.directories & self.promised_by) < each.promises]
 
     @property
     def may_lead(self) -> bool:
@@ -351,7 +351,7 @@ def count_of(to: Shown, shown: Iterable[Shown]) -> Count:
 
 
 def named_by(shown: Iterable[Shown]) -> dict[str, Peer]:
-    """Whoever may hold what was acknowledged, as any of them knows it; by directory."""
+    """Brokers that may hold acknowledged messages, as any of these knows them; by directory."""
     return {
         peer.directory_id: peer
         for each in shown

@@ -2,10 +2,11 @@
 
 Read in this order: `options` (dataclasses by concern), `reloading` (options that a running member
 applies), `staging` (the staging group of a group), `tls` (certificates), `admin` (the port for
-operators), `kv` (the key-value store).
+operators), `kv` (the key-value store), `kafka` (the port for clients of Kafka).
 """
 
 from quorumlog.config.admin import AdminOptions
+from quorumlog.config.kafka import KafkaOptions
 from quorumlog.config.kv import KvOptions
 from quorumlog.config.options import (
     DAY_MS,
@@ -54,6 +55,7 @@ __all__ = [
     "HOURS_OF_A_CENTURY",
     "HOUR_MS",
     "KIB",
+    "KafkaOptions",
     "KvOptions",
     "LARGEST_ENTRY_BYTES",
     "LARGEST_PUSH_BYTES",

@@ -315,7 +315,8 @@ class LogReplacement:
 # Snapshots that this member lacks come from others, one after the other.
 #
 #     an installation     the leader names them; all are here before the old log makes way
-#     a machine           nothing here tells what it was at the begin of the log: whoever has a snapshot
+#     a machine           nothing here tells what it was at the begin of the log: a member with a
+#     snapshot
 #
 # This member asks for each piece, once it has written the one before, and names where it is. So a
 # connection that breaks costs one piece, and either end has one piece in memory. What has come is
@@ -458,9 +459,9 @@ class SnapshotFetcher:
             self._source = None if want is None else want.source
             return
         too_old = self._host.members_below(MACHINES_LEVEL)
-        asked = [each for each in self._connected if each.member_id not in too_old]
-        others = [each for each in asked if each != leader]
-        if leader in asked and leader is not None:
+        candidates = [each for each in self._connected if each.member_id not in too_old]
+        others = [each for each in candidates if each != leader]
+        if leader in candidates and leader is not None:
             others.insert(0, leader)
         self._source = others[self._rotation % len(others)] if others else None
 

@@ -148,10 +148,10 @@ def _chains_at(edges: list[int], points_of: PointsOf, begin_index: int) -> dict[
     """By edge: chain_crc of the entry before it."""
     chains: dict[int, int | None] = dict.fromkeys(edges, ASK_CHAIN)
     chains[edges[0]] = 0 if edges[0] == 0 else None
-    asked = edges if len(edges) <= MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
-    asked = [edge for edge in asked if edge > begin_index]
-    points = points_of([edge - 1 for edge in asked])
-    chains.update((edge, point.chain) for edge, point in zip(asked, points, strict=True))
+    missing = edges if len(edges) <= MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
+    missing = [edge for edge in missing if edge > begin_index]
+    points = points_of([edge - 1 for edge in missing])
+    chains.update((edge, point.chain) for edge, point in zip(missing, points, strict=True))
     return chains
 
 
@@ -159,9 +159,9 @@ def with_chains(partition: LedgerPartition, points_of: PointsOf) -> LedgerPartit
     """In the task: what the plan has left to it."""
     ends = (partition.first_index - 1, partition.stop_index - 1)
     chains = [partition.previous_chain, partition.last_chain]
-    asked = [place for place in (0, 1) if chains[place] == ASK_CHAIN]
-    points = points_of([ends[place] for place in asked]) if asked else ()
-    for place, point in zip(asked, points, strict=True):
+    missing = [place for place in (0, 1) if chains[place] == ASK_CHAIN]
+    points = points_of([ends[place] for place in missing]) if missing else ()
+    for place, point in zip(missing, points, strict=True):
         chains[place] = point.chain
     return replace(partition, previous_chain=chains[0], last_chain=chains[1])
 
@@ -200,7 +200,7 @@ def _in_turn(readers: Readers, number: int) -> tuple[str, ...]:
 #
 # The entries must come in order, without gap or repetition and as many as planned, linked by `chain_crc`
 # across batches and so across the members that sent them. Each batch in itself was checked, with its
-# bodies, by whoever read it; here it has to continue the one before. An entry that is missing or differs
+# bodies, by its reader; here it has to continue the one before. An entry that is missing or differs
 # ends the task; it never becomes a smaller result.
 
 
@@ -253,12 +253,12 @@ class RangeCheck:
         if not self.is_complete or self._count != expected:
             raise RangeMismatch(
                 f"read {self._count} entries up to offset {self.next_index} of group"
-                f" {self.partition.group!r}, planned {expected} entries from index"
+                f" {self.partition.group!r}; the plan has {expected} entries from index"
                 f" {self.partition.first_index} up to offset {self.partition.stop_index}"
             )
         last_chain = self.partition.last_chain
         if self.is_chained and self._count and last_chain not in (None, self._chain):
             raise RangeMismatch(
                 f"entries up to {self.next_index - 1} of group {self.partition.group!r} end with"
-                f" chain_crc {self._chain}, planned was {last_chain}"
+                f" chain_crc {self._chain}; the plan has {last_chain}"
             )

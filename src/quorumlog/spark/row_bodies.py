@@ -82,19 +82,23 @@ class SinkOptions(ClientOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Raises ConfigError naming the option, its value and what is valid."""
-        given = fields_of(
+        values = fields_of(
             options, _PARSERS, "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
         )
-        parsed = cls(**given)
+        parsed = cls(**values)
         if not parsed.servers:
             raise ConfigError(
                 "writing format quorumlog needs option servers (host:port,host:port,...): rows go"
                 " through running members, and never into a directory"
             )
         if parsed.topic and not parsed.writes_messages:
-            raise ConfigError("option topic is for view messages; rows become entries of the log else")
+            raise ConfigError(
+                "option topic needs option view = messages; without it rows become entries"
+            )
         if parsed.writes_messages and parsed.body_format:
-            raise ConfigError("option bodyFormat is for entries; a message has the body that a row has")
+            raise ConfigError(
+                "option bodyFormat is for entries only: a message takes column body as it is"
+            )
         return parsed
 
     @staticmethod

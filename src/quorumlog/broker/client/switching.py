@@ -92,17 +92,17 @@ class BrokerProbe(ABC):
         heard = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
         return self.is_refused_by_users or any(each != but for each in heard)
 
-    def ask(self, asked: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
+    def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What it has answered last is what a switch goes by, so another directory under its name
         refuses."""
         request = request or ReplicaRequest()
-        if asked in self.answers:
-            request = replace(request, asked_directory_id=self.answers[asked].directory_id)
-        answer = self.answers[asked] = self._call(asked, request)
+        if broker_id in self.answers:
+            request = replace(request, asked_directory_id=self.answers[broker_id].directory_id)
+        answer = self.answers[broker_id] = self._call(broker_id, request)
         return answer
 
     @abstractmethod
-    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+    def _call(self, broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
         """Raises LedgerError."""
 
     def shown(self) -> list[Shown]:
@@ -174,8 +174,8 @@ class ClusterProbe(BrokerProbe):
         # The newest word of where somebody is first: what is waiting is taken from its end.
         return [*((peer.id, peer.address) for peer in peers), *rows]
 
-    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
-        return self._clients[asked].replica(request)
+    def _call(self, broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
+        return self._clients[broker_id].replica(request)
 
     def _check_by_hand(self) -> None:
         for broker_id, client in self._clients.items():
@@ -295,7 +295,7 @@ class Switch:
         probe.ask(to, request)  # of two switches at once, to one broker, one is refused here
         others = sorted((each for each in probe.answers if each != to), key=lambda each: each == master)
         self._ask_each(others, request)
-        # Whoever has heard of a newer epoch since is bound by that one.
+        # A broker that has voted for a newer epoch since is bound by that one.
         kept = {each: a for each, a in probe.answers.items() if epoch_of(a) == (epoch, leader)}
         if to not in kept:
             newer = probe.answers[to].epoch
@@ -326,14 +326,14 @@ class Switch:
 
     def _ask_each(self, broker_ids: list[str], request: ReplicaRequest) -> list[str]:
         """Who has answered; the others are unreachable."""
-        answered = list[str]()
+        responders = list[str]()
         for broker_id in broker_ids:
             try:
                 self.probe.ask(broker_id, request)
-                answered.append(broker_id)
+                responders.append(broker_id)
             except LedgerError as error:
                 self.probe.unreachable[broker_id] = str(error)
-        return answered
+        return responders
 
     def _follow(
         self, master: ReplicaResponse, broker_ids: list[str], lost: Lost | None = None
@@ -346,15 +346,16 @@ class Switch:
             ha_address=master.ha_address,
             directory_id=master.leader,  # empty, too: of an epoch that the release before has begun
         )
-        told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.probe.unreachable)
-        return SwitchReport(master.id, master.epoch, master.max_offset, lost, told, unreachable)
+        followers = self._ask_each(sorted(broker_ids), request)
+        unreachable = sorted(self.probe.unreachable)
+        return SwitchReport(master.id, master.epoch, master.max_offset, lost, followers, unreachable)
 
     def _gather(self, master: ReplicaResponse) -> SwitchReport:
-        """Whoever missed the switch to this master is told to follow it."""
+        """Brokers that missed the switch to this master are told to follow it."""
 
         def follows(answer: ReplicaResponse) -> bool:
-            told = "" if answer.master is None else answer.master.id
-            return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
+            master_id = "" if answer.master is None else answer.master.id
+            return (answer.role, master_id, answer.epoch) == (SLAVE, master.id, master.epoch)
 
         answers = self.probe.answers.items()
         report = self._follow(
@@ -369,12 +370,12 @@ class Switch:
     # ---------------------------------------------------------------- what is refused
 
     def _check(self, shown: list[Shown], count: Count) -> list[Peer]:
-        """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a
+        """Brokers that are left out, and may hold acknowledged messages. Raises SwitchRefused where a
         message that was acknowledged may be lost, and nobody has said that it may."""
         to, without, unreachable = self.to, self.without, self.probe.unreachable
-        answered = {each.me.directory_id for each in shown}
-        missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
-        # Where nobody knows a list whoever is known of may be on one.
+        directory_ids = {each.me.directory_id for each in shown}
+        missing = {one: peer for one, peer in named_by(shown).items() if one not in directory_ids}
+        # Where no broker knows a list, any known broker may be on one.
         ids = sorted({peer.id for peer in missing.values()} | {*([] if count.lists else unreachable)})
         all_without = f"--to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
         if self.unsafe and (without or not count.may_lead):
@@ -397,9 +398,9 @@ class Switch:
             )
         if count.short:
             lists = [peer for each in count.short for peer in each.members]
-            short = sorted({peer.id for peer in lists if peer.directory_id not in answered})
+            short = sorted({peer.id for peer in lists if peer.directory_id not in directory_ids})
             needs = "; ".join(
-                f"{len(each.directories & answered)} of {', '.join(each.ids)} answer,"
+                f"{len(each.directories & directory_ids)} of {', '.join(each.ids)} answer,"
                 f" {each.promises} are needed"
                 for each in count.short
             )
@@ -433,6 +434,6 @@ def _lost(kept: dict[str, ReplicaResponse], own: Shown, count: Count, gone: list
         first = max(common_offset(own.history, answer.max_offset, best.history, end), 0)
         stop = end
     if gone or not count.lists:
-        # Whoever is gone may have gone on from where consumers have seen the log.
+        # A lost broker may have gone on from where consumers have seen the log.
         return Lost(min(first, max(a.confirm_offset for a in kept.values())), -1)
     return Lost(first, stop) if stop > first else None

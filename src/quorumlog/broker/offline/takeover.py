@@ -194,13 +194,13 @@ def old_state(
     where it is, and it is needed."""
     if not without_config:
         _check_config(root, config, held)
-    given = config.topics
-    if given is None:
+    configured = config.topics
+    if configured is None:
         # RocketMQ's own classic stores have the file; ours have no settings but what they hold.
-        given = {key.topic: JavaTopic() for key in (*held.ends, *held.expired)}
+        configured = {key.topic: JavaTopic() for key in (*held.ends, *held.expired)}
     topics: dict[str, OldTopic] = {}
     left_topics = []
-    for name, topic in sorted(given.items()):
+    for name, topic in sorted(configured.items()):
         if _is_system(name, topic, held) or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             continue
         queues = max(topic.read_queue_nums, topic.write_queue_nums, held.queues_of(name))
@@ -214,7 +214,7 @@ def old_state(
         topics[name] = OldTopic(name, queues, topic.perm & (READ | WRITE))
     offsets = config.offsets or {}
     names = {key.rpartition("@")[2] for key in offsets}
-    names |= {name.removeprefix(RETRY_PREFIX) for name in given if name.startswith(RETRY_PREFIX)}
+    names |= {name.removeprefix(RETRY_PREFIX) for name in configured if name.startswith(RETRY_PREFIX)}
     groups = []
     left_groups = []
     for name in sorted(names.union(config.groups or [])):
@@ -226,7 +226,7 @@ def old_state(
             left_groups.append(name)
             continue
         for own in (retry_topic(name), dlq_topic(name)):
-            queues = max(given.get(own, JavaTopic()).read_queue_nums, held.queues_of(own), 1)
+            queues = max(configured.get(own, JavaTopic()).read_queue_nums, held.queues_of(own), 1)
             topics[own] = OldTopic(own, min(queues, MOST_QUEUES), READ | WRITE)
         groups.append((name, [key for key in offsets if key.rpartition("@")[2] == name]))
     state = OldState(
@@ -467,8 +467,8 @@ def copy_old_log(
 # member's broker sends of the old commit log, file by file. Its replicated log begins where those of
 # the others do, without an entry, and the leader feeds it.
 #
-# Whoever starts on an empty directory instead never comes to vote: the first entry lies elsewhere in
-# its log, and it takes none.
+# A member that starts on an empty directory instead never comes to vote: the first entry lies elsewhere
+# in its log, and it takes none.
 
 
 def make_later_member(

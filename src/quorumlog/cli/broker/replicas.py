@@ -60,7 +60,9 @@ def _say_switched(report: SwitchReport) -> None:
     if report.followers:
         say(f"its slaves: {', '.join(report.followers)}")
     if report.unreachable:
-        say(f"not reached: {', '.join(report.unreachable)}. When they are back: the same again", "red")
+        say(
+            f"not reached: {', '.join(report.unreachable)}. Repeat the command when they are back", "red"
+        )
     if report.lost is not None:
         first, stop = report.lost
         until = f"to {stop}" if stop >= 0 else "on; the end is unknown"
@@ -115,7 +117,10 @@ def _change(at: BrokerServers, **request: Any) -> None:
         f"acknowledged messages are on {count} of {', '.join(ids)}",
     )
     if not is_json() and not state.is_list_confirmed:
-        say("not yet: the list is not on enough of their disks, and of those before (status)", "red")
+        say(
+            "not yet: the list needs more disks of its members and of the previous list (see status)",
+            "red",
+        )
 
 
 def replica_row(state: ReplicaResponse) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def say_replica(state: ReplicaResponse) -> None:
         elif slave.id in names:
             counts = f"with another directory than the one listed: broker add --broker {slave.id}"
         else:
-            counts = f"does not count: broker add --broker {slave.id}"
+            counts = f"is not on the list: broker add --broker {slave.id}"
         words = [
             "connected" if slave.is_connected else "away",
             counts,
@@ -175,7 +180,7 @@ def say_replica(state: ReplicaResponse) -> None:
         there = {slave.directory_id for slave in state.slaves} | {state.directory_id}
         for directory_id, peer in listed.items():
             if directory_id not in there:
-                say(f"  slave {peer.id}: away, counts, not connected since the list was written")
+                say(f"  slave {peer.id}: away, on the list, not connected since the list was written")
     for tail in state.tails:
         say(
             f"  set aside: {tail.first_offset} to {tail.stop_offset} of epoch {tail.epoch}, in"
@@ -201,16 +206,19 @@ def failover_row(state: FailoverResponse) -> dict[str, Any]:
 
 
 def say_failover(state: FailoverResponse) -> None:
-    who = f"leads for another {state.lease_left_ms} ms" if state.lease_left_ms else state.phase
+    leadership = f"leads for another {state.lease_left_ms} ms" if state.lease_left_ms else state.phase
     in_sync = ", ".join(state.in_sync_set) or "nobody"
-    say(f"failover: {who}, epoch {state.epoch}, master {state.master or 'not known'}, in sync {in_sync}")
+    say(
+        f"failover: {leadership}, epoch {state.epoch}, master {state.master or 'not known'},"
+        f" in sync {in_sync}"
+    )
 
 
 _SAMPLE_S = 0.5
 """Over so long the rate is counted."""
 
 
-class _AskedBroker(NamedTuple):
+class _BrokerSample(NamedTuple):
     address: str
     broker: BrokerClient
     status: BrokerStatusResponse
@@ -224,7 +232,7 @@ def print_brokers(at: BrokerServers) -> None:
 
     rows: list[tuple[object, ...]] = []
     with ExitStack() as connections:
-        asked: list[_AskedBroker] = []
+        samples: list[_BrokerSample] = []
         for address in at.addresses:
             try:
                 broker = connections.enter_context(
@@ -234,12 +242,12 @@ def print_brokers(at: BrokerServers) -> None:
             except LedgerError:
                 rows.append((None, address, "not reached", *[None] * 5))
                 continue
-            asked.append(_AskedBroker(address, broker, status, replica, time.monotonic()))
-        if asked:
-            time.sleep(max(_SAMPLE_S - (time.monotonic() - asked[0].asked_s), 0))
-        rows += [_row(each) for each in asked]
-    known = {each.replica.id for each in asked if each.replica is not None}
-    for each in asked:
+            samples.append(_BrokerSample(address, broker, status, replica, time.monotonic()))
+        if samples:
+            time.sleep(max(_SAMPLE_S - (time.monotonic() - samples[0].asked_s), 0))
+        rows += [_row(each) for each in samples]
+    known = {each.replica.id for each in samples if each.replica is not None}
+    for each in samples:
         if each.replica is None or each.replica.role == "SLAVE":
             continue
         for slave in each.replica.slaves:
@@ -250,13 +258,13 @@ def print_brokers(at: BrokerServers) -> None:
     print_table("broker, address, role, epoch #, log ends #, on disk #, lag #, messages/s #", rows)
 
 
-def _row(asked: _AskedBroker) -> tuple[object, ...]:
+def _row(sample: _BrokerSample) -> tuple[object, ...]:
     from quorumlog.errors import LedgerError
 
-    status, replica = asked.status, asked.replica
+    status, replica = sample.status, sample.replica
     try:
-        put = asked.broker.status().put_messages - status.put_messages
-        rate: int | None = round(put / max(time.monotonic() - asked.asked_s, 0.001))
+        put = sample.broker.status().put_messages - status.put_messages
+        rate: int | None = round(put / max(time.monotonic() - sample.asked_s, 0.001))
     except LedgerError:
         rate = None
     epoch, name, lag = status.term or None, None, None
@@ -265,7 +273,7 @@ def _row(asked: _AskedBroker) -> tuple[object, ...]:
         if replica.role == "SLAVE":
             lag = max(replica.master_offset - replica.max_offset, 0)
     ends = status.max_offset, status.flushed_offset
-    return name, asked.address, status.role, epoch, *ends, lag, rate
+    return name, sample.address, status.role, epoch, *ends, lag, rate
 
 
 def replica_of(broker: BrokerClient) -> ReplicaResponse | None:

@@ -71,16 +71,16 @@ def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
     tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
 
 
-def _changed(at: UsersServers, order: UserOrder, said: str) -> None:
+def _changed(at: UsersServers, order: UserOrder, sentence: str) -> None:
     with at.changing() as log:
         index = log.change_users(order)
-    tell({"index": index}, said)
+    tell({"index": index}, sentence)
 
 
-def _order(verb: str, name: str, **more: Any) -> UserOrder:
+def _order(operation: str, name: str, **more: Any) -> UserOrder:
     from quorumlog.log_state.users import UserOperation, UserOrder
 
-    return UserOrder(UserOperation(verb), name, **more)
+    return UserOrder(UserOperation(operation), name, **more)
 
 
 def new_verifier(name: str, file: Path | None) -> Verifier:
@@ -165,7 +165,7 @@ def remove_user(at: UsersServers, name: Name) -> None:
 
     Example: quorumlog user remove bob --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-user", name), f"{name} is no user any more")
+    _changed(at, _order("remove-user", name), f"{name} is no longer a user")
 
 
 @user_app.command("give")
@@ -174,8 +174,8 @@ def give_roles(at: UsersServers, name: Name, roles: Roles) -> None:
 
     Example: quorumlog user give bob orders-reader --servers 127.0.0.1:20911
     """
-    given = tuple(sorted({*roles}))
-    _changed(at, _order("give-roles", name, roles=given), f"{name} has {', '.join(given)}")
+    granted = tuple(sorted({*roles}))
+    _changed(at, _order("give-roles", name, roles=granted), f"{name} has {', '.join(granted)}")
 
 
 @user_app.command("take")
@@ -228,7 +228,7 @@ def remove_role(at: UsersServers, name: RoleName) -> None:
 
     Example: quorumlog role remove orders-reader --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-role", name), f"{name} is no role any more")
+    _changed(at, _order("remove-role", name), f"{name} is no longer a role")
 
 
 def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -236,8 +236,8 @@ def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, name
 
     Example: quorumlog grant orders-reader read topic 'orders*'
     """
-    given = grant_of(right, kind, names)
-    _changed(at, _order("grant", to, grants=(given,)), f"{to} may {given}")
+    granted = grant_of(right, kind, names)
+    _changed(at, _order("grant", to, grants=(granted,)), f"{to} may {granted}")
 
 
 def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -246,7 +246,7 @@ def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, nam
     Example: quorumlog revoke orders-reader read topic 'orders*'
     """
     taken = grant_of(right, kind, names)
-    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no more {taken}")
+    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no longer {taken}")
 
 
 def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:
@@ -256,15 +256,15 @@ def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = ""
     """
     from quorumlog.log_state.users import User, Users
 
-    asked = grant_of(right, kind, name)
-    if not asked.is_exact and asked.prefix:
+    requested = grant_of(right, kind, name)
+    if not requested.is_exact and requested.prefix:
         raise ConfigError(f"{name!r} matches several names: give one")
     with at.changing() as log:
         found: UsersResponse = log.users()
     if not found.is_on:
         note("there are no users: everybody can")
     users = Users(True, b"", tuple(User(each.name, each.roles) for each in found.users), found.roles)
-    reaches = users.who_can(asked.right, asked.kind, asked.prefix)
+    reaches = users.who_can(requested.right, requested.kind, requested.prefix)
     rows = [{"user": each.user, "role": each.role, "grant": str(each.grant)} for each in reaches]
     _table(rows, ("user", "role", "grant"))
 
@@ -303,8 +303,8 @@ def init_admin(
     from quorumlog.store.state_files import load_member, save_first_admin
 
     verifier = None if certificate else new_verifier(name, new_password_file)
-    verb = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
-    order = checked_order(UserOrder(verb, name, verifier=verifier))
+    operation = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
+    order = checked_order(UserOrder(operation, name, verifier=verifier))
     path, disk = check_directory(directory), OsDisk()
     with refusals_named(path):
         lock = lock_directory(disk, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from quorumlog.cli.options import (
     DataDir,
     FlushMode,
     Format,
+    KafkaAddress,
+    KafkaServers,
     LogFormat,
     LogLevel,
     MemberId,
@@ -81,6 +84,8 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    kafka: KafkaAddress = None,
+    kafka_servers: KafkaServers = None,
     admin: AdminAddress = None,
     *,
     tls: TlsGiven,
@@ -103,7 +108,7 @@ def serve(
     from quorumlog.cli.run.toml_config import load_server_config
 
     refuse_optimised_python()
-    given = {
+    command_line = {
         "member_id": member_id,
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
@@ -117,12 +122,14 @@ def serve(
         "hold_machines": tuple(hold_machine) if hold_machine else None,
         "tls": tls,
         "admin": admin,
+        "kafka_listen": kafka,
+        "kafka_servers": kafka_servers,
         "log_format": log_format,
     }
     path = None if config is None else str(config)
-    server_config = load_server_config(path, given)
+    server_config = load_server_config(path, command_line)
     log_as(server_config)
-    run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
+    run_member(ServingMember(server_config, path, command_line, tls=tls_of(server_config.tls)))
 
 
 def tls_of(options: TlsOptions | None) -> Tls | None:
@@ -151,6 +158,10 @@ def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
     from quorumlog.net.limits import raise_descriptor_limit
 
     raise_descriptor_limit()
+    if server.kafka is not None:
+        from quorumlog.admin.kafka import look_at_kafka
+
+        beside = [*beside, partial(look_at_kafka, server.kafka)]
     with answering(server.admin, LogProcess(server, beside), server.tls):
         status = server.run()
     if isinstance(server.failure, ConfigError):

@@ -8,24 +8,27 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig
-from quorumlog.errors import ConfigError
+from quorumlog.config import GroupConfig, KafkaOptions, KvOptions
+from quorumlog.errors import ConfigError, the_extra
 from quorumlog.net.tls import Tls
 from quorumlog.server import Endpoint, LedgerServer
 from quorumlog.version import DESCRIPTION
 from quorumlog.wire.client_messages import ReloadResponse
 
+if TYPE_CHECKING:
+    from quorumlog.kafka.endpoint import KafkaEndpoint
 
-def named_machines(given: Sequence[str]) -> dict[str, str]:
+
+def named_machines(texts: Sequence[str]) -> dict[str, str]:
     """By name, what `--state-machine` was given. Without one it is the factory's, in small letters."""
     named: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, _, place = text.rpartition("=")
         name = name or place.rpartition(":")[2].lower()
         if name in named:
@@ -64,6 +67,21 @@ def _load(name: str, place: str) -> Any:
     return found
 
 
+def kafka_room() -> Any:
+    """The module of the port for clients of Kafka. Raises ConfigError."""
+    try:
+        return importlib.import_module("quorumlog.kafka.endpoint")
+    except ImportError as error:
+        raise ConfigError(f"--kafka needs kio ({error}), {the_extra('kafka')}") from None
+
+
+def kafka_of(groups: Sequence[GroupConfig], options: KafkaOptions, tls: Tls | None) -> KafkaEndpoint:
+    """Raises ConfigError."""
+    config = next(each for each in groups if options.group in ("", each.group))
+    endpoint: KafkaEndpoint = kafka_room().endpoint_of(config, options, tls)
+    return endpoint
+
+
 log = logging.getLogger("quorumlog.server")
 
 
@@ -72,17 +90,21 @@ class ServingMember(LedgerServer):
         self,
         config: ServerConfig,
         path: str | None,
-        given: Mapping[str, Any],
+        command_line: Mapping[str, Any],
         endpoints: Sequence[Endpoint] = (),
         tls: Tls | None = None,
         reload_store: Callable[[ServerConfig], Sequence[str]] | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `endpoints` and `tls` as of `LedgerServer`.
+        """`path`, `command_line`: see `load_server_config`; `endpoints`, `tls`: see `LedgerServer`.
         `reload_store`: of a member with a store; returns what has changed."""
         if config.kv is not None and reload_store is None:
             raise ConfigError(f"{path}: [kv] is for `quorumlog kv serve` only")
         self._reload_store = reload_store or (lambda config: ())
         machines = load_machines(config.state_machines)
+        self.kafka = None if config.kafka is None else kafka_of(config.groups, config.kafka, tls)
+        if self.kafka is not None:
+            endpoints = [*endpoints, self.kafka]
+        self._kafka_options = config.kafka
         super().__init__(
             config.groups,
             bind=config.bind,
@@ -96,9 +118,10 @@ class ServingMember(LedgerServer):
         self.admin, self.tls = config.admin, tls
         self._tls_options, self._log_format = config.tls, config.log_format
         self._places = dict(config.state_machines)
+        self._kv_ports = (config.kv or KvOptions()).ports
         self._listens_on = config.bind or self.address
         self._path = path
-        self._given = given
+        self._command_line = command_line
 
     def hung_up(self) -> ReloadResponse:
         changed = [] if self._tls is None else [self._tls.reload()]
@@ -109,7 +132,7 @@ class ServingMember(LedgerServer):
                 )
             return self._reloaded(changed or ["nothing to reload: there is no --config file"])
         try:
-            config = load_server_config(self._path, self._given)
+            config = load_server_config(self._path, self._command_line)
             of_groups = self.reload(config.groups)
             changed += self.set_limits(config.limits)
         except ConfigError as error:
@@ -122,7 +145,9 @@ class ServingMember(LedgerServer):
             "log_format": config.log_format == self._log_format,
             "[tls]; what its files hold is read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
+            "[kafka]": config.kafka == self._kafka_options,
             "[users]": config.users == self.users.options,
+            "the ports for clients of etcd in [kv]": (config.kv or KvOptions()).ports == self._kv_ports,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:

@@ -29,6 +29,11 @@
 
     [kv]                                    # of `quorumlog kv serve`
     quota_mib = 8192
+    etcd = "2379"                           # etcd's gRPC API
+    servers = "10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921"
+
+    [kafka]                                 # a port for clients of Kafka
+    listen = "10.0.0.1:9092"
 
     [admin]                                 # health, metrics and the page, see docs/operations.md
     listen = "127.0.0.1:9464"
@@ -42,7 +47,7 @@ from __future__ import annotations
 import tomllib
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -54,6 +59,7 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    KafkaOptions,
     KvOptions,
     LimitOptions,
     StoreConfig,
@@ -82,6 +88,7 @@ _OF_PROCESS: dict[str, Any] = {
     "limits": dict[str, Any],
     "admin": AdminOptions,
     "kv": KvOptions,
+    "kafka": KafkaOptions,
 }
 _KINDS: dict[Any, str] = {
     LogFormat: f"is none of {', '.join(LogFormat)}",
@@ -89,7 +96,9 @@ _KINDS: dict[Any, str] = {
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
-    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
+    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches, etcd,"
+    " etcd_gateway, servers",
+    KafkaOptions: 'is no table of the port for Kafka; write [kafka] with listen = "HOST:PORT"',
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
 """What people are told of a value that is of another kind."""
@@ -116,14 +125,15 @@ class ServerConfig(NamedTuple):
     admin: AdminOptions | None = None
     log_format: str | None = None
     kv: KvOptions | None = None
+    kafka: KafkaOptions | None = None
 
 
-def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
-    """`given`: options of the command line by their field names; None means not given.
+def load_server_config(path: str | None, command_line: Mapping[str, Any]) -> ServerConfig:
+    """`command_line`: options of the command line by their field names; None means not given.
 
     Raises ConfigError naming the option, and the file where the option stands in one.
     """
-    overrides = {name: value for name, value in given.items() if value is not None}
+    overrides = {name: value for name, value in command_line.items() if value is not None}
     document = _parse(path) if path is not None else {}
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
@@ -138,6 +148,14 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     if "admin" in overrides:
         insecure = found["admin"].insecure if "admin" in found else False
         overrides["admin"] = AdminOptions(overrides["admin"], insecure)
+    kafka = {name: overrides.pop(f"kafka_{name}", None) for name in ("listen", "servers")}
+    kafka = {name: value for name, value in kafka.items() if value is not None}
+    if "kafka" in found:
+        found["kafka"] = replace(found["kafka"], **kafka)
+    elif kafka:
+        if "listen" not in kafka:
+            raise ConfigError("--kafka-servers goes with --kafka, the address of this member's own port")
+        found["kafka"] = KafkaOptions(**kafka)
     found |= {name: overrides.pop(name) for name in _OF_PROCESS if name in overrides}
     if tables is None:
         groups = [_group(document, overrides, path, "")]
@@ -149,6 +167,9 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
         raise ConfigError(
             f"{path} [users]: there is no group {users.group!r}; there are {', '.join(names)}"
         )
+    if "kafka" in found and found["kafka"].group not in ("", *names):
+        group = found["kafka"].group
+        raise ConfigError(f"{path} [kafka]: there is no group {group!r}; there are {', '.join(names)}")
     return ServerConfig(tuple(groups), tls=tls, users=users, limits=limits, **found)
 
 
@@ -165,11 +186,11 @@ def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
 
 
 def tls_options(
-    table: dict[str, str], given: Mapping[str, str | None], path: str | None = None
+    table: dict[str, str], command_line: Mapping[str, str | None], path: str | None = None
 ) -> TlsOptions | None:
     """Of the table `[tls]` of a file, and the command line, which wins. Raises ConfigError."""
     place = f"{path} [tls]" if table else None
-    options = {**table, **{name: value for name, value in given.items() if value is not None}}
+    options = {**table, **{name: value for name, value in command_line.items() if value is not None}}
     if not options:
         return None
     return _of_table(TlsOptions, {"cert": "", "key": "", "ca": "", **options}, place)

@@ -1,0 +1,394 @@
+"""KafkaEndpoint: the port of a member for clients of Kafka.
+
+A connection's requests are begun in the order in which they come, many of them at once, and answered in
+that order, as Kafka's protocol has it. Fetches alone wait until what was asked before is answered: one
+answer of megabytes at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from kio.schema.index import api_key_map
+
+from quorumlog.config import (
+    FRAME_LIMIT_BYTES,
+    GroupConfig,
+    KafkaOptions,
+    parse_address,
+    parse_members,
+)
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import ConfigError, ProtocolViolation
+from quorumlog.kafka import codec, fetching, group_requests, producing, topics
+from quorumlog.kafka.codec import Request, Values, decode, encode, header_of, response_head
+from quorumlog.kafka.login import Login
+from quorumlog.kafka.machine import (
+    MACHINE_NAME,
+    ROOM_BYTES,
+    KafkaMachine,
+    KafkaMachines,
+    Partition,
+)
+from quorumlog.kafka.service import TICK_MS, Call, KafkaService
+from quorumlog.measures import Requests
+from quorumlog.net.access import Caller
+from quorumlog.net.connection import Connection, call_soon
+from quorumlog.net.frame import Frame
+from quorumlog.net.limits import GREETING_BYTES
+from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
+from quorumlog.node import NodeHandle
+from quorumlog.server import Endpoint
+
+log = logging.getLogger("quorumlog.kafka")
+
+BUFFER_BYTES = 16 << 10
+OTHER_BYTES = 1 << 20
+"""Of a request that carries no records."""
+_LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">ih")
+_LEAST_BYTES = 10
+MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
+"""Requests of a connection that are not answered: what comes behind them is left in its socket."""
+READ_THREADS = 2
+
+HANDLERS: Mapping[int, Callable[[KafkaService, Call], None]] = {
+    codec.PRODUCE: producing.produce,
+    codec.FETCH: fetching.fetch,
+    codec.LIST_OFFSETS: fetching.list_offsets,
+    codec.METADATA: topics.metadata,
+    codec.OFFSET_COMMIT: group_requests.offset_commit,
+    codec.OFFSET_FETCH: group_requests.offset_fetch,
+    codec.FIND_COORDINATOR: group_requests.find_coordinator,
+    codec.JOIN_GROUP: group_requests.join_group,
+    codec.HEARTBEAT: group_requests.heartbeat,
+    codec.LEAVE_GROUP: group_requests.leave_group,
+    codec.SYNC_GROUP: group_requests.sync_group,
+    codec.DESCRIBE_GROUPS: group_requests.describe_groups,
+    codec.LIST_GROUPS: group_requests.list_groups,
+    codec.DELETE_GROUPS: group_requests.delete_groups,
+    codec.CREATE_TOPICS: topics.create_topics,
+    codec.DELETE_TOPICS: topics.delete_topics,
+    codec.INIT_PRODUCER_ID: producing.init_producer_id,
+    codec.DESCRIBE_CONFIGS: topics.describe_configs,
+    codec.CREATE_PARTITIONS: topics.create_partitions,
+    codec.DESCRIBE_CLUSTER: topics.describe_cluster,
+}
+
+
+OPERATIONS = {
+    each: type("".join(part.capitalize() for part in api_key_map[each].split("_")), (), {})
+    for each in codec.VERSIONS
+}
+"""As metrics name them."""
+
+
+class RequestDecoder:
+    """`Decoder` of a connection. The message of a frame is a `Request`, in memory of its own."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._start = self._end = 0
+        self._large: memoryview | None = None
+        """Of the one request that does not fit there; while it is set, the buffer is empty."""
+        self._large_end = 0
+        self.most_bytes = GREETING_BYTES
+        """Of a request; the first one has said nothing yet of who it is."""
+
+    @property
+    def missing_bytes(self) -> int:
+        if self._large is not None:
+            return len(self._large) - self._large_end
+        begun = self._end - self._start
+        return _LENGTH.unpack_from(self._buffer, self._start)[0] + 4 - begun if begun >= 4 else 4 - begun
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._end - self._start if self._large is None else len(self._large)
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        return self._buffer[self._end :] if self._large is None else self._large[self._large_end :]
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        """Raises ProtocolViolation."""
+        if self._large is not None:
+            self._large_end += count
+            if self._large_end < len(self._large):
+                return []
+            whole, self._large = self._large[ROOM_BYTES:], None
+            return [_frame_of(whole)]
+        self._end += count
+        frames = []
+        while self._end - self._start >= _HEAD.size:
+            size, api_key = _HEAD.unpack_from(self._buffer, self._start)
+            self._check(size, api_key)
+            start, stop = self._start + _LENGTH.size, self._start + _LENGTH.size + size
+            if stop <= self._end:
+                frames.append(_frame_of(memoryview(bytes(self._buffer[start:stop]))))
+                self._start = stop
+                continue
+            if _LENGTH.size + size > len(self._buffer):
+                # The batch of a Produce becomes an entry where it lies.
+                self._large = memoryview(bytearray(ROOM_BYTES + size))
+                self._large_end = ROOM_BYTES + self._end - start
+                self._large[ROOM_BYTES : self._large_end] = self._buffer[start : self._end]
+                self._start = self._end
+            break
+        rest = bytes(self._buffer[self._start : self._end])
+        self._start, self._end = 0, len(rest)
+        self._buffer[: len(rest)] = rest
+        return frames
+
+    def _check(self, size: int, api_key: int) -> None:
+        most = self.most_bytes if api_key == codec.PRODUCE else min(self.most_bytes, OTHER_BYTES)
+        if not _LEAST_BYTES <= size <= most:
+            raise ProtocolViolation(f"a request of {size} bytes, by Kafka's protocol: {most} are taken")
+
+
+def _frame_of(data: memoryview) -> Frame:
+    message: Any = header_of(data)
+    return Frame("", message, None, len(data))
+
+
+class _Slot:
+    """A request that is not answered yet, or whose answer waits for that of the one before."""
+
+    __slots__ = ("began_s", "call", "response", "start")
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self.call: Call
+        self.response: list[Buffer] | None = None
+        self.start: Callable[[], None] | None = None
+        """It has not begun."""
+
+
+class _Client:
+    """The session of a connection."""
+
+    def __init__(self, endpoint: KafkaEndpoint, connection: Connection) -> None:
+        assert isinstance(connection.decoder, RequestDecoder), connection.decoder
+        self._endpoint = endpoint
+        self._service = endpoint.service
+        self._connection = connection
+        self._decoder = connection.decoder
+        self.caller = Caller(endpoint.access, connection)
+        self._login = Login(endpoint.access, connection, endpoint.tls)
+        self._slots: deque[_Slot] = deque()
+        self._ahead_bytes = 0
+        self._held: deque[Request] = deque()
+        self._is_sending = False
+
+    @property
+    def host(self) -> str:
+        return self._connection.peer_host
+
+    def frame(self, frame: Frame) -> None:
+        request: Any = frame.message
+        if self._held or self._is_full:
+            self._held.append(request)
+            self._connection.pause_reading()
+        else:
+            self._begin(request)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES
+
+    def _begin(self, request: Request) -> None:
+        """Raises ProtocolViolation."""
+        if self._decoder.most_bytes < FRAME_LIMIT_BYTES and not (
+            self.caller.is_checked and not self.caller.is_user
+        ):
+            self._decoder.most_bytes = FRAME_LIMIT_BYTES
+        slot = _Slot()
+        self._slots.append(slot)
+        self._ahead_bytes += request.size_bytes
+        if request.api_key == codec.API_VERSIONS:
+            slot.call = Call(request, None, self, partial(self._answered, slot))
+            self._respond(slot, codec.api_versions(request), 0)
+            return
+        fields = decode(request.api_key, request.version, request.body)
+        call = slot.call = Call(request, fields, self, partial(self._answered, slot))
+        if request.api_key == codec.FETCH:
+            slot.start = partial(fetching.fetch, self._service, call)
+            self._send()
+        elif request.api_key == codec.SASL_HANDSHAKE:
+            self._login.handshake(call)
+        elif request.api_key == codec.SASL_AUTHENTICATE:
+            self._login.authenticate(call)
+        else:
+            HANDLERS[request.api_key](self._service, call)
+
+    def _answered(self, slot: _Slot, values: Values | None, code: int) -> None:
+        if self._connection.closed:
+            return
+        if values is None and code:
+            self._connection.close()  # of who waits for no answer: it is told so
+            return
+        request = slot.call.request
+        body = [] if values is None else encode(request.api_key, request.version, values)
+        self._respond(slot, None if values is None else body, code)
+
+    def _respond(self, slot: _Slot, body: list[Buffer] | None, code: int) -> None:
+        request = slot.call.request
+        slot.response = []
+        if body is not None:
+            slot.response = [response_head(request, sum(map(len, body))), *body]
+        took_s = time.monotonic() - slot.began_s
+        self._endpoint.requests.answered(OPERATIONS[request.api_key], code, took_s)
+        self._send()
+
+    def _send(self) -> None:
+        """What is answered, in order; and what comes next is begun."""
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._slots:
+                slot = self._slots[0]
+                if slot.start is not None:
+                    start, slot.start = slot.start, None
+                    self._connection.when_room(start)
+                if slot.response is None:
+                    break
+                self._slots.popleft()
+                self._ahead_bytes -= slot.call.request.size_bytes
+                if slot.response:
+                    self._connection.write(slot.response)
+        finally:
+            self._is_sending = False
+        if self._held and not self._is_full:
+            while self._held and not self._is_full and not self._connection.closed:
+                self._begin(self._held.popleft())
+            if not self._held:
+                self._connection.resume_reading()
+
+    def lost(self) -> None:
+        for slot in self._slots:
+            if slot.call.on_lost is not None:
+                slot.call.on_lost()
+        self._slots.clear()
+        self._held.clear()
+
+    def writable(self) -> None:
+        """A fetch waits for room by itself."""
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        self._connection.violate(violation)
+
+
+class KafkaEndpoint(Endpoint):
+    def __init__(
+        self,
+        options: KafkaOptions,
+        member_id: str,
+        servers: Mapping[str, str],
+        *,
+        group: str | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`servers`: where clients reach the port of each member, HOST:PORT by member id. `tls`: None:
+        it is plain. Raises ConfigError."""
+        self.group = group
+        self.tls = tls
+        codec.load()
+        machines = KafkaMachines(self._machine)
+        self.machines = {MACHINE_NAME: machines}
+        self._reads = ThreadPoolExecutor(READ_THREADS, "quorumlog-kafka-reads")
+        self.service = KafkaService(member_id, servers, options, machines, self._reads)
+        self.requests = Requests()
+        self._listen = parse_address(options.listen)
+        self._listener = Listener(
+            "Kafka's port",
+            self._connect,
+            decoder=RequestDecoder,
+            last_words=lambda problem: None,
+            option="--kafka",
+            tls=tls,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._grown: Callable[[set[Partition]], None] = lambda partitions: None
+
+    def _machine(self) -> KafkaMachine:
+        return KafkaMachine(lambda grown: self._grown(grown), lambda: self.service.log_begin)
+
+    @property
+    def is_open(self) -> bool:
+        return self._timer is not None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._listener.address
+
+    async def open(self, member: NodeHandle) -> None:
+        """Raises ConfigError where it cannot listen."""
+        loop = asyncio.get_running_loop()
+        self.service.member = member
+        self._grown = partial(call_soon, loop, threading.get_ident(), self.service.grown)
+        self._listener.access = self.access
+        await self._listener.open(*self._listen)
+        member.ports["kafka"] = self.address
+        log.info(
+            "Kafka's clients are served on %s%s",
+            self.address,
+            self._listener.speaks,
+            extra={"event": "listens"},
+        )
+        self._tick()
+
+    def _connect(self, connection: Connection) -> None:
+        connection.session = _Client(self, connection)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
+        self.service.tick(int(time.monotonic() * 1000))
+
+    def role_changed(self) -> None:
+        if self._timer is not None:
+            self.service.member.enter(self.service.look)
+
+    async def close(self) -> None:
+        self._end()
+        self._listener.close_connections()
+        await asyncio.sleep(0)
+
+    def abandon(self) -> None:
+        self._end()
+        self._listener.abort_connections()
+
+    def _end(self) -> None:
+        self._grown = lambda partitions: None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.service.close()
+        self._reads.shutdown(wait=False, cancel_futures=True)
+        self._listener.close()
+
+
+def endpoint_of(config: GroupConfig, options: KafkaOptions, tls: Tls | None = None) -> KafkaEndpoint:
+    """Raises ConfigError."""
+    _, port = parse_address(options.listen)
+    servers = {each.member_id: f"{each.host}:{port}" for each in config.members}
+    lacking = len(set(servers.values())) < len(servers)
+    if options.servers:
+        given = {each.member_id: str(each) for each in parse_members(options.servers)}
+        lacking = not servers.keys() <= given.keys()
+        servers = given
+    if lacking:
+        ids = ",".join(f"{each.member_id}=HOST:PORT" for each in config.members)
+        raise ConfigError(
+            f"--kafka needs --kafka-servers, where clients reach that port of every member: {ids}"
+        )
+    return KafkaEndpoint(options, config.member_id, servers, group=config.group, tls=tls)

@@ -1,0 +1,339 @@
+"""Fetch and ListOffsets: what is committed and applied, as the log's files have it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.kafka.codec import Cursor
+from quorumlog.kafka.machine import BatchPlace, Partition, Topic
+from quorumlog.kafka.service import MOST_TIMEOUT_MS, Call, KafkaService, code_of
+from quorumlog.log_state.users import Kind, Right
+
+FETCH_BYTES = 8 << 20
+"""Most of one answer, whatever is asked; a larger batch goes alone."""
+_DENSE = 2
+"""Batches are read with what lies between them if all that is less than so many times them."""
+_SMALL_BYTES = 4096
+"""Batches below are copied together: a buffer each would cost more."""
+_OFFSET = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+_CRC_AT, _CHECKED_FROM = 17, 21
+
+ReadBytes = Callable[[int, int], bytes]
+
+
+# ---------------------------------------------------------------- Fetch
+
+
+class _Row:
+    """Of a partition that is asked for."""
+
+    __slots__ = ("asked", "code", "partition", "places", "topic_name")
+
+    def __init__(self, asked: Any, topic_name: str, partition: Partition | None, code: int) -> None:
+        self.asked = asked
+        self.topic_name = topic_name
+        self.partition = partition
+        self.code = code
+        self.places: list[BatchPlace] = []
+
+
+class _Fetch:
+    """One request: it waits until there is enough, or for as long as it wants to."""
+
+    def __init__(self, service: KafkaService, call: Call) -> None:
+        self._service = service
+        self._call = call
+        fields = call.fields
+        self._most_bytes = min(max(fields.max_bytes, 0), FETCH_BYTES)
+        self._least_bytes = min(fields.min_bytes, self._most_bytes)
+        self._rows = [self._rows_of(topic) for topic in fields.topics]
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _rows_of(self, asked: Any) -> list[_Row]:
+        service = self._service
+        topic: Topic | None
+        if self._call.request.version >= 13:
+            topic = service.machine.by_id.get(asked.topic_id.bytes)
+            missing = ErrorCode.unknown_topic_id
+        else:
+            topic = service.machine.topics.get(asked.topic)
+            missing = ErrorCode.unknown_topic_or_partition
+        name = asked.topic if topic is None and hasattr(asked, "topic") else ""
+        code: int = 0
+        if topic is not None or name:
+            name = name if topic is None else topic.name
+            code = self._call.denied(Right.READ, Kind.TOPIC, name)
+        if not code and not service.leads:
+            code = ErrorCode.not_leader_or_follower
+        rows = []
+        for each in asked.partitions:
+            partition = (
+                None if topic is None else service.machine.partition(topic.topic_id, each.partition)
+            )
+            unknown = missing if topic is None else ErrorCode.unknown_topic_or_partition
+            rows.append(_Row(each, name, partition, code or (unknown if partition is None else 0)))
+        return rows
+
+    def begin(self) -> None:
+        wait_ms = min(self._call.fields.max_wait, MOST_TIMEOUT_MS)
+        if self._look() or wait_ms <= 0:
+            self._read()
+            return
+        self._call.on_lost = self._end
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._over)
+        for partition in self._partitions():
+            self._service.waiting.setdefault(partition, set()).add(self._wake)
+
+    def _partitions(self) -> set[Partition]:
+        return {row.partition for rows in self._rows for row in rows if row.partition is not None}
+
+    def _look(self) -> bool:
+        """There is enough, or something is wrong."""
+        left_bytes, found_bytes, is_wrong = self._most_bytes, 0, False
+        log_begin = self._service.log_begin
+        for rows in self._rows:
+            for row in rows:
+                partition, offset, row.places = row.partition, row.asked.fetch_offset, []
+                if partition is None or row.code:
+                    is_wrong = True
+                elif not partition.start_offset(log_begin) <= offset <= partition.end_offset:
+                    row.code, is_wrong = ErrorCode.offset_out_of_range, True
+                elif left_bytes > 0 or not found_bytes:
+                    most_bytes = min(left_bytes, row.asked.partition_max_bytes)
+                    row.places = partition.find(offset, most_bytes)
+                    size_bytes = sum(place.size_bytes for place in row.places)
+                    left_bytes -= size_bytes
+                    found_bytes += size_bytes
+        return is_wrong or found_bytes >= self._least_bytes
+
+    def _wake(self) -> None:
+        if not self._service.leads:
+            for rows in self._rows:
+                for row in rows:
+                    row.code = row.code or ErrorCode.not_leader_or_follower
+        if self._look():
+            self._end()
+            self._read()
+
+    def _over(self) -> None:
+        self._end()
+        self._look()
+        self._read()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._call.on_lost = None
+        waiting = self._service.waiting
+        for partition in self._partitions():
+            wakes = waiting.get(partition, set())
+            wakes.discard(self._wake)
+            if not wakes:
+                waiting.pop(partition, None)
+
+    def _read(self) -> None:
+        rows = [row for each in self._rows for row in each if row.places]
+        if not rows:
+            self._answer({})
+            return
+        places = [row.places for row in rows]
+
+        def done(found: list[list[Buffer] | None] | None) -> None:
+            if found is None:
+                found = [None] * len(rows)
+            self._answer(dict(zip(map(id, rows), found, strict=True)))
+
+        self._service.read(lambda read: [records_of(read, each) for each in places], self._call, done)
+
+    def _answer(self, found: dict[int, list[Buffer] | None]) -> None:
+        service, responses, first_code = self._service, [], 0
+        for asked, rows in zip(self._call.fields.topics, self._rows, strict=True):
+            partitions = []
+            for row in rows:
+                records, code, partition = found.get(id(row), []), row.code, row.partition
+                if records is None:
+                    records, code = [], ErrorCode.kafka_storage_error  # it is mended, and may come again
+                end_offset = -1 if partition is None else partition.end_offset
+                start = -1 if partition is None else partition.start_offset(service.log_begin)
+                partitions.append(
+                    {
+                        "partition_index": row.asked.partition,
+                        "error_code": code,
+                        "high_watermark": end_offset,
+                        "last_stable_offset": end_offset,
+                        "log_start_offset": start,
+                        "records": records,
+                    }
+                )
+                first_code = first_code or code
+            responses.append(
+                {
+                    "topic": getattr(asked, "topic", ""),
+                    "topic_id": getattr(asked, "topic_id", None),
+                    "partitions": partitions,
+                }
+            )
+        self._call.answer({"responses": responses}, first_code)
+
+
+def fetch(service: KafkaService, call: Call) -> None:
+    """There are no sessions: each request names all that it wants, as one without a session does."""
+    if getattr(call.fields, "session_id", 0):
+        code = ErrorCode.fetch_session_id_not_found
+        call.answer({"error_code": code}, code)
+    else:
+        _Fetch(service, call).begin()
+
+
+def records_of(read: ReadBytes, places: Sequence[BatchPlace]) -> list[Buffer] | None:
+    """The batches, with their offsets; fewer where one is not as it was written, and None where that is
+    the first. On a thread that may wait for the disk."""
+    wanted = sum(place.size_bytes for place in places)
+    begin = places[0].position
+    span = places[-1].position + places[-1].size_bytes - begin
+    whole = memoryview(read(begin, span)) if span <= _DENSE * wanted else None
+    found: list[Buffer] = []
+    for place in places:
+        if whole is None:
+            data = memoryview(read(place.position, place.size_bytes))
+        else:
+            data = whole[place.position - begin :][: place.size_bytes]
+        if not _is_whole(data, place):
+            break
+        found += (_OFFSET.pack(place.base_offset), data[_OFFSET.size :])
+    if not found:
+        return None
+    return [b"".join(found)] if wanted < _SMALL_BYTES * len(places) else found
+
+
+def _is_whole(data: memoryview, place: BatchPlace) -> bool:
+    if len(data) < place.size_bytes:
+        return False
+    return bool(_CRC.unpack_from(data, _CRC_AT)[0] == crc32c(data[_CHECKED_FROM:]))
+
+
+# ---------------------------------------------------------------- ListOffsets
+
+LATEST, EARLIEST, NEWEST_RECORD = -1, -2, -3
+_BATCH = struct.Struct(">21xhi4x8x8x")
+"""Attributes and last offset delta."""
+_TIMES = struct.Struct(">27xqq")
+_RECORDS_AT = 61
+_COMPRESSION, _PLAIN, _GZIP = 7, 0, 1
+_MOST_UNPACKED_BYTES = 64 << 20
+
+
+def list_offsets(service: KafkaService, call: Call) -> None:
+    """What is the latest offset is known for certain by a leader that a majority confirms."""
+    looks: list[tuple[dict[str, Any], BatchPlace, int]] = []
+    """The answer for a partition, the batch that has the record, and the time that is looked for."""
+
+    def confirmed(refusal: LedgerError | None) -> None:
+        code = 0 if refusal is None else code_of(refusal)
+        if not code and not service.leads:
+            code = ErrorCode.not_leader_or_follower
+        topics = []
+        for topic in call.fields.topics:
+            refused = code or call.denied(Right.READ, Kind.TOPIC, topic.name)
+            rows = []
+            for each in topic.partitions:
+                row: dict[str, Any] = {"partition_index": each.partition_index, "error_code": refused}
+                rows.append(row)
+                if not refused:
+                    _find_offset(service, topic.name, each, row, looks)
+            topics.append({"name": topic.name, "partitions": rows})
+        if looks:
+            service.read(read, call, lambda found: looked(topics, found))
+        else:
+            answer(topics)
+
+    def read(read_bytes: ReadBytes) -> list[tuple[int, int] | None]:
+        return [_record_at(read_bytes, place, time_ms) for _, place, time_ms in looks]
+
+    def looked(topics: list[dict[str, Any]], found: list[tuple[int, int] | None] | None) -> None:
+        for (row, _, _), at in zip(looks, found or [None] * len(looks), strict=True):
+            if at is None:
+                row["error_code"] = ErrorCode.kafka_storage_error
+            else:
+                row["timestamp"], row["offset"] = at
+        answer(topics)
+
+    def answer(topics: list[dict[str, Any]]) -> None:
+        codes = (row["error_code"] for topic in topics for row in topic["partitions"])
+        call.answer({"topics": topics}, next(filter(None, codes), 0))
+
+    service.confirm(call.client, confirmed)
+
+
+def _find_offset(
+    service: KafkaService,
+    name: str,
+    asked: Any,
+    row: dict[str, Any],
+    looks: list[tuple[dict[str, Any], BatchPlace, int]],
+) -> None:
+    topic, number, time_ms = service.machine.topics.get(name), asked.partition_index, asked.timestamp
+    if topic is None or not 0 <= number < len(topic.partitions):
+        row["error_code"] = ErrorCode.unknown_topic_or_partition
+        return
+    partition = topic.partitions[number]
+    if time_ms == LATEST:
+        row["offset"] = partition.end_offset
+    elif time_ms == EARLIEST:
+        row["offset"] = partition.start_offset(service.log_begin)
+    elif time_ms >= 0 or time_ms == NEWEST_RECORD:
+        place = partition.find_time(None if time_ms < 0 else time_ms, service.log_begin)
+        if place is not None:
+            looks.append((row, place, time_ms))
+    else:
+        row["error_code"] = ErrorCode.invalid_request
+
+
+def _record_at(read: ReadBytes, place: BatchPlace, time_ms: int) -> tuple[int, int] | None:
+    """Timestamp and offset of the first record in a batch that is not older, or of the newest one. Of a
+    compressed batch, but for gzip, it is the batch's first record, or its last. None: the batch is not
+    as it was written. On a thread that may wait for the disk."""
+    data = memoryview(read(place.position, place.size_bytes))
+    if not _is_whole(data, place):
+        return None
+    attributes, last_delta = _BATCH.unpack_from(data)
+    first_ms, newest_ms = _TIMES.unpack_from(data)
+    packed = data[_RECORDS_AT:]
+    if attributes & _COMPRESSION == _GZIP:
+        packed = memoryview(zlib.decompressobj(31).decompress(packed, _MOST_UNPACKED_BYTES))
+    elif attributes & _COMPRESSION != _PLAIN:
+        if time_ms == NEWEST_RECORD:
+            return newest_ms, place.base_offset + last_delta
+        return max(first_ms, time_ms), place.base_offset
+    cursor, wanted = Cursor(packed), newest_ms if time_ms == NEWEST_RECORD else time_ms
+    for _ in range(last_delta + 1):
+        stop = _signed(cursor) + cursor.position
+        cursor.take(1)
+        record_ms, delta = first_ms + _signed(cursor), _signed(cursor)
+        if record_ms >= wanted:
+            return record_ms, place.base_offset + delta
+        cursor.take(stop - cursor.position)
+    return newest_ms, place.base_offset + last_delta
+
+
+def _signed(cursor: Cursor) -> int:
+    """A number of up to 64 bits, as records have them."""
+    value = shift = 0
+    while True:
+        byte = cursor.take(1)[0]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1)
+        shift += 7
+        if shift > 63:
+            raise ProtocolViolation("a number of more than 64 bits")

@@ -1,0 +1,137 @@
+"""Login: who a client of Kafka is, by SASL: SCRAM-SHA-256, and PLAIN where TLS hides the password."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from quorumlog.client_guard import guarded
+from quorumlog.errors import ConfigError, LedgerError, NotAuthenticated
+from quorumlog.kafka.service import Call
+from quorumlog.net.access import WRONG, WRONG_PAUSE_S, Access, Challenging
+from quorumlog.net.connection import Connection
+from quorumlog.net.credentials import MECHANISM, ClientUser, Proof
+from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.tls import Tls
+
+PLAIN = "PLAIN"
+NO_USERS = "this server has no users: leave SASL out"
+_NAME = re.compile(rb"[^,]*,[^,]*,n=([^,]*),")
+"""In the first thing that a client says by SCRAM; a user's name has no character that is escaped."""
+
+
+class Login:
+    """Of one connection. A certificate has said who it is before."""
+
+    def __init__(self, access: Access, connection: Connection, tls: Tls | None) -> None:
+        self._access = access
+        self._connection = connection
+        self._tls = tls
+        self._mechanism = ""
+        self._asking: Challenging | None = None
+        for _ in self._greet(""):
+            raise AssertionError("nobody is asked for a proof who has given no name")
+
+    def _greet(self, name: str) -> Challenging:
+        return self._access.greet(self._connection, Hello(role="client", user=name), self._tls)
+
+    def handshake(self, call: Call) -> None:
+        mechanisms = [MECHANISM, PLAIN] if self._connection.is_encrypted else [MECHANISM]
+        wanted = call.fields.mechanism
+        self._mechanism = wanted if wanted in mechanisms else ""
+        self._asking = None
+        code = ErrorCode.none if self._mechanism else ErrorCode.unsupported_sasl_mechanism
+        call.answer({"error_code": code, "mechanisms": mechanisms}, code)
+
+    def authenticate(self, call: Call) -> None:
+        said: bytes = call.fields.auth_bytes
+        if not self._mechanism:
+            self._fail(call, "say SaslHandshake first", ErrorCode.illegal_sasl_state)
+            return
+        try:
+            if self._mechanism == PLAIN:
+                self._plain(call, said)
+            else:
+                self._scram(call, said)
+        except NotAuthenticated as refusal:
+            self._fail(call, str(refusal))
+        except LedgerError:
+            self._connection.close()  # who the users are is not known: it comes again
+
+    def _fail(
+        self, call: Call, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
+    ) -> None:
+        self._mechanism, self._asking = "", None
+        call.answer({"error_code": code, "error_message": why}, code)
+        self._connection.close()
+
+    def _passed(self, call: Call, data: bytes) -> None:
+        """Its user counts from now on."""
+        self._mechanism, self._asking = "", None
+        quotas = self._access.quotas
+        if self._connection.is_counted:
+            quotas.leave(self._connection)
+            over = quotas.refusal_of_connection(self._connection)
+            if over is not None:
+                self._fail(call, str(over))
+                return
+            quotas.enter(self._connection)
+        call.answer({"auth_bytes": data})
+
+    # ---------------------------------------------------------------- SCRAM
+
+    def _scram(self, call: Call, said: bytes) -> None:
+        """Raises LedgerError."""
+        if self._asking is None:
+            found = _NAME.match(said)
+            if found is None:
+                raise NotAuthenticated(WRONG)
+            self._asking = self._greet(found[1].decode("utf-8", "replace") or "?")
+            if next(self._asking, None) is None:
+                raise NotAuthenticated(NO_USERS)
+            call.answer({"auth_bytes": self._asking.send(said).data})
+            return
+        data = self._asking.send(said).data
+        try:
+            self._asking.send(b"")
+        except StopIteration:
+            self._passed(call, data)
+        else:
+            raise AssertionError("who has proved itself is asked for more")
+
+    # ---------------------------------------------------------------- PLAIN
+
+    def _plain(self, call: Call, said: bytes) -> None:
+        """As a client of SCRAM would prove it that has the password. Raises LedgerError."""
+        try:
+            _, name, password = said.decode().split("\0")
+            proof = Proof(ClientUser(name, password))
+        except (ValueError, ConfigError):
+            raise NotAuthenticated(WRONG) from None
+        asking = self._greet(name)
+        challenge = next(asking, None)
+        if challenge is None:
+            raise NotAuthenticated(NO_USERS)
+        self._answer_plain(call, proof, asking, challenge)
+
+    def _answer_plain(self, call: Call, proof: Proof, asking: Challenging, challenge: Challenge) -> None:
+        """It takes milliseconds, beside the loop."""
+        loop = asyncio.get_running_loop()
+
+        def answered(future: asyncio.Future[bytes]) -> None:
+            try:
+                self._answer_plain(call, proof, asking, asking.send(future.result()))
+            except StopIteration:
+                self._passed(call, b"")
+            except NotAuthenticated as refusal:
+                fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
+                why = str(refusal)
+                loop.call_later(WRONG_PAUSE_S, fail)
+            except LedgerError:
+                self._connection.close()
+
+        future = loop.run_in_executor(None, proof.answer, challenge)
+        future.add_done_callback(answered)

@@ -1,0 +1,555 @@
+"""KafkaMachine: what every member makes of committed entries: topics, where their batches lie, offsets.
+
+A produced batch is one entry: its topic and partition, and behind them the batch as it came. Its records
+get their offsets here, in the order of the log, and whoever reads them has the first one put into the
+bytes. Nothing is unpacked, and what a batch says besides its count, its times and its producer is not
+looked at.
+
+    produce     (topic id, partition) and a record batch    result: error code and base offset
+    a command   one of `Command`, the leader's own           result: error codes
+
+Which records are gone follows from where the member's log begins, and is nothing that a result tells.
+The state is changed on the thread that applies and read on the loop: an index only grows at its end, and
+is replaced as a whole where its beginning goes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+import numpy as np
+from kio.schema.errors import ErrorCode
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryId, EntryKind
+from quorumlog.entry_header import HEADER_BYTES, Buffer, EntryHeader
+from quorumlog.errors import BadRequest, CommandError
+from quorumlog.header_array import Int64Array
+from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
+
+MACHINE_NAME = "kafka"
+TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+MOST_PARTITIONS = 10_000
+"""Of all topics together."""
+MOST_OFFSETS = 200_000
+"""Committed ones, of all groups together."""
+MOST_PRODUCERS = 100_000
+"""Idempotent ones, counted once for each partition that they write to: the one that has not written for
+longest is forgotten, and begins anew."""
+KEPT_BATCHES = 5
+"""Of a producer and a partition; one that comes again is known: as many as clients send ahead."""
+SEQUENCES = 1 << 31
+"""They begin again with 0."""
+
+_PRODUCE, _COMMAND = 1, 2
+_PLACE = struct.Struct(">B16si")
+PREFIX_BYTES = _PLACE.size
+"""In front of a batch in the body of its entry."""
+ROOM_BYTES = HEADER_BYTES + PREFIX_BYTES
+_BATCH = struct.Struct(">8xi4xb4x2xi8xqqhii")
+"""Length, magic, last offset delta, max timestamp, producer id, epoch, base sequence, count."""
+_LEAST_BYTES = PREFIX_BYTES + _BATCH.size
+_RESULT = struct.Struct(">hq")
+_LENGTH = struct.Struct(">Q")
+_SAVED_ROWS = 1 << 16
+"""Of an index, in a slice of a snapshot."""
+
+
+class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    topic_id: bytes
+    name: str
+    partitions: int
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    topic_id: bytes
+
+
+class GrowTopic(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    topic_id: bytes
+    partitions: int
+    """In all."""
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    time_ms: int
+    """By the leader's clock."""
+
+
+class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The result has an error code of each."""
+
+    group: str
+    rows: list[tuple[bytes, int, CommittedOffset]]
+    """Topic id, partition, and what is committed."""
+
+
+class DeleteGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    group: str
+
+
+Command = CreateTopic | DeleteTopic | GrowTopic | CommitOffsets | DeleteGroup
+_commands = msgspec.msgpack.Decoder(Command)
+_numbers = msgspec.msgpack.Decoder(list[int])
+
+
+def decode_numbers(result: bytes | None) -> list[int]:
+    """The result of a command. Raises nothing for what this release has written."""
+    return [ErrorCode.unknown_server_error] if result is None else _numbers.decode(result)
+
+
+class Produced(NamedTuple):
+    code: int
+    base_offset: int
+
+    @classmethod
+    def of(cls, result: bytes | None) -> Produced:
+        return (
+            cls(ErrorCode.unknown_server_error, -1) if result is None else cls(*_RESULT.unpack(result))
+        )
+
+
+def entry_of(command: Command) -> EntryBatch:
+    return EntryBatch.from_bodies([bytes([_COMMAND]) + msgspec.msgpack.encode(command)])
+
+
+def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
+    """Of each topic id, partition and record batch. A single batch stays where it lies if `ROOM_BYTES`
+    precede it in the same bytearray, and those are written over; others are copied."""
+    if len(batches) == 1:
+        topic_id, partition, data = batches[0]
+        room = _with_room(data)
+        if room is not None:
+            size = len(room)
+            header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+            header.pack_into(room, 0)
+            _PLACE.pack_into(room, HEADER_BYTES, _PRODUCE, topic_id, partition)
+            return EntryBatch(room, None)
+    pieces: list[Buffer] = []
+    sizes = []
+    for topic_id, partition, data in batches:
+        pieces += (_BLANK, _PLACE.pack(_PRODUCE, topic_id, partition), data)
+        sizes.append(HEADER_BYTES + PREFIX_BYTES + len(data))
+    buffer = bytearray().join(pieces)
+    view = memoryview(buffer)
+    position = 0
+    for size in sizes:
+        header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+        header.pack_into(view[position:], 0)
+        position += size
+    return EntryBatch(buffer, sizes)
+
+
+def _with_room(data: Buffer) -> memoryview | None:
+    """It and the bytes in front of it that its entry needs."""
+    if not isinstance(data, memoryview) or not isinstance(data.obj, bytearray):
+        return None
+    start = _address_of(data) - _address_of(data.obj)
+    return memoryview(data.obj)[start - ROOM_BYTES : start + len(data)] if start >= ROOM_BYTES else None
+
+
+def _address_of(data: Buffer) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data)
+
+
+_BLANK = bytes(HEADER_BYTES)
+
+
+# ---------------------------------------------------------------- Partition
+
+
+class BatchPlace(NamedTuple):
+    base_offset: int
+    position: int
+    """In the log, of the batch itself."""
+    size_bytes: int
+
+
+class _Index(NamedTuple):
+    """A row for each batch; a reader sees those that `bases` has."""
+
+    positions: array[int]
+    sizes: array[int]
+    times: array[int]
+    """The largest timestamp in it, in milliseconds since 1970."""
+    bases: array[int]
+
+    @classmethod
+    def empty(cls) -> _Index:
+        return cls(array("q"), array("i"), array("q"), array("q"))
+
+
+class Partition:
+    __slots__ = ("end_offset", "index")
+
+    def __init__(self, end_offset: int = 0, index: _Index | None = None) -> None:
+        self.end_offset = end_offset
+        """Of the next record."""
+        self.index = index or _Index.empty()
+
+    def append(self, position: int, size_bytes: int, time_ms: int, count: int) -> int:
+        """Returns the base offset."""
+        base, index = self.end_offset, self.index
+        index.positions.append(position)
+        index.sizes.append(size_bytes)
+        index.times.append(time_ms)
+        index.bases.append(base)
+        self.end_offset = base + count
+        return base
+
+    def start_offset(self, log_begin: int) -> int:
+        """Of the oldest record, in a log that begins at this position."""
+        end_offset, index = self.end_offset, self.index
+        first = bisect_left(index.positions, log_begin)
+        return index.bases[first] if first < len(index.bases) else end_offset
+
+    def find(self, offset: int, most_bytes: int) -> list[BatchPlace]:
+        """The batch with this offset and those behind it; one at least, however large."""
+        positions, sizes, _, bases = self.index
+        row = max(0, bisect_right(bases, offset) - 1)
+        found: list[BatchPlace] = []
+        size_bytes = 0
+        for at in range(row, len(bases) if offset < self.end_offset else 0):
+            size_bytes += sizes[at]
+            if found and size_bytes > most_bytes:
+                break
+            found.append(BatchPlace(bases[at], positions[at], sizes[at]))
+        return found
+
+    def find_time(self, time_ms: int | None, log_begin: int) -> BatchPlace | None:
+        """The first batch with a record that is not older than this; None: the first with the newest
+        record of all."""
+        positions, sizes, times, bases = self.index
+        count, first = len(bases), bisect_left(positions, log_begin)
+        column = np.array(times[first:count], np.int64)
+        if not len(column):
+            return None
+        row = int(column.argmax() if time_ms is None else (column >= time_ms).argmax())
+        if time_ms is not None and column[row] < time_ms:
+            return None
+        at = first + row
+        return BatchPlace(bases[at], positions[at], sizes[at])
+
+    def drop_below(self, log_begin: int) -> None:
+        index = self.index
+        first = bisect_left(index.positions, log_begin)
+        if first:
+            self.index = _Index(*(column[first:] for column in index))
+
+
+class Topic:
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(self, topic_id: bytes, name: str, partitions: list[Partition]) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.partitions = partitions
+
+    @property
+    def uuid(self) -> UUID:
+        return UUID(bytes=self.topic_id)
+
+
+class _Producer(msgspec.Struct, array_like=True):
+    """Of one partition."""
+
+    epoch: int
+    batches: list[tuple[int, int, int]]
+    """First and last sequence, and base offset, of the last ones."""
+
+
+# ---------------------------------------------------------------- snapshots
+
+
+class _SavedTopic(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: bytes
+    name: str
+    partitions: list[tuple[int, int]]
+    """End offset, and rows of the index."""
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    """Indices follow, a column after the other."""
+
+    topics: list[_SavedTopic]
+    producers: list[tuple[bytes, int, int, _Producer]]
+    """Topic id, partition, producer id."""
+    groups: dict[str, list[tuple[bytes, int, CommittedOffset]]]
+
+
+Offsets = dict[tuple[bytes, int], CommittedOffset]
+
+
+class KafkaMachine(StateMachine):
+    may_leave_out = False
+    """Records are numbered: behind a hole every offset would be another one than was told."""
+
+    def __init__(
+        self, grown: Callable[[set[Partition]], None], log_begin: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`grown` is told which partitions have, on the thread that applies. `log_begin`: the position
+        at which the member's log begins by now."""
+        self._grown = grown
+        self._log_begin = log_begin
+        self._dropped_below = 0
+        self._saves = 0
+        self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
+        self.topics: dict[str, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
+        self.groups: dict[str, Offsets] = {}
+        self._offsets = 0
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in list(self.topics.values()))
+
+    def partition(self, topic_id: bytes, number: int) -> Partition | None:
+        topic = self.by_id.get(topic_id)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            return None
+        return topic.partitions[number]
+
+    # ---------------------------------------------------------------- entries
+
+    def is_quick(self, batch: EntryBatch) -> bool:
+        return True  # it waits for no disk
+
+    def apply(self, batch: EntryBatch, first_index: int) -> list[Result]:
+        results: list[Result] = []
+        grown: set[Partition] = set()
+        positions = batch.headers()["pos"].tolist()
+        for body, position in zip(batch.bodies(), positions, strict=True):
+            if len(body) >= _LEAST_BYTES and body[0] == _PRODUCE:
+                results.append(self._produce(body, position + HEADER_BYTES, grown))
+            else:
+                results.append(self._command(body))
+        log_begin = self._log_begin()
+        if log_begin > self._dropped_below and not self._saves:
+            self._dropped_below = log_begin
+            for topic in self.topics.values():
+                for partition in topic.partitions:
+                    partition.drop_below(log_begin)
+        if grown:
+            self._grown(grown)
+        return results
+
+    def _produce(self, body: memoryview, position: int, grown: set[Partition]) -> bytes | CommandError:
+        _, topic_id, number = _PLACE.unpack_from(body)
+        length, magic, last_delta, time_ms, producer_id, epoch, sequence, count = _BATCH.unpack_from(
+            body, PREFIX_BYTES
+        )
+        size_bytes = len(body) - PREFIX_BYTES
+        if magic != 2 or length + 12 != size_bytes or count < 1 or last_delta != count - 1:
+            # A leader lets none in; whatever wrote it, it is no batch on any member alike.
+            return CommandError("an entry that is no record batch")
+        partition = self.partition(topic_id, number)
+        if partition is None:
+            return _RESULT.pack(ErrorCode.unknown_topic_or_partition, -1)
+        producer = None
+        if producer_id >= 0:
+            key = topic_id, number, producer_id
+            producer = self._producers.get(key)
+            if producer is None or epoch > producer.epoch:
+                if sequence != 0:
+                    return _RESULT.pack(ErrorCode.out_of_order_sequence_number, -1)
+                producer = _Producer(epoch, [])
+            elif epoch < producer.epoch:
+                return _RESULT.pack(ErrorCode.invalid_producer_epoch, -1)
+            else:
+                last_sequence = (sequence + count - 1) % SEQUENCES
+                for first, last, base in producer.batches:
+                    if (first, last) == (sequence, last_sequence):
+                        return _RESULT.pack(ErrorCode.none, base)
+                if sequence != (producer.batches[-1][1] + 1) % SEQUENCES:
+                    return _RESULT.pack(ErrorCode.out_of_order_sequence_number, -1)
+        base = partition.append(position + PREFIX_BYTES, size_bytes, time_ms, count)
+        if producer is not None:
+            producer.batches.append((sequence, (sequence + count - 1) % SEQUENCES, base))
+            del producer.batches[:-KEPT_BATCHES]
+            self._producers[key] = producer
+            self._producers.move_to_end(key)
+            if len(self._producers) > MOST_PRODUCERS:
+                self._producers.popitem(last=False)
+        grown.add(partition)
+        return _RESULT.pack(ErrorCode.none, base)
+
+    def _command(self, body: memoryview) -> bytes | CommandError:
+        try:
+            command = _commands.decode(body[1:]) if len(body) and body[0] == _COMMAND else None
+        except msgspec.DecodeError:
+            command = None
+        if isinstance(command, CreateTopic):
+            return msgspec.msgpack.encode([self._create(command)])
+        if isinstance(command, DeleteTopic):
+            return msgspec.msgpack.encode([self._delete(command.topic_id)])
+        if isinstance(command, GrowTopic):
+            return msgspec.msgpack.encode([self._grow(command)])
+        if isinstance(command, CommitOffsets):
+            return msgspec.msgpack.encode([self._commit(command.group, *row) for row in command.rows])
+        if isinstance(command, DeleteGroup):
+            found = self.groups.pop(command.group, None)
+            self._offsets -= len(found or ())
+            code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
+            return msgspec.msgpack.encode([code])
+        return CommandError("an entry that is no command of this release")
+
+    def _create(self, command: CreateTopic) -> ErrorCode:
+        if not TOPIC_NAME.match(command.name) or len(command.topic_id) != 16:
+            return ErrorCode.invalid_topic_exception
+        if command.name in self.topics or command.topic_id in self.by_id:
+            return ErrorCode.topic_already_exists
+        if not 1 <= command.partitions <= MOST_PARTITIONS - self.partition_count:
+            return ErrorCode.invalid_partitions
+        topic = Topic(command.topic_id, command.name, [Partition() for _ in range(command.partitions)])
+        self.topics[topic.name] = self.by_id[topic.topic_id] = topic
+        return ErrorCode.none
+
+    def _delete(self, topic_id: bytes) -> ErrorCode:
+        topic = self.by_id.pop(topic_id, None)
+        if topic is None:
+            return ErrorCode.unknown_topic_id
+        del self.topics[topic.name]
+        for key in [key for key in self._producers if key[0] == topic_id]:
+            del self._producers[key]
+        for offsets in self.groups.values():
+            for place in [place for place in offsets if place[0] == topic_id]:
+                del offsets[place]
+                self._offsets -= 1
+        self._grown(set(topic.partitions))  # whoever waits for more of it hears that it is gone
+        return ErrorCode.none
+
+    def _grow(self, command: GrowTopic) -> ErrorCode:
+        topic = self.by_id.get(command.topic_id)
+        if topic is None:
+            return ErrorCode.unknown_topic_id
+        more = command.partitions - len(topic.partitions)
+        if not 1 <= more <= MOST_PARTITIONS - self.partition_count:
+            return ErrorCode.invalid_partitions
+        topic.partitions = [*topic.partitions, *(Partition() for _ in range(more))]
+        return ErrorCode.none
+
+    def _commit(self, group: str, topic_id: bytes, number: int, committed: CommittedOffset) -> ErrorCode:
+        if self.partition(topic_id, number) is None:
+            return ErrorCode.unknown_topic_or_partition
+        offsets = self.groups.get(group)
+        if offsets is None or (topic_id, number) not in offsets:
+            if self._offsets >= MOST_OFFSETS:
+                return ErrorCode.policy_violation
+            self._offsets += 1
+            offsets = self.groups.setdefault(group, {})
+        offsets[topic_id, number] = committed
+        return ErrorCode.none
+
+    def query(self, question: bytes) -> bytes:
+        """Whoever asks wants to know that what was acknowledged is applied here."""
+        return b""
+
+    # ---------------------------------------------------------------- snapshots
+
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        self._saves += 1  # what an index has stays where it is meanwhile
+        try:
+            partitions = [each for topic in self.topics.values() for each in topic.partitions]
+            rows = [len(each.index.bases) for each in partitions]
+            saved = _Saved(
+                [
+                    _SavedTopic(
+                        topic.topic_id,
+                        topic.name,
+                        [(each.end_offset, len(each.index.bases)) for each in topic.partitions],
+                    )
+                    for topic in self.topics.values()
+                ],
+                [(*key, producer) for key, producer in self._producers.items()],
+                {
+                    group: [(*place, committed) for place, committed in offsets.items()]
+                    for group, offsets in self.groups.items()
+                },
+            )
+            data = msgspec.msgpack.encode(saved)
+            writer.write(_LENGTH.pack(len(data)))
+            writer.write(data)
+            yield
+            for partition, count in zip(partitions, rows, strict=True):
+                for column in partition.index:
+                    for first in range(0, count, _SAVED_ROWS):
+                        writer.write(column[first : min(first + _SAVED_ROWS, count)].tobytes())
+                        if count > _SAVED_ROWS:
+                            yield
+        finally:
+            self._saves -= 1
+
+    def save(self, writer: SnapshotWriter) -> None:
+        for _ in self.save_slices(writer):
+            pass
+
+    def load(self, reader: SnapshotReader) -> None:
+        (size,) = _LENGTH.unpack(reader.read(_LENGTH.size))
+        saved = msgspec.msgpack.decode(reader.read(size), type=_Saved)
+        self.clear()
+        for each in saved.topics:
+            partitions = []
+            for end_offset, rows in each.partitions:
+                index = _Index.empty()
+                for column in index:
+                    column.frombytes(reader.read(rows * column.itemsize))
+                partitions.append(Partition(end_offset, index))
+            topic = Topic(each.topic_id, each.name, partitions)
+            self.topics[topic.name] = self.by_id[topic.topic_id] = topic
+        for topic_id, number, producer_id, producer in saved.producers:
+            self._producers[topic_id, number, producer_id] = producer
+        for group, committed in saved.groups.items():
+            self.groups[group] = {(topic_id, number): each for topic_id, number, each in committed}
+            self._offsets += len(committed)
+
+    def clear(self) -> None:
+        """Whoever waits for a partition of before waits in vain, and asks again after a while."""
+        self._producers.clear()
+        self._offsets = self._dropped_below = 0
+        self.topics, self.by_id, self.groups = {}, {}, {}
+
+
+class KafkaMachines:
+    """Makes the machine of a member, again and again: what it says of is the newest."""
+
+    version = KafkaMachine.version
+    may_leave_out = KafkaMachine.may_leave_out
+
+    def __init__(self, make: Callable[[], KafkaMachine]) -> None:
+        self._make = make
+        self.newest: KafkaMachine | None = None
+        """None: the log does not bind it yet."""
+        self.filler = EndpointOnly()
+
+    def __call__(self) -> KafkaMachine:
+        """On the thread that applies."""
+        self.newest = self._make()
+        return self.newest
+
+
+class EndpointOnly:
+    """Entries come from the endpoint of the leader's own process, which has looked at them."""
+
+    def __init__(self) -> None:
+        self.checked: EntryBatch | None = None
+
+    def check(self, batch: EntryBatch) -> None:
+        """Raises BadRequest."""
+        if batch is not self.checked:
+            raise BadRequest(
+                "entries of the state machine kafka are written by Kafka's clients, to --kafka"
+            )
+
+    def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> None:
+        """Nothing is missing in them."""

@@ -1,0 +1,331 @@
+"""KafkaService: what all requests stand on: who leads, what is applied, how an entry is appended.
+
+Requests are answered on the loop, by the functions of `producing`, `fetching`, `topics` and
+`group_requests`. Only the leader of the group answers about records, topics that change, and consumer
+groups; its partitions have no other leader. It does so once everything of earlier leaders is applied
+here, which it asks its own machine, in a read that a majority confirms.
+
+`acks` 0, 1 and all are the same: an answer, if one is wanted, comes once the entry is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import guarded
+from quorumlog.config import KafkaOptions, parse_address
+from quorumlog.entry import AppendReceipt
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import (
+    BodyTooLarge,
+    CommandError,
+    ConfigError,
+    Forbidden,
+    LeaderNotReady,
+    LeaderTransferring,
+    LedgerError,
+    NotAuthenticated,
+    NotLeader,
+    OutcomeUnknown,
+    Refused,
+    RequestTimeout,
+    UnknownMachine,
+)
+from quorumlog.kafka.codec import Request, Values
+from quorumlog.kafka.groups import GroupCoordinator
+from quorumlog.kafka.machine import (
+    MACHINE_NAME,
+    PREFIX_BYTES,
+    KafkaMachine,
+    KafkaMachines,
+    Partition,
+)
+from quorumlog.log_state.users import Kind, Right
+from quorumlog.net.access import Caller, Need
+from quorumlog.node import AppendOutcome, NodeHandle
+from quorumlog.node.machine_driver import Answer
+
+log = logging.getLogger("quorumlog.kafka")
+
+T = TypeVar("T")
+Read = Callable[[Callable[[int, int], bytes]], T]
+
+TICK_MS = 100
+ASK_TIMEOUT_MS = 10_000
+MOST_TIMEOUT_MS = 60_000
+"""Of a request that says how long it wants to wait."""
+LARGE_BYTES = 256 << 10
+"""An append of its own: to join it with others would copy it."""
+NO_NODE = -1
+
+_DENIED = {
+    Kind.TOPIC: ErrorCode.topic_authorization_failed,
+    Kind.CONSUMER_GROUP: ErrorCode.group_authorization_failed,
+    Kind.CLUSTER: ErrorCode.cluster_authorization_failed,
+}
+_AGAIN = {
+    Kind.TOPIC: ErrorCode.not_leader_or_follower,
+    Kind.CONSUMER_GROUP: ErrorCode.not_coordinator,
+    Kind.CLUSTER: ErrorCode.not_controller,
+}
+"""To be asked of who leads by then."""
+
+
+def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
+    """What a client of Kafka is told, who may try again where nothing was written or nobody knows."""
+    if isinstance(error, Forbidden | NotAuthenticated):
+        return _DENIED[kind]
+    if isinstance(error, NotLeader | LeaderNotReady | LeaderTransferring | UnknownMachine):
+        return _AGAIN[kind]
+    if isinstance(error, BodyTooLarge):
+        return ErrorCode.message_too_large
+    if isinstance(error, OutcomeUnknown | RequestTimeout):
+        return ErrorCode.request_timed_out
+    if isinstance(error, Refused):
+        return ErrorCode.not_enough_replicas  # certainly not written, says this one
+    return ErrorCode.unknown_server_error
+
+
+class Client(Protocol):
+    """Of a connection."""
+
+    caller: Caller
+
+    @property
+    def host(self) -> str: ...
+
+
+class Call:
+    """One request, and its answer."""
+
+    __slots__ = ("_done", "client", "fields", "on_lost", "request")
+
+    def __init__(
+        self,
+        request: Request,
+        fields: Any,
+        client: Client,
+        done: Callable[[Values | None, int], None],
+    ) -> None:
+        self.request = request
+        self.fields = fields
+        self.client = client
+        self._done = done
+        self.on_lost: Callable[[], None] | None = None
+        """The client has gone while this waits."""
+
+    def answer(self, values: Values | None, code: int = 0) -> None:
+        """None: nothing is sent, as was asked for. `code`: the first error in it."""
+        self._done(values, code)
+
+    def denied(
+        self,
+        right: Right,
+        kind: Kind,
+        name: str = "",
+        *,
+        instead: Right | None = None,
+        is_any: bool = False,
+    ) -> ErrorCode:
+        """`none` where its user may. `instead`, `is_any`: see `Need`."""
+        caller = self.client.caller
+        if not caller.is_checked:
+            return ErrorCode.none
+        key = right, kind, name, instead, is_any
+        refusal = caller.refusal(
+            key, (Need(right, kind, name.encode(), is_any=is_any, instead=instead),)
+        )
+        return ErrorCode.none if refusal is None else code_of(refusal, kind)
+
+
+_NOTHING = KafkaMachine(lambda grown: None)
+
+
+class KafkaService:
+    def __init__(
+        self,
+        member_id: str,
+        servers: Mapping[str, str],
+        options: KafkaOptions,
+        machines: KafkaMachines,
+        reads: ThreadPoolExecutor,
+    ) -> None:
+        """`servers`: where clients reach the port of each member, HOST:PORT by member id. `reads`: may
+        wait for the disk. Raises ConfigError."""
+        self.member_id = member_id
+        self.options = options
+        self._servers = servers
+        self.machines = machines
+        self.nodes = {node_id_of(each): parse_address(at) for each, at in servers.items()}
+        """Host and port of each, by node id: what clients know members by."""
+        self.member: NodeHandle
+        self.waiting: dict[Partition, set[Callable[[], None]]] = {}
+        """Who is called when a partition has grown."""
+        self.reads = reads
+        self.leader = NO_NODE
+        self.epoch = 0
+        self.cluster_id = ""
+        self.log_begin = 0
+        """Position at which the member's log begins."""
+        self.most_batch_bytes = 1 << 20
+        self._ready_in: int | None = None
+        self._asked_in: int | None = None
+        self._coordinator: GroupCoordinator | None = None
+
+    @property
+    def machine(self) -> KafkaMachine:
+        return self.machines.newest or _NOTHING
+
+    @property
+    def leads(self) -> bool:
+        """And everything of earlier leaders is applied here."""
+        return self._ready_in is not None
+
+    @property
+    def coordinator(self) -> GroupCoordinator | ErrorCode:
+        """Or what to answer instead."""
+        if self._coordinator is not None:
+            return self._coordinator
+        is_soon = self._asked_in is not None
+        return ErrorCode.coordinator_load_in_progress if is_soon else ErrorCode.not_coordinator
+
+    # ---------------------------------------------------------------- who leads
+
+    def look(self) -> None:
+        """In a turn of the member: whenever its role has changed, and every now and then."""
+        term = None
+        self.leader = NO_NODE
+        if self.member.is_up:
+            raft, term = self.member.node().raft, self.member.leads_in
+            self.epoch, self.cluster_id = raft.term, self.member.cluster_id
+            self.log_begin = self.member.node().store.begin.position
+            limit_bytes = self.member.node().config.storage.append_limit_bytes
+            self.most_batch_bytes = limit_bytes - HEADER_BYTES - PREFIX_BYTES
+            if raft.leader is not None and raft.leader.member_id in self._servers:
+                self.leader = node_id_of(raft.leader.member_id)
+        if self._ready_in != term:
+            self._lose()
+        if term is not None and self._ready_in is None:
+            self.leader = NO_NODE  # a moment later
+        if term is None:
+            self._asked_in = None
+        elif self._ready_in is None and self._asked_in != term:
+            self._asked_in = term
+            self.member.ask(
+                MACHINE_NAME, b"", ASK_TIMEOUT_MS, lambda answer: self._answered(term, answer), self
+            )
+
+    def _answered(self, term: int, answer: Answer) -> None:
+        if self._asked_in != term or self.member.leads_in != term:
+            return
+        if isinstance(answer, LedgerError) and not isinstance(answer, CommandError):
+            self._asked_in = None  # asked again at the next look
+            return
+        self._ready_in = term
+        self.leader = node_id_of(self.member_id)
+        self._coordinator = GroupCoordinator(lambda: str(uuid.uuid4()))
+        log.info("%s leads all partitions in term %d", self.member_id, term)
+
+    def _lose(self) -> None:
+        self._ready_in = None
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            coordinator.close()
+
+    def tick(self, now_ms: int) -> None:
+        """Every `TICK_MS`."""
+        self.member.enter(self.look)
+        if self._coordinator is not None:
+            self._coordinator.tick(now_ms)
+
+    def close(self) -> None:
+        self._lose()
+
+    def grown(self, partitions: set[Partition]) -> None:
+        for partition in partitions:
+            for wake in list(self.waiting.get(partition, ())):
+                wake()
+
+    # ---------------------------------------------------------------- the log
+
+    def append(
+        self,
+        batch: EntryBatch,
+        timeout_ms: int,
+        client: Client,
+        done: Callable[[tuple[bytes | None, ...] | LedgerError], None],
+    ) -> None:
+        """`done` gets the result of each entry once they are committed and applied here."""
+
+        def answered(outcome: AppendOutcome) -> None:
+            done(outcome.results if isinstance(outcome, AppendReceipt) else outcome)
+
+        def append() -> None:
+            if not self.member.is_up:
+                done(LeaderNotReady("the member begins anew", retry_after_ms=TICK_MS))
+                return
+            filler = self.machines.filler
+            filler.checked = batch
+            try:
+                timeout = max(1, min(timeout_ms, MOST_TIMEOUT_MS))
+                self.member.append(batch, MACHINE_NAME, timeout, answered, client)
+            finally:
+                filler.checked = None
+
+        if batch.total_bytes >= LARGE_BYTES:
+            self.member.enter_now(guarded(append, client))
+        else:
+            self.member.enter(append, client)
+
+    def confirm(self, client: Client, done: Callable[[LedgerError | None], None]) -> None:
+        """`done` is called once all that was acknowledged before, by any leader, is applied here."""
+
+        def answered(answer: Answer) -> None:
+            done(answer if isinstance(answer, LedgerError) else None)
+
+        def ask() -> None:
+            if not self.member.is_up:
+                done(LeaderNotReady("the member begins anew", retry_after_ms=TICK_MS))
+            else:
+                self.member.ask(MACHINE_NAME, b"", ASK_TIMEOUT_MS, answered, client)
+
+        self.member.enter(ask, client)
+
+    def read(self, read: Read[T], call: Call, done: Callable[[T | None], None]) -> None:
+        """`done` gets what `read` makes of the bytes at positions of the log; None: that failed, and
+        whoever asks again may have more luck."""
+        loop = asyncio.get_running_loop()
+
+        def over(future: asyncio.Future[T]) -> None:
+            failure = future.exception()
+            if failure is not None:
+                log.warning("a read of records failed: %s: %s", type(failure).__name__, failure)
+            guarded(lambda: done(None if failure is not None else future.result()), call.client)()
+
+        def begin() -> None:
+            if not self.member.is_up:
+                done(None)
+                return
+            read_bytes = self.member.node().store.read_bytes
+            loop.run_in_executor(self.reads, read, read_bytes).add_done_callback(over)
+
+        self.member.enter(begin, call.client)
+
+
+def node_id_of(member_id: str) -> int:
+    """Raises ConfigError: a node's id is the number in its member's."""
+    digits = member_id[len(member_id.rstrip("0123456789")) :]
+    if not digits or int(digits) >= 1 << 31:
+        raise ConfigError(
+            f"the member id {member_id!r} ends with no number, which Kafka's clients know it by: name"
+            " members like n0, n1, n2"
+        )
+    return int(digits)

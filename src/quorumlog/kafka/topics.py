@@ -1,0 +1,360 @@
+"""Metadata and the cluster, and topics that are created, grown, deleted and described."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from quorumlog.errors import LedgerError
+from quorumlog.kafka.machine import (
+    MOST_PARTITIONS,
+    TOPIC_NAME,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    GrowTopic,
+    Topic,
+    decode_numbers,
+    entry_of,
+)
+from quorumlog.kafka.service import NO_NODE, Call, KafkaService, code_of
+from quorumlog.log_state.users import Kind, Right
+
+AUTO_CREATE_MS = 10_000
+Row = dict[str, Any]
+
+
+# ---------------------------------------------------------------- Metadata
+
+
+def metadata(service: KafkaService, call: Call) -> None:
+    """Every member answers, as far as it has applied. One that follows, and does not know a topic, names
+    the leader as the only node: there the client asks again."""
+    fields, version = call.fields, call.request.version
+    asked, machine = fields.topics, service.machine
+    if asked is None or (version == 0 and not asked):
+        found = [topic for topic in list(machine.topics.values()) if not _unseen(call, topic.name)]
+        _answer_metadata(service, call, [_topic_row(service, topic) for topic in found])
+        return
+    missing = {each.name for each in asked if each.name is not None and each.name not in machine.topics}
+    may_create = service.options.auto_create_topics and getattr(
+        fields, "allow_auto_topic_creation", True
+    )
+    created = [
+        name
+        for name in sorted(missing)
+        if may_create and TOPIC_NAME.match(name) and not call.denied(Right.WRITE, Kind.TOPIC, name)
+    ]
+
+    def answer(codes: list[int]) -> None:
+        rows = [_asked_row(service, call, each) for each in asked]
+        is_lacking = any(row["error_code"] == ErrorCode.unknown_topic_or_partition for row in rows)
+        _answer_metadata(service, call, rows, only_leader=is_lacking and not service.leads)
+
+    if created and service.leads:
+        commands = [CreateTopic(os.urandom(16), name, service.options.partitions) for name in created]
+        _carry_out(service, call, commands, AUTO_CREATE_MS, answer)
+    else:
+        answer([])
+
+
+def _unseen(call: Call, name: str) -> ErrorCode:
+    """Whoever may read a topic or write to it may see it."""
+    return call.denied(Right.WRITE, Kind.TOPIC, name, instead=Right.READ)
+
+
+def _asked_row(service: KafkaService, call: Call, asked: Any) -> Row:
+    machine = service.machine
+    if asked.name is None:
+        topic = machine.by_id.get(asked.topic_id.bytes)
+        code = ErrorCode.unknown_topic_id
+    else:
+        topic = machine.topics.get(asked.name)
+        is_name = TOPIC_NAME.match(asked.name)
+        code = ErrorCode.unknown_topic_or_partition if is_name else ErrorCode.invalid_topic_exception
+    name = asked.name if topic is None else topic.name
+    denied = _unseen(call, name) if name is not None else ErrorCode.none
+    if topic is None or denied:
+        topic_id = getattr(asked, "topic_id", None)
+        return {"error_code": denied or code, "name": name, "topic_id": topic_id}
+    return _topic_row(service, topic)
+
+
+def _topic_row(service: KafkaService, topic: Topic) -> Row:
+    nodes = list(service.nodes)
+    partition = {
+        "error_code": ErrorCode.leader_not_available if service.leader == NO_NODE else ErrorCode.none,
+        "leader_id": service.leader,
+        "leader_epoch": service.epoch,
+        "replica_nodes": nodes,
+        "isr_nodes": nodes,
+    }
+    rows = [{**partition, "partition_index": number} for number in range(len(topic.partitions))]
+    return {"error_code": 0, "name": topic.name, "topic_id": topic.uuid, "partitions": rows}
+
+
+def _node_rows(service: KafkaService, name: str = "node_id", *, only_leader: bool = False) -> list[Row]:
+    return [
+        {name: node_id, "host": host, "port": port}
+        for node_id, (host, port) in service.nodes.items()
+        if not only_leader or node_id == service.leader
+    ]
+
+
+def _answer_metadata(
+    service: KafkaService, call: Call, rows: list[Row], *, only_leader: bool = False
+) -> None:
+    code = next((row["error_code"] for row in rows if row["error_code"]), 0)
+    only_leader = only_leader and service.leader != NO_NODE
+    call.answer(
+        {
+            "brokers": _node_rows(service, only_leader=only_leader),
+            "cluster_id": service.cluster_id,
+            "controller_id": service.leader,
+            "topics": rows,
+        },
+        code,
+    )
+
+
+def describe_cluster(service: KafkaService, call: Call) -> None:
+    call.answer(
+        {
+            "cluster_id": service.cluster_id,
+            "controller_id": service.leader,
+            "brokers": _node_rows(service, "broker_id"),
+        }
+    )
+
+
+# ---------------------------------------------------------------- Topics that change
+
+
+def _carry_out(
+    service: KafkaService,
+    call: Call,
+    commands: Sequence[Command],
+    timeout_ms: int,
+    done: Callable[[list[int]], None],
+) -> None:
+    """`done` gets a code for each."""
+    codes: dict[int, int] = {}
+
+    def over(number: int, results: tuple[bytes | None, ...] | LedgerError) -> None:
+        if isinstance(results, LedgerError):
+            codes[number] = code_of(results, Kind.CLUSTER)
+        else:
+            codes[number] = decode_numbers(results[0])[0]
+        if len(codes) == len(commands):
+            done([codes[each] for each in range(len(commands))])
+
+    if not commands:
+        done([])
+    for number, command in enumerate(commands):
+        service.append(entry_of(command), timeout_ms, call.client, partial(over, number))
+
+
+def _change(
+    service: KafkaService,
+    call: Call,
+    wanted: list[tuple[Row, Command | None]],
+    field: str,
+) -> None:
+    """Carry out the command of each row, and answer with the rows. No command: the row has its code."""
+    commands = [command for _, command in wanted if command is not None]
+
+    def done(codes: list[int]) -> None:
+        left = iter(codes)
+        for row, command in wanted:
+            if command is not None:
+                row["error_code"] = next(left)
+        first = next((row["error_code"] for row, _ in wanted if row["error_code"]), 0)
+        call.answer({field: [row for row, _ in wanted]}, first)
+
+    if getattr(call.fields, "validate_only", False):
+        done([0] * len(commands))
+    else:
+        _carry_out(service, call, commands, call.fields.timeout, done)
+
+
+def _refused(row: Row, code: ErrorCode, message: str = "") -> tuple[Row, None]:
+    return {**row, "error_code": code, "error_message": message or None}, None
+
+
+SETTINGS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Of every topic; no other value can be given. What is deleted follows from the retention of the log."""
+
+
+def create_topics(service: KafkaService, call: Call) -> None:
+    names = Counter(each.name for each in call.fields.topics)
+    wanted = [
+        _creation(service, call, each)
+        if names[each.name] == 1
+        else _refused({"name": each.name}, ErrorCode.invalid_request, f"{each.name} is named twice")
+        for each in call.fields.topics
+    ]
+    _change(service, call, wanted, "topics")
+
+
+def _creation(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Command | None]:
+    count = asked.num_partitions
+    if asked.assignments:
+        count = len(asked.assignments)
+    elif count == -1:
+        count = service.options.partitions
+    replicas = len(service.nodes)
+    row: Row = {
+        "name": asked.name,
+        "num_partitions": count,
+        "replication_factor": replicas,
+        "configs": [
+            {"name": name, "value": value, "read_only": True, "config_source": _DEFAULT}
+            for name, value in SETTINGS.items()
+        ],
+    }
+    if denied := call.denied(Right.ADMIN, Kind.TOPIC, asked.name):
+        return _refused(row, denied)
+    if not service.leads:
+        return _refused(row, ErrorCode.not_controller)
+    if not TOPIC_NAME.match(asked.name):
+        name = "a topic's name has 1 to 249 letters, digits, dots, dashes and underscores"
+        return _refused(row, ErrorCode.invalid_topic_exception, name)
+    if asked.name in service.machine.topics:
+        return _refused(row, ErrorCode.topic_already_exists, f"topic {asked.name} is there already")
+    if not 1 <= count <= MOST_PARTITIONS - service.machine.partition_count:
+        limit = f"a topic has 1 partition or more, and all topics together up to {MOST_PARTITIONS}"
+        return _refused(row, ErrorCode.invalid_partitions, limit)
+    if not asked.assignments and asked.replication_factor not in (-1, *range(1, replicas + 1)):
+        factor = f"every topic is on all members: a replication factor is 1 to {replicas}"
+        return _refused(row, ErrorCode.invalid_replication_factor, factor)
+    for config in asked.configs:
+        if SETTINGS.get(config.name, config.value) != config.value or config.name not in _SETTABLE:
+            message = f"{config.name}={config.value} is not served: {_WHY_SETTINGS}"
+            return _refused(row, ErrorCode.invalid_config, message)
+    topic_id = os.urandom(16)
+    row["topic_id"] = Topic(topic_id, asked.name, []).uuid
+    return row, CreateTopic(topic_id, asked.name, count)
+
+
+_SETTABLE = {*SETTINGS, "min.insync.replicas"}
+_WHY_SETTINGS = (
+    "topics have no settings of their own; a majority acknowledges, nothing is compacted, and what is"
+    " deleted follows from the retention of the log"
+)
+
+
+def delete_topics(service: KafkaService, call: Call) -> None:
+    fields = call.fields
+    asked = getattr(fields, "topics", None)
+    if asked is None:
+        wanted = [_deletion(service, call, name, None) for name in fields.topic_names]
+    else:
+        wanted = [_deletion(service, call, each.name, each.topic_id) for each in asked]
+    _change(service, call, wanted, "responses")
+
+
+def _deletion(
+    service: KafkaService, call: Call, name: str | None, topic_id: Any
+) -> tuple[Row, Command | None]:
+    machine = service.machine
+    topic = machine.by_id.get(topic_id.bytes) if name is None else machine.topics.get(name)
+    if topic is not None:
+        name, topic_id = topic.name, topic.uuid
+    row: Row = {"name": name, "topic_id": topic_id}
+    if name is not None and (denied := call.denied(Right.ADMIN, Kind.TOPIC, name)):
+        return _refused(row, denied)
+    if not service.leads:
+        return _refused(row, ErrorCode.not_controller)
+    if topic is None:
+        unknown = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+        return _refused(row, unknown)
+    return row, DeleteTopic(topic.topic_id)
+
+
+def create_partitions(service: KafkaService, call: Call) -> None:
+    _change(service, call, [_growth(service, call, each) for each in call.fields.topics], "results")
+
+
+def _growth(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Command | None]:
+    row: Row = {"name": asked.name}
+    topic = service.machine.topics.get(asked.name)
+    if denied := call.denied(Right.ADMIN, Kind.TOPIC, asked.name):
+        return _refused(row, denied)
+    if not service.leads:
+        return _refused(row, ErrorCode.not_controller)
+    if topic is None:
+        return _refused(row, ErrorCode.unknown_topic_or_partition)
+    now = len(topic.partitions)
+    if not now < asked.count <= now + MOST_PARTITIONS - service.machine.partition_count:
+        limit = (
+            f"topic {asked.name} has {now} partitions and can only grow, and all topics together have up"
+            f" to {MOST_PARTITIONS}"
+        )
+        return _refused(row, ErrorCode.invalid_partitions, limit)
+    return row, GrowTopic(topic.topic_id, asked.count)
+
+
+# ---------------------------------------------------------------- Settings
+
+_TOPIC, _BROKER = 2, 4
+_DEFAULT, _STRING = 5, 2
+
+
+def describe_configs(service: KafkaService, call: Call) -> None:
+    """Nothing can be set: these are the rules of the house, under the names that clients know."""
+    results, first_code = [], 0
+    for asked in call.fields.resources:
+        code, kind, name = (
+            _configs_refusal(service, call, asked),
+            asked.resource_type,
+            asked.resource_name,
+        )
+        wanted = asked.configuration_keys
+        settings = {
+            **SETTINGS,
+            "max.message.bytes": str(service.most_batch_bytes),
+            "min.insync.replicas": str(len(service.nodes) // 2 + 1),
+        }
+        if kind == _BROKER:
+            settings["num.partitions"] = str(service.options.partitions)
+            settings["auto.create.topics.enable"] = str(service.options.auto_create_topics).lower()
+        configs = [
+            {
+                "name": key,
+                "value": value,
+                "read_only": True,
+                "is_default": True,
+                "config_source": _DEFAULT,
+                "config_type": _STRING,
+            }
+            for key, value in settings.items()
+            if not code and (wanted is None or key in wanted)
+        ]
+        first_code = first_code or code
+        results.append(
+            {"error_code": code, "resource_type": kind, "resource_name": name, "configs": configs}
+        )
+    call.answer({"results": results}, first_code)
+
+
+def _configs_refusal(service: KafkaService, call: Call, asked: Any) -> ErrorCode:
+    if asked.resource_type == _BROKER:
+        return call.denied(Right.READ, Kind.CLUSTER)
+    if asked.resource_type != _TOPIC:
+        return ErrorCode.invalid_request
+    if denied := _unseen(call, asked.resource_name):
+        return denied
+    if asked.resource_name not in service.machine.topics:
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.none

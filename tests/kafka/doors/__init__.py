@@ -1,0 +1,1 @@
+"""Kafka's own clients, and Kafka's own broker beside ours."""

@@ -30,7 +30,6 @@ from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, Swit
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import (
     NO_RIGHT,
-    LeaderNotReady,
     LedgerError,
     OutcomeUnknown,
     RequestTimeout,
@@ -156,7 +155,7 @@ class ClusterProbe(BrokerProbe):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
-                self.is_refused_by_users |= isinstance(error, (*NO_RIGHT, LeaderNotReady))
+                self.is_refused_by_users |= isinstance(error, NO_RIGHT)
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))

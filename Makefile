@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs format blocking test test-long test-doors etcd-answers test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check docs format blocking test test-doors etcd-answers test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
@@ -73,7 +73,8 @@ test: $(STAMP)  ## every test but a few long ones
 test-long: $(STAMP)  ## those
 	$(BIN)/python -m pytest -m long
 
-test-doors: $(STAMP)  ## clients of etcd as they are published, and real etcds of three versions (needs go; ~20 minutes at first)
+# Needs go for etcd, java and Maven for Kafka's, kcat of apt: what is not there is skipped and named.
+test-doors: $(STAMP)  ## clients of etcd and Kafka as they are published, and real servers beside ours (~20 minutes at first)
 	$(BIN)/python -m pytest -m doors
 
 etcd-answers: $(STAMP)  ## ask real etcds and our members the script of requests, and keep what they answer (needs go)

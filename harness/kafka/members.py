@@ -43,9 +43,9 @@ class KafkaMembers(MemberProcesses):
 
 
 def _leads(address: str) -> bool:
+    """It lists groups of consumers only then."""
     with suppress(OSError, EOFError), KafkaWire(address) as wire:
-        made = wire.ask("init_producer_id", 1, transactional_id=None, transaction_timeout=60_000)
-        return not made.error_code
+        return not wire.ask("list_groups", 0).error_code
     return False
 
 

@@ -12,7 +12,7 @@ from quorumlog.kv.requests import (
     request_decoder,
 )
 from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions
-from quorumlog.kv.store.keyspace import Change, Ended, Feed
+from quorumlog.kv.store.keyspace import Ended, Feed, StoreChange
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
@@ -30,7 +30,7 @@ class _NotingFeed(Feed):
         self._cluster = cluster
         self._histories = histories
 
-    def tell(self, items: list[Change]) -> None:
+    def tell(self, items: list[StoreChange]) -> None:
         for item in items:
             if isinstance(item, Ended):
                 self._histories.ended_ms.setdefault(item.lease, self._cluster.now_ms)

@@ -529,7 +529,7 @@ class RoleWatchers:
 # Sends that arrive in one turn of the loop are put as one batch. Answers that come from the flush thread
 # leave together; those that a member gives leave with its turn.
 
-Answer = Callable[[PutOutcome], None]
+PutCallback = Callable[[PutOutcome], None]
 
 MAX_PENDING_BYTES = 64 << 20
 REQUEST_BYTES = 1 << 10
@@ -548,11 +548,11 @@ class PutQueue:
         self._requests: list[PutRequest] = []
         self._pending_bytes = 0
         """Taken, and not answered yet."""
-        self._completed: deque[tuple[Answer, PutOutcome, int]] = deque()
+        self._completed: deque[tuple[PutCallback, PutOutcome, int]] = deque()
         self._is_drain_scheduled = False
         self._thread = get_ident()
 
-    def add(self, records: RecordBatch, waits: bool, answer: Answer) -> None:
+    def add(self, records: RecordBatch, waits: bool, answer: PutCallback) -> None:
         size_bytes = len(records.buffer) + REQUEST_BYTES
         if self._pending_bytes + size_bytes > MAX_PENDING_BYTES and self._pending_bytes:
             answer(PendingFull("the broker has as much unanswered as it takes", retry_after_ms=20))
@@ -592,8 +592,8 @@ class PutQueue:
                 each.done(unknown)
             raise
 
-    def _answer(self, answer: Answer, outcome: PutOutcome) -> None:
-        """Whoever has called is no client, and goes on."""
+    def _answer(self, answer: PutCallback, outcome: PutOutcome) -> None:
+        """The caller is no client, and goes on."""
         try:
             answer(outcome)
         except Exception as error:
@@ -725,7 +725,7 @@ class BrokerPort:
         return self._listener.speaks
 
     def close(self) -> None:
-        """Whoever is connected stays."""
+        """Connected clients stay."""
         self._listener.close()
         if self.waiting.wake_all in self._access.moved:
             self._access.moved.remove(self.waiting.wake_all)

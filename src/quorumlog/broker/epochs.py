@@ -152,9 +152,15 @@ class EpochHistory:
         return lists[-1] if lists else None
 
     def is_forced_since(self, epoch: Epoch) -> bool:
-        """By an operator, with --unsafe."""
-        newer = [run for run in self.runs if run.epoch > epoch and run.is_forced]
-        return any(run.copy_list is not None and run.copy_list.copies for run in newer)
+        """An operator has made another one the master with --unsafe."""
+        return any(
+            run.epoch > epoch
+            and run.leader != epoch.leader
+            and run.is_forced
+            and run.copy_list is not None
+            and run.copy_list.copies
+            for run in self.runs
+        )
 
     def held(self, end_offset: int) -> EpochHistory:
         """Of a log that ends there: a run is in it once the log has come to its begin."""
@@ -311,7 +317,7 @@ class Count(NamedTuple):
     promised_by: frozenset[str]
     is_listed: bool
     ahead: list[Shown]
-    """Of those lists, whoever has a greater log; the greatest first."""
+    """Brokers of those lists with a greater log; the greatest first."""
 
     @property
     def short(self) -> list[CopyList]:
@@ -345,7 +351,7 @@ def count_of(to: Shown, shown: Iterable[Shown]) -> Count:
 
 
 def named_by(shown: Iterable[Shown]) -> dict[str, Peer]:
-    """Whoever may hold what was acknowledged, as any of them knows it; by directory."""
+    """Brokers that may hold acknowledged messages, as any of these knows them; by directory."""
     return {
         peer.directory_id: peer
         for each in shown

@@ -26,7 +26,7 @@ from quorumlog.wire.field_names import UNREADABLE
 # The record that the brokers of a group share, changed by compare-and-set under a lease.
 #
 #     RECORD   the epoch, its master and the in-sync set; stays
-#     HOLDER   the lease of whoever leads; ends with it
+#     HOLDER   the lease of the master; ends with it
 #
 # Three are in `quorumlog.coordinators`. `tests/broker/failover/coordinator_contract.py` says what
 # another one has to keep.
@@ -57,7 +57,7 @@ class Coordinator(Protocol):
     @property
     def relays_renewals(self) -> bool:
         """An answered renewal says only that those heard of by a tenth of a lease before it have reached
-        whoever ends leases."""
+        the coordinator that ends leases."""
 
     async def read(self) -> CoordinatorSnapshot:
         """Record and holder of one moment, which is not long ago."""
@@ -110,8 +110,8 @@ class ElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
 # Who is in the in-sync set, and whom the master waits for, which is never fewer.
 #
 # A slave is waited for before the coordinator may come to hold it as a member, and until the
-# coordinator is known to hold it no more. So whoever takes the lease by the coordinator's record has
-# every message that was acknowledged, whatever became of a change that was not answered.
+# coordinator is known to hold it no more. So a broker that takes the lease by the coordinator's record
+# has every message that was acknowledged, whatever became of a change that was not answered.
 
 Members = dict[str, str]
 """Directory ids by broker."""
@@ -257,7 +257,7 @@ class FollowMaster(NamedTuple):
         broker.become_slave(self.epoch, self.master)
 
 
-Request = Read | GrantLease | PutRecord | Renew | RevokeLease
+CoordinatorRequest = Read | GrantLease | PutRecord | Renew | RevokeLease
 OnDisk = EpochVote | Lead | FollowMaster
 
 
@@ -288,7 +288,7 @@ READS_PER_LEASE = 4
 MOST_RENEWALS_UNDER_WAY = 3
 MOST_READS_UNDER_WAY = 2
 
-Answer = CoordinatorSnapshot | GrantedLease | int | None
+CoordinatorAnswer = CoordinatorSnapshot | GrantedLease | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class FailoverRules:
         broker: BrokerReplica,
         options: FailoverOptions,
         now_ms: float,
-        start: Callable[[Request | OnDisk], None],
+        start: Callable[[CoordinatorRequest | OnDisk], None],
         *,
         begins: bool = False,
         relays_renewals: bool = False,
@@ -338,7 +338,7 @@ class FailoverRules:
         self.problem = ""
         """Why nobody leads, or this one cannot; for people."""
         self._revision = 0
-        self._pending_requests: dict[Request, float] = {}
+        self._pending_requests: dict[CoordinatorRequest, float] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
         self._following: FollowMaster | None = None
@@ -406,7 +406,9 @@ class FailoverRules:
         if self.phase is Phase.LEADING:
             self._give_up(now_ms, "it has resigned")
 
-    def answered(self, request: Request, answer: Answer, now_ms: float, error: str = "") -> None:
+    def answered(
+        self, request: CoordinatorRequest, answer: CoordinatorAnswer, now_ms: float, error: str = ""
+    ) -> None:
         """What became of it; `error`: that is not known."""
         sent_ms = self._pending_requests.pop(request)
         if isinstance(request, Read):
@@ -421,11 +423,11 @@ class FailoverRules:
 
     # ---------------------------------------------------------------- waiting
 
-    def _ask(self, request: Request, now_ms: float) -> None:
+    def _ask(self, request: CoordinatorRequest, now_ms: float) -> None:
         self._pending_requests[request] = now_ms
         self._start(request)
 
-    def _pending_count(self, kind: type[Request]) -> int:
+    def _pending_count(self, kind: type[CoordinatorRequest]) -> int:
         return sum(isinstance(request, kind) for request in self._pending_requests)
 
     def _read(self, now_ms: float) -> None:
@@ -434,7 +436,7 @@ class FailoverRules:
             self._next_read_ms = now_ms + self.options.lease_ms / READS_PER_LEASE
             self._ask(Read(), now_ms)
 
-    def _has_read(self, answer: Answer, now_ms: float, error: str) -> None:
+    def _has_read(self, answer: CoordinatorAnswer, now_ms: float, error: str) -> None:
         if error:
             self.problem = f"the coordinator does not answer: {error}"
             return
@@ -501,7 +503,7 @@ class FailoverRules:
         self.phase = Phase.GRANTING
         self._ask(GrantLease(self.options.lease_ms), now_ms)
 
-    def _granted(self, answer: Answer, sent_ms: float, now_ms: float, error: str) -> None:
+    def _granted(self, answer: CoordinatorAnswer, sent_ms: float, now_ms: float, error: str) -> None:
         if error:
             self._give_up(now_ms, f"the coordinator does not answer: {error}")
             return
@@ -540,7 +542,7 @@ class FailoverRules:
         record = ElectionRecord(epoch=self._epoch, master=self._broker.me, in_sync=members)
         return PutRecord(self._revision, record, self.lease, takes)
 
-    def _taken(self, request: PutRecord, answer: Answer, now_ms: float, error: str) -> None:
+    def _taken(self, request: PutRecord, answer: CoordinatorAnswer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:
             self._give_up(now_ms, f"the lease was not taken: {error}" if error else "")
             return
@@ -592,7 +594,9 @@ class FailoverRules:
             log.warning("acknowledgements need %s", names)
             self._broker.wait_for(in_sync.waited_for)
 
-    def _has_changed(self, request: PutRecord, answer: Answer, now_ms: float, error: str) -> None:
+    def _has_changed(
+        self, request: PutRecord, answer: CoordinatorAnswer, now_ms: float, error: str
+    ) -> None:
         if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
         if error or answer is None:
@@ -608,7 +612,7 @@ class FailoverRules:
         self._wait_for_others(self._in_sync)
 
     def _renewed(
-        self, request: Renew, answer: Answer, sent_ms: float, now_ms: float, error: str
+        self, request: Renew, answer: CoordinatorAnswer, sent_ms: float, now_ms: float, error: str
     ) -> None:
         if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
@@ -738,11 +742,11 @@ class FailoverService:
         if not self._is_closed:
             self.rules.changed(self._clock())
 
-    def _start(self, step: Request | OnDisk) -> None:
+    def _start(self, step: CoordinatorRequest | OnDisk) -> None:
         self._spawn(self._carry_out(step) if isinstance(step, OnDisk) else self._ask(step))
 
-    async def _ask(self, request: Request) -> None:
-        answer: Answer = None
+    async def _ask(self, request: CoordinatorRequest) -> None:
+        answer: CoordinatorAnswer = None
         error = ""
         try:
             async with asyncio.timeout(self._request_s):

@@ -298,7 +298,7 @@ _decoded: tuple[bytes, Command | None] = (b"", None)
 
 
 def command_of_client(body: bytes) -> Command:
-    """The same. Whoever checks it, tells the audit of it, and takes it then, ask for it."""
+    """The same. The check, the audit and the handler of a command each decode it."""
     global _decoded
     last, command = _decoded
     if last is not body or command is None:

@@ -53,7 +53,7 @@ def _reads(request: Any) -> Needs:
 
 
 def _uses(request: Any) -> Needs:
-    """Whoever sends looks for the queues, too."""
+    """A producer reads the queues of a topic, too."""
     return tuple(
         need._replace(instead=Right.READ) if need.right is Right.WRITE else need
         for need in _topic(Right.WRITE, request.topic)

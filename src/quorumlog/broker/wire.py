@@ -357,7 +357,7 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     directory_id: Text = ""
     """Of the one that is to lead, or leads."""
     asked_directory_id: Text = ""
-    """Of who is asked; empty: whoever it is."""
+    """Directory that must answer; empty: any."""
     confirmed: tuple[Int, Text, Int] = (0, "", -1)
     """Of who leads: the newest run that is known to be confirmed."""
     forced_list: CopyList | None = None

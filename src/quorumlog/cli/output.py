@@ -1,6 +1,6 @@
 """What every command prints with. Standard output carries results only, so that it can be piped.
 
-A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, whoever found it.
+A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, from every layer.
 
 Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
 failed, 130 interrupted, 143 terminated. A name that no cluster could know is something to change; one
@@ -507,7 +507,7 @@ _PLAIN = re.compile("|".join(map(re.escape, _PLAINER)))
 
 
 def _value_of(error: Any) -> str:
-    """The value that was given, where whoever checked it does not say it himself."""
+    """The given value, where the check does not name it itself."""
     found = getattr(error.__cause__, "errors", None)
     value = found()[0]["input"] if found else None
     return "" if value is None or f"'{value}'" in error.message else f" {value}"

@@ -51,12 +51,12 @@ class AsyncMachineHandle:
 
 
 # ----------------------------------------------------------------
-# `log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
+# `log.reader(name)`: a position in the log that the cluster keeps for readers of this name.
 #
-# Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
+# Reading does not move it: a reader that has processed entries says so, with `commit`.
 
 
-Run = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
+RunOperation = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
 
 
 class AsyncNamedReader:
@@ -67,7 +67,7 @@ class AsyncNamedReader:
         name: str,
         state: ReaderState,
         operations: ClientOperations,
-        run: Run,
+        run: RunOperation,
         results: Callable[..., Any],
     ) -> None:
         self.name = name

@@ -264,8 +264,9 @@ T = TypeVar("T")
 
 
 class AsyncResults(AsyncIterator[T]):
-    """What a read brings, one by one: iterate with `async for`. Whoever breaks off should close it, with
-    `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the end."""
+    """What a read brings, one by one: iterate with `async for`. A caller that breaks off should close
+    it, with `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the
+    end."""
 
     def __init__(
         self,
@@ -316,8 +317,8 @@ class AsyncResults(AsyncIterator[T]):
 
 
 class Results(Shell[AsyncResults[T]], Iterator[T]):
-    """What a read brings, one by one. Whoever breaks off should `close` it, from whatever thread; a
-    thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
+    """What a read brings, one by one. A caller that breaks off should `close` it, from whatever thread;
+    a thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
     """
 
     def __init__(self, thread: LoopThread, made: AsyncResults[T]) -> None:

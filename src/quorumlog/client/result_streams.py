@@ -110,7 +110,7 @@ class Reading(Generic[T]):
         return None if self._plan is None else self._plan.end_source
 
     def stop(self) -> list[Request]:
-        """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
+        """Nobody reads on: a waiter for a part gets None. Any thread; returns what to cancel."""
         self._is_stopped = True
         return self._plan.open_requests if self._plan is not None else []
 
@@ -123,7 +123,7 @@ class Reading(Generic[T]):
             if head is None:
                 break
             yield Step(new, ())
-            # Whoever stopped this meanwhile has not cancelled what was not yet asked for.
+            # A caller that stopped this meanwhile has not cancelled what was not yet asked for.
             if self._is_stopped:
                 break
             yield Step((), (head,))

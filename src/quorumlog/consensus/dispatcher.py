@@ -255,8 +255,8 @@ class Teller:
 #
 # It first finds the last entry that both logs hold (COMPARE), has the follower cut what is known to
 # differ above it (TRUNCATE), then streams everything from there on (APPEND) and, when nothing is left
-# to send, only tells how far the log is committed (COMMIT). Whoever lacks what is gone here gets the
-# start of this log (INSTALL) and is compared again.
+# to send, only tells how far the log is committed (COMMIT). A follower that lacks deleted entries gets
+# the start of this log (INSTALL) and is compared again.
 
 NEVER = float("inf")
 NOTHING = range(0)

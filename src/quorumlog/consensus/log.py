@@ -181,8 +181,8 @@ class MembershipHistory:
         self._note()
 
     def truncate_from(self, index: int) -> None:
-        """Where even the oldest that is known is cut, which takes a committed entry, whoever knows the
-        log's state tells anew."""
+        """Where even the oldest that is known is cut, which takes a committed entry, a member that knows
+        the log's state tells anew."""
         before = len(self._held)
         while len(self._held) > 1 and self._held[-1][0] >= index:
             self._held.pop()

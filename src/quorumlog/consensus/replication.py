@@ -294,7 +294,7 @@ class Replication:
             dispatcher.stop()
 
     def on_membership(self) -> None:
-        """Another one holds from the log's end on: whoever is new in it is fed, and counts."""
+        """Another membership holds from the log's end on: its new members are fed, and vote."""
         for replica in self._state.others():
             dispatcher = self.dispatchers.get(replica)
             if dispatcher is None or dispatcher.term != self._state.term:

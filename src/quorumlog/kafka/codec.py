@@ -424,6 +424,14 @@ def encode(api_key: int, version: int, values: Values) -> list[Buffer]:
     return out.buffers()
 
 
+def load() -> None:
+    """All messages that are served, which takes a second: not while clients wait."""
+    for api_key, (low, high) in VERSIONS.items():
+        for version in range(low, high + 1):
+            _taker_of(load_request_schema(api_key, version))
+            _putter_of(load_response_schema(api_key, version))
+
+
 def response_head(request: Request, body_bytes: int) -> bytes:
     """What precedes a response's body: its size and its header."""
     # The response to ApiVersions has the old header: it is read by who does not know the version yet.

@@ -32,7 +32,13 @@ from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.kafka import codec, fetching, group_requests, producing, topics
 from quorumlog.kafka.codec import Request, Values, decode, encode, header_of, response_head
 from quorumlog.kafka.login import Login
-from quorumlog.kafka.machine import MACHINE_NAME, KafkaMachine, KafkaMachines, Partition
+from quorumlog.kafka.machine import (
+    MACHINE_NAME,
+    ROOM_BYTES,
+    KafkaMachine,
+    KafkaMachines,
+    Partition,
+)
 from quorumlog.kafka.service import TICK_MS, Call, KafkaService
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller
@@ -118,7 +124,7 @@ class RequestDecoder:
             self._large_end += count
             if self._large_end < len(self._large):
                 return []
-            whole, self._large = self._large, None
+            whole, self._large = self._large[ROOM_BYTES:], None
             return [_frame_of(whole)]
         self._end += count
         frames = []
@@ -131,9 +137,10 @@ class RequestDecoder:
                 self._start = stop
                 continue
             if _LENGTH.size + size > len(self._buffer):
-                self._large = memoryview(bytearray(size))
-                self._large_end = self._end - start
-                self._large[: self._large_end] = self._buffer[start : self._end]
+                # The batch of a Produce becomes an entry where it lies.
+                self._large = memoryview(bytearray(ROOM_BYTES + size))
+                self._large_end = ROOM_BYTES + self._end - start
+                self._large[ROOM_BYTES : self._large_end] = self._buffer[start : self._end]
                 self._start = self._end
             break
         rest = bytes(self._buffer[self._start : self._end])
@@ -294,6 +301,7 @@ class KafkaEndpoint(Endpoint):
         it is plain. Raises ConfigError."""
         self.group = group
         self.tls = tls
+        codec.load()
         machines = KafkaMachines(self._machine)
         self.machines = {MACHINE_NAME: machines}
         self._reads = ThreadPoolExecutor(READ_THREADS, "quorumlog-kafka-reads")

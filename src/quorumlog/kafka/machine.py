@@ -6,7 +6,7 @@ bytes. Nothing is unpacked, and what a batch says besides its count, its times a
 looked at.
 
     produce     (topic id, partition) and a record batch    result: error code and base offset
-    a command   one of `Command`, the leader's own           result: error code, or what it gives
+    a command   one of `Command`, the leader's own           result: error codes
 
 Which records are gone follows from where the member's log begins, and is nothing that a result tells.
 The state is changed on the thread that applies and read on the loop: an index only grows at its end, and
@@ -53,6 +53,7 @@ _PRODUCE, _COMMAND = 1, 2
 _PLACE = struct.Struct(">B16si")
 PREFIX_BYTES = _PLACE.size
 """In front of a batch in the body of its entry."""
+ROOM_BYTES = HEADER_BYTES + PREFIX_BYTES
 _BATCH = struct.Struct(">8xi4xb4x2xi8xqqhii")
 """Length, magic, last offset delta, max timestamp, producer id, epoch, base sequence, count."""
 _LEAST_BYTES = PREFIX_BYTES + _BATCH.size
@@ -78,10 +79,6 @@ class GrowTopic(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """In all."""
 
 
-class NewProducer(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The result is its id."""
-
-
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
     leader_epoch: int
@@ -90,7 +87,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """By the leader's clock."""
 
 
-class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """The result has an error code of each."""
 
     group: str
@@ -98,11 +95,11 @@ class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Topic id, partition, and what is committed."""
 
 
-class DeleteGroup(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class DeleteGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
     group: str
 
 
-Command = CreateTopic | DeleteTopic | GrowTopic | NewProducer | CommitOffsets | DeleteGroup
+Command = CreateTopic | DeleteTopic | GrowTopic | CommitOffsets | DeleteGroup
 _commands = msgspec.msgpack.Decoder(Command)
 _numbers = msgspec.msgpack.Decoder(list[int])
 
@@ -128,7 +125,17 @@ def entry_of(command: Command) -> EntryBatch:
 
 
 def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
-    """Of each topic id, partition and record batch, copied once."""
+    """Of each topic id, partition and record batch. A single batch stays where it lies if `ROOM_BYTES`
+    precede it in the same bytearray, and those are written over; others are copied."""
+    if len(batches) == 1:
+        topic_id, partition, data = batches[0]
+        room = _with_room(data)
+        if room is not None:
+            size = len(room)
+            header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+            header.pack_into(room, 0)
+            _PLACE.pack_into(room, HEADER_BYTES, _PRODUCE, topic_id, partition)
+            return EntryBatch(room, None)
     pieces: list[Buffer] = []
     sizes = []
     for topic_id, partition, data in batches:
@@ -142,6 +149,18 @@ def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
         header.pack_into(view[position:], 0)
         position += size
     return EntryBatch(buffer, sizes)
+
+
+def _with_room(data: Buffer) -> memoryview | None:
+    """It and the bytes in front of it that its entry needs."""
+    if not isinstance(data, memoryview) or not isinstance(data.obj, bytearray):
+        return None
+    start = _address_of(data) - _address_of(data.obj)
+    return memoryview(data.obj)[start - ROOM_BYTES : start + len(data)] if start >= ROOM_BYTES else None
+
+
+def _address_of(data: Buffer) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data)
 
 
 _BLANK = bytes(HEADER_BYTES)
@@ -263,7 +282,6 @@ class _SavedTopic(msgspec.Struct, frozen=True, array_like=True):
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
     """Indices follow, a column after the other."""
 
-    next_producer: int
     topics: list[_SavedTopic]
     producers: list[tuple[bytes, int, int, _Producer]]
     """Topic id, partition, producer id."""
@@ -286,7 +304,6 @@ class KafkaMachine(StateMachine):
         self._log_begin = log_begin
         self._dropped_below = 0
         self._saves = 0
-        self._next_producer = 1
         self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
@@ -385,9 +402,6 @@ class KafkaMachine(StateMachine):
             self._offsets -= len(found or ())
             code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
             return msgspec.msgpack.encode([code])
-        if isinstance(command, NewProducer):
-            self._next_producer += 1
-            return msgspec.msgpack.encode([self._next_producer - 1])
         return CommandError("an entry that is no command of this release")
 
     def _create(self, command: CreateTopic) -> ErrorCode:
@@ -449,7 +463,6 @@ class KafkaMachine(StateMachine):
             partitions = [each for topic in self.topics.values() for each in topic.partitions]
             rows = [len(each.index.bases) for each in partitions]
             saved = _Saved(
-                self._next_producer,
                 [
                     _SavedTopic(
                         topic.topic_id,
@@ -485,7 +498,6 @@ class KafkaMachine(StateMachine):
         (size,) = _LENGTH.unpack(reader.read(_LENGTH.size))
         saved = msgspec.msgpack.decode(reader.read(size), type=_Saved)
         self.clear()
-        self._next_producer = saved.next_producer
         for each in saved.topics:
             partitions = []
             for end_offset, rows in each.partitions:
@@ -503,7 +515,6 @@ class KafkaMachine(StateMachine):
 
     def clear(self) -> None:
         """Whoever waits for a partition of before waits in vain, and asks again after a while."""
-        self._next_producer = 1
         self._producers.clear()
         self._offsets = self._dropped_below = 0
         self.topics, self.by_id, self.groups = {}, {}, {}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from secrets import randbits
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
-from quorumlog.kafka.machine import NewProducer, Produced, decode_numbers, entries_of, entry_of
+from quorumlog.kafka.machine import Produced, entries_of
 from quorumlog.kafka.records import RecordsRefused, check_records
-from quorumlog.kafka.service import MOST_TIMEOUT_MS, Call, KafkaService, code_of
+from quorumlog.kafka.service import Call, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
 NO_TRANSACTIONS = "transactions are not served: leave out transactional.id"
@@ -30,7 +31,7 @@ def produce(service: KafkaService, call: Call) -> None:
             rows.append(row)
             if refused:
                 pass
-            elif service.machine.partition(topic_id, each.index) is None:
+            elif (partition := service.machine.partition(topic_id, each.index)) is None:
                 row["error_code"] = ErrorCode.unknown_topic_or_partition
             else:
                 try:
@@ -38,6 +39,7 @@ def produce(service: KafkaService, call: Call) -> None:
                 except RecordsRefused as error:
                     row["error_code"], row["error_message"] = error.code, str(error)
                 else:
+                    row["log_start_offset"] = partition.start_offset(service.log_begin)
                     entries.append((topic_id, each.index, batch.data))
                     written.append(row)
             code = code or row["error_code"]
@@ -77,23 +79,12 @@ def _refusal(service: KafkaService, call: Call, name: str) -> tuple[int, bytes]:
 
 
 def init_producer_id(service: KafkaService, call: Call) -> None:
-    """A producer that had one gets another: its new batches belong to no sequence of before."""
+    """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A
+    producer that had one gets another: its new batches belong to no sequence of before."""
+    code = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
     if call.fields.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed
+    if code:
         call.answer({"error_code": code, "producer_id": -1, "producer_epoch": -1}, code)
-        return
-
-    def done(results: tuple[bytes | None, ...] | LedgerError) -> None:
-        if isinstance(results, LedgerError):
-            code = code_of(results, Kind.CONSUMER_GROUP)
-            call.answer({"error_code": code, "producer_id": -1, "producer_epoch": -1}, code)
-        else:
-            (producer_id,) = decode_numbers(results[0])
-            call.answer({"producer_id": producer_id, "producer_epoch": 0})
-
-    denied = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
-    if denied or not service.leads:
-        code = denied or ErrorCode.not_coordinator
-        call.answer({"error_code": code, "producer_id": -1, "producer_epoch": -1}, code)
-        return
-    service.append(entry_of(NewProducer()), MOST_TIMEOUT_MS, call.client, done)
+    else:
+        call.answer({"producer_id": randbits(63), "producer_epoch": 0})

@@ -62,6 +62,8 @@ TICK_MS = 100
 ASK_TIMEOUT_MS = 10_000
 MOST_TIMEOUT_MS = 60_000
 """Of a request that says how long it wants to wait."""
+LARGE_BYTES = 256 << 10
+"""An append of its own: to join it with others would copy it."""
 NO_NODE = -1
 
 _DENIED = {
@@ -278,7 +280,10 @@ class KafkaService:
             finally:
                 filler.checked = None
 
-        self.member.enter(append, client)
+        if batch.total_bytes >= LARGE_BYTES:
+            self.member.enter_now(guarded(append, client))
+        else:
+            self.member.enter(append, client)
 
     def confirm(self, client: Client, done: Callable[[LedgerError | None], None]) -> None:
         """`done` is called once all that was acknowledged before, by any leader, is applied here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -196,7 +197,14 @@ SETTINGS = {
 
 
 def create_topics(service: KafkaService, call: Call) -> None:
-    _change(service, call, [_creation(service, call, each) for each in call.fields.topics], "topics")
+    names = Counter(each.name for each in call.fields.topics)
+    wanted = [
+        _creation(service, call, each)
+        if names[each.name] == 1
+        else _refused({"name": each.name}, ErrorCode.invalid_request, f"{each.name} is named twice")
+        for each in call.fields.topics
+    ]
+    _change(service, call, wanted, "topics")
 
 
 def _creation(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Command | None]:

@@ -213,7 +213,7 @@ def decode_command(body: bytes | memoryview) -> Command:
 
 
 _decoded: tuple[bytes, Command | None] = (b"", None)
-"""The last one of a client: whoever checks it, and whoever takes it then, ask for it."""
+"""The last one of a client: its check and its handler both decode it."""
 
 
 def decode_command_of_client(body: bytes) -> Command:
@@ -487,10 +487,10 @@ def check_compare(compare: Compare) -> None:
         raise InvalidRequest(f"{compare.target.name} cannot be compared with {compare.than!r}")
 
 
-Bounds = tuple[bytes, bytes]
+KeyBounds = tuple[bytes, bytes]
 
 
-def contains(bounds: Bounds, key: bytes) -> bool:
+def contains(bounds: KeyBounds, key: bytes) -> bool:
     start, end = bounds
     if not end:
         return key == start

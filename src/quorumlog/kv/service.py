@@ -105,13 +105,13 @@ BATCH_COMMANDS = 1024
 BATCH_BYTES = 2 << 20
 TIMEOUT_MS = 5_000
 
-Done = Callable[[bytes | LedgerError], None]
+ProposalCallback = Callable[[bytes | LedgerError], None]
 """Gets what the machine answers, or the refusal of the log."""
 
 
 class _Waiting(NamedTuple):
     body: bytes
-    done: Done
+    done: ProposalCallback
     is_alone: bool
 
 
@@ -120,7 +120,7 @@ class CommandBatches:
         self._member = member
         self._waiting: list[_Waiting] = []
 
-    def add(self, body: bytes, done: Done, *, alone: bool = False) -> None:
+    def add(self, body: bytes, done: ProposalCallback, *, alone: bool = False) -> None:
         if not self._waiting:
             self._member.enter(self._append)
         self._waiting.append(_Waiting(body, done, alone))
@@ -168,7 +168,7 @@ class CommandBatches:
 # arrived.
 
 
-Propose = Callable[[bytes, Done], None]
+Propose = Callable[[bytes, ProposalCallback], None]
 
 
 class LeaseClock:
@@ -906,7 +906,7 @@ class KeyValueService:
         else:
             answer(session, number, outcome[0])
 
-    def _ask_history(self, question: bytes, done: Done) -> None:
+    def _ask_history(self, question: bytes, done: ProposalCallback) -> None:
         def on_answer(outcome: Answer) -> None:
             done(outcome if isinstance(outcome, LedgerError) else outcome[0])
 
@@ -1069,7 +1069,7 @@ class KeyValueService:
         )
 
     def _look(self) -> None:
-        """How large it is; whoever asks moves on what compaction has left to do."""
+        """How large it is; each query also does a part of what compaction has left to do."""
         if self._is_looking:
             return
         self._is_looking = True

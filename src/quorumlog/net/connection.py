@@ -102,7 +102,7 @@ class LoopTurn:
         self.sending: list[Connection] = []
         self.frames = 0
         self.is_begun = False
-        """Whoever sets this calls `flush` before it returns to the loop."""
+        """Code that sets this calls `flush` before it returns to the loop."""
         self._paused: list[Connection] = []
         self._late: list[Connection] = []
         """Those of them that found the turn overfull: the next begins with them."""

@@ -86,7 +86,7 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     knows_promises: bool = False
     """`promise` of a read or a question is kept; an older server would answer as it is."""
     product: Text = LOG
-    """Whose port it is. An earlier release's log lets in whoever comes."""
+    """Product whose port it is. An earlier release's log accepts clients of any product."""
     election_timeout_ms: Int = 0
     """How long a silent leader is waited for, at least; 0: not said."""
     tls_port: Int = 0

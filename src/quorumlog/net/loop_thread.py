@@ -181,7 +181,7 @@ class LoopThread:
             try:
                 self._loop.call_soon_threadsafe(self._begin_waiting)
             except RuntimeError:
-                pass  # it has ended, and whoever ended it refuses what waits
+                pass  # it has ended, and `close` refuses what waits
             except BaseException:  # an interrupt: the next one wakes it
                 self._is_woken = False
                 raise

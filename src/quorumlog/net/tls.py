@@ -242,7 +242,8 @@ class Tls:
     def _read(self) -> None:
         options = self.options
         stamps = self._stamps()
-        server, http2 = (_context(ssl.PROTOCOL_TLS_SERVER) for _ in range(2))
+        server = _context(ssl.PROTOCOL_TLS_SERVER)
+        http2 = _context(ssl.PROTOCOL_TLS_SERVER)
         http2.set_alpn_protocols([HTTP2])
         dialling = _context(ssl.PROTOCOL_TLS_CLIENT)
         dialling.check_hostname = False  # peers are known by their URI
@@ -310,7 +311,7 @@ class Tls:
 
     @property
     def dialling(self) -> ssl.SSLContext:
-        """For whoever is to be a member, which its URI must say."""
+        """For connections of members, whose URI must name the member."""
         self._look()
         return self._dialling
 

@@ -315,7 +315,8 @@ class LogReplacement:
 # Snapshots that this member lacks come from others, one after the other.
 #
 #     an installation     the leader names them; all are here before the old log makes way
-#     a machine           nothing here tells what it was at the begin of the log: whoever has a snapshot
+#     a machine           nothing here tells what it was at the begin of the log: a member with a
+#     snapshot
 #
 # This member asks for each piece, once it has written the one before, and names where it is. So a
 # connection that breaks costs one piece, and either end has one piece in memory. What has come is

@@ -1,6 +1,6 @@
 """KeptResults: what a machine gave for the commands of producers' sessions, for who repeats one.
 
-They follow from the log alone, as the machine does, and are saved and loaded with it: so whoever leads
+They follow from the log alone, as the machine does, and are saved and loaded with it: so the next leader
 when a command is repeated gives the result that it had. Kept are those of as many batches a session as
 the log keeps receipts of, within `MOST_BYTES` in all; whose session was heard of longest ago goes first.
 """
@@ -23,7 +23,7 @@ from quorumlog.state_machine import KEPT_RESULT_BYTES, MOST_KEPT_BYTES, Result, 
 BATCHES_A_SESSION = 5
 MOST_BYTES = MOST_KEPT_BYTES
 
-Kept = bytes | tuple[str] | None
+KeptResult = bytes | tuple[str] | None
 """(why the command was refused,)."""
 _UNKEPT = ("",)
 """One that is more than all that is kept: it goes as soon as it is there."""
@@ -35,7 +35,7 @@ class _Piece(msgspec.Struct, array_like=True):
     first_index: int
     continues: bool
     """The rest of a batch that a crash had cut."""
-    values: list[Kept]
+    values: list[KeptResult]
 
     @property
     def size_bytes(self) -> int:
@@ -52,7 +52,7 @@ class SessionBatch(NamedTuple):
     continues: bool
 
 
-class _Saved(msgspec.Struct, array_like=True):
+class _SavedResults(msgspec.Struct, array_like=True):
     sessions: list[tuple[str, list[_Piece]]]
     """The one heard of longest ago first."""
     under_way: SessionBatch | None
@@ -64,7 +64,7 @@ class KeptResults:
         self.under_way: SessionBatch | None = None
         """Its end was not applied yet: what `batches_in` goes on from."""
         if saved:
-            state = msgspec.msgpack.decode(saved, type=_Saved)
+            state = msgspec.msgpack.decode(saved, type=_SavedResults)
             self._sessions, self.under_way = dict(state.sessions), state.under_way
         self._bytes = sum(each.size_bytes for pieces in self._sessions.values() for each in pieces)
 
@@ -72,7 +72,7 @@ class KeptResults:
         """Empty if there is nothing to keep."""
         if not self._sessions and self.under_way is None:
             return b""
-        return msgspec.msgpack.encode(_Saved(list(self._sessions.items()), self.under_way))
+        return msgspec.msgpack.encode(_SavedResults(list(self._sessions.items()), self.under_way))
 
     def skip(self) -> None:
         """What follows these results was applied by an earlier process, and its results are gone: the
@@ -127,10 +127,10 @@ class KeptResults:
                         kept[place - start] = _UNKEPT
                 self._add(each, int(indices[start]), kept)
 
-    def _add(self, batch: SessionBatch, first_index: int, values: list[Kept]) -> None:
+    def _add(self, batch: SessionBatch, first_index: int, values: list[KeptResult]) -> None:
         pieces = self._sessions.pop(batch.producer, [])
         if not pieces and first_index > batch.first_index:
-            return  # its beginning went for lack of room: whoever applies it at once keeps nothing
+            return  # its beginning went for lack of room: a member that applies it at once keeps nothing
         self._sessions[batch.producer] = pieces  # the last one heard of
         last = pieces[-1] if pieces else None
         if last is not None and batch.first_index <= last.first_index < batch.stop_index:
@@ -167,7 +167,7 @@ class KeptResults:
         return msgspec.structs.replace(receipt, results=tuple(values), failures=tuple(failures))
 
 
-def _kept(result: object) -> Kept:
+def _kept(result: object) -> KeptResult:
     if isinstance(result, CommandError):
         return (words_of(result),)
     if result is None or isinstance(result, bytes):
@@ -175,7 +175,7 @@ def _kept(result: object) -> Kept:
     return (f"the result is {type(result).__name__}, not bytes",)
 
 
-def _size_of(value: Kept) -> int:
+def _size_of(value: KeptResult) -> int:
     if value is _UNKEPT:
         return MOST_BYTES + 1
     result = value[0] if isinstance(value, tuple) else value

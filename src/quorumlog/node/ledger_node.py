@@ -326,7 +326,7 @@ class LedgerNode:
         )
 
     def finish(self, done: Callable[[Any], None], result: Any) -> None:
-        """The host hands over what came of work beside the loop, for whoever asked for it."""
+        """The host hands over what came of work beside the loop, for the requester."""
         self.carry_out_all()
         if self._held is not None:
             self._held_back.append(partial(self.finish, done, result))
@@ -690,8 +690,8 @@ class LedgerNode:
             enter()
 
     def _carry_out(self, ready: Ready) -> None:
-        """But for its first step. A refusal from within is no answer for whoever happened to ask: a part
-        of it is carried out, and the core is ahead of the store."""
+        """But for its first step. A refusal from within is no answer for the client that happened to
+        ask: a part of it is carried out, and the core is ahead of the store."""
         try:
             self._carry_out_steps(ready)
         except LedgerError as error:
@@ -777,7 +777,7 @@ class LedgerNode:
         self._pending.expire(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
-        """Whoever waits hears that nothing more comes of it here."""
+        """Waiting requests get the refusal that nothing more comes of them here."""
         self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
         self.confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())

@@ -72,7 +72,7 @@ def replaced_by(
     wanted: Membership, present: Collection[Replica], before: tuple[Replica, ...]
 ) -> tuple[Replica, ...]:
     """The directories that are members no more once `wanted` is final, the newest last. `before`: what
-    the log says so far. Whoever an operator puts back is none of them."""
+    the log says so far. A directory that an operator puts back is none of them."""
     members = wanted.final().members()
     gone = dict.fromkeys((*before, *sorted(present)))
     return tuple(replica for replica in gone if replica not in members)[-MOST_REPLACED:]
@@ -226,8 +226,8 @@ class LogStateReading:
 # The states at the boundaries of a log's segments are saved, beside the loop.
 #
 # A state is saved once the entry behind its boundary is committed and on the own disk: from then on the
-# boundary stays where it is, since how long that entry is decides where it lies, and whoever finds the
-# state knows that what lies before it is committed. It costs two syncs a segment, which nobody waits
+# boundary stays where it is, since how long that entry is decides where it lies, and a reader that finds
+# the state knows that what lies before it is committed. It costs two syncs a segment, which nobody waits
 # for.
 
 SPACE_RETRY_MS = 1000
@@ -448,7 +448,7 @@ class LogStateKeeper:
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
-        # Whoever cannot read entries of the state's level cannot read this log any more.
+        # A member that cannot read entries of the state's level cannot read this log any more.
         level = _level_of_own(kind)
         if not isinstance(state, LogState) or state.level < level:
             if level > self.automatic_level and kind is not EntryKind.LEVEL:
@@ -456,7 +456,7 @@ class LogStateKeeper:
                     f"{kind.name} entries need level {level} of the log's format: run quorumlog upgrade"
                     " finish once every member runs this release"
                 )
-            # Whoever was removed stays connected for a moment.
+            # A removed member stays connected for a moment.
             members = _ids(self._raft.status().membership.members())
             unreported = members.intersection(self._host.members_below(level))
             leaving = set() if membership is None else _leaving(membership)

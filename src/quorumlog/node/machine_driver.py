@@ -53,7 +53,7 @@ from quorumlog.store.ledger_store import ColdRange, LedgerStore
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 
-Done = Callable[[AppendOutcome], None]
+AppendCallback = Callable[[AppendOutcome], None]
 MOST_HELD_BYTES = 64 << 20
 """And what one piece of work gives."""
 
@@ -68,7 +68,7 @@ class _Held(NamedTuple):
 class _WaitingResult:
     __slots__ = ("deadline_ms", "done", "receipt")
 
-    def __init__(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+    def __init__(self, receipt: AppendReceipt, deadline_ms: float, done: AppendCallback) -> None:
         self.receipt = receipt
         self.deadline_ms = deadline_ms
         self.done = done
@@ -85,7 +85,7 @@ class AwaitedResults:
         """By index, ascending; of entries that somebody waits for, or may."""
         self._held_bytes = 0
 
-    def committed(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+    def committed(self, receipt: AppendReceipt, deadline_ms: float, done: AppendCallback) -> None:
         """An append of entries for the machine is committed; `done` gets its receipt, with results."""
         self.waiting.append(_WaitingResult(receipt, deadline_ms, done))
         if receipt.last_index <= self._applied_index:
@@ -505,7 +505,7 @@ class MachineDriver:
         return LeftOuts(self._known_left_out, self._store.begin.index, committed_index)
 
     def expire(self, now_ms: float) -> None:
-        """Whoever has waited too long is answered."""
+        """Answer the requests that have waited too long."""
         self._now_ms = now_ms
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
@@ -757,7 +757,9 @@ class MachineDriver:
         else:
             self._questions.add(question)
 
-    def ask_results(self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+    def ask_results(
+        self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: AppendCallback
+    ) -> None:
         """`done` gets the receipt of a committed append of a session with its results, which it may have
         had before."""
 

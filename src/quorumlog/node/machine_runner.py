@@ -567,7 +567,7 @@ def _is_outdated(files: SnapshotFiles, name: str, index: int, left_outs: LeftOut
         with closing(files.open(name, index)) as reader:
             return left_outs.contradict(reader.head.left_out, index)
     except SnapshotDamaged:
-        return False  # which is found out by whoever needs it
+        return False  # its first use finds that out
 
 
 def _kept_version(machine: StateMachine, bound: int) -> int | None:

@@ -107,7 +107,7 @@ class NodeHandle:
         here: bool = False,
     ) -> None:
         """See `StateMachineCaller.ask`: linearizable. `here`: what this member's machine answers, as far
-        as it has applied, whoever leads."""
+        as it has applied, under any leader."""
         machines = self.node().machines
         ask = machines.ask_here if here else machines.ask
         ask(machine, question, timeout_ms, answering(done, owner), owner)

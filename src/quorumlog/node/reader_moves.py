@@ -81,11 +81,11 @@ class MovedReader(NamedTuple):
 
 
 MoveOutcome = MovedReader | LedgerError
-Done = Callable[[MoveOutcome], None]
+MoveCallback = Callable[[MoveOutcome], None]
 
 
 class _WaitingMove:
-    def __init__(self, move: ReaderMove, done: Done, owner: object) -> None:
+    def __init__(self, move: ReaderMove, done: MoveCallback, owner: object) -> None:
         self.move = move
         self.done = done
         self.owner = owner
@@ -93,7 +93,7 @@ class _WaitingMove:
 
 class _Written(NamedTuple):
     entry: EntryId
-    answers: list[tuple[Done, MovedReader]]
+    answers: list[tuple[MoveCallback, MovedReader]]
 
 
 class _Judged(NamedTuple):
@@ -107,7 +107,7 @@ class _EntryPlan(NamedTuple):
     """An entry with moves, and the answers to them."""
 
     positions: list[ReaderPosition]
-    answers: list[tuple[Done, MovedReader]]
+    answers: list[tuple[MoveCallback, MovedReader]]
     judged: list[_Judged]
 
 
@@ -133,7 +133,7 @@ class ReaderMoves:
         """(index, answer): because of the log up to this entry, once it is committed."""
         self._next_ms = -NEVER
 
-    def move(self, move: ReaderMove, done: Done, owner: object = None) -> None:
+    def move(self, move: ReaderMove, done: MoveCallback, owner: object = None) -> None:
         """`done` gets where the reader stands once that is committed, or why not; nothing if `discard`
         comes first."""
         refusal = self._refusal_unless_leading()

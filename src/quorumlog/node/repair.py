@@ -154,8 +154,8 @@ class Scrubber:
 #     noted, also by the start                 ask one member after the other for the range, in pieces
 #     a piece from any place of the range      check, write and sync it beside the loop, tell the core
 #
-# Whoever holds the last entry of the range, by index and term, holds the same entries. The bytes are
-# proven by a chain behind them that is the same on both sides: at the end of the range, or beyond it
+# A member that holds the last entry of the range, by index and term, holds the same entries. The bytes
+# are proven by a chain behind them that is the same on both sides: at the end of the range, or beyond it
 # where the sender's log is damaged as well. What all other voters have dropped nobody can send: then
 # this log is to begin behind it, too.
 

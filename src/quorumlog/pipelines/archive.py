@@ -12,7 +12,7 @@ whole, and then moves them. So other tools may see less than the manifest for a 
 
 In an object store any number of runs may be at it. Each replaces the manifest only if it is the one that
 it has read or written last, so the first one to do so ends all others. That is done as well before files
-are deleted that the manifest does not name: whoever has written them can then name them no more.
+are deleted that the manifest does not name: their writer can then name them no more.
 """
 
 from __future__ import annotations

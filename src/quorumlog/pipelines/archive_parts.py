@@ -81,7 +81,7 @@ def split_controls(encoded: bytes) -> list[tuple[int, bytes]]:
 
 def batch_of(rows: pa.RecordBatch, controls: Sequence[tuple[int, bytes]]) -> EntryBatch:
     """The entries, in order of index. Rows that were changed make entries whose digests are wrong:
-    whoever reads checks them."""
+    the reader checks them."""
     bodies = rows.column("body")
     sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64)
     headers = np.empty(rows.num_rows, HEADER_DTYPE)

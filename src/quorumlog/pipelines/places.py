@@ -136,7 +136,7 @@ class ServedLog:
     def __init__(self, place: Place) -> None:
         self.group = place.group or DEFAULT_GROUP
         self._members: list[str | None] = [place.member_id]
-        """In the order in which they are asked; None: whoever leads."""
+        """In the order in which they are asked; None: the leader."""
         self._knowing = self._members
         """The same, of those that know all resets of the clock in front of `stop_index`: one that is not
         known makes times too young, and is no error."""

@@ -431,7 +431,7 @@ class NodeDriver:
                 )
 
     def stop(self) -> None:
-        """No more turns; links close. The directory stays open for whoever closes it."""
+        """No more turns; links close. The directory stays open; the caller closes it."""
         self.stopped = True
         self._submit_flushes()
         self.node.directory.snapshots.end()
@@ -440,8 +440,8 @@ class NodeDriver:
         self.peers.close()
 
     def part(self, reason: str) -> None:
-        """As `stop`, while the process goes on: whoever waits is answered, and the other members find
-        every connection closed."""
+        """As `stop`, while the process goes on: waiting requests are answered, and the other members
+        find every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()
         for peer in self.peers.everybody():

@@ -1,4 +1,4 @@
-"""StatusReport: what a member tells of itself to whoever asks, and of what is wrong with it."""
+"""StatusReport: the state of a member, and its problems, for clients that ask."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DiskReport:
     def _look(self) -> None:
         def looked(found: DiskUsage | StoreFailure | LedgerError) -> None:
             self._is_looking = False
-            if isinstance(found, DiskUsage):  # else whoever needs the disk will say so
+            if isinstance(found, DiskUsage):  # else the next use of the disk reports it
                 self.usage = found
 
         if not self._is_looking:
@@ -91,7 +91,7 @@ def _losses(lost: Sequence[LostRange]) -> str:
 
 
 # ----------------------------------------------------------------
-# StatusReport: what a member tells of itself to whoever asks, and of what is wrong with it.
+# StatusReport: the state of a member, and its problems, for clients that ask.
 
 
 class StatusReport:

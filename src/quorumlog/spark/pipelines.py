@@ -198,8 +198,8 @@ def replay_frames(
         commits = SinkCommits(sink_logs, replay_id)
         if sink_logs.log.producer(replay_id) is not None:
             raise ConfigError(
-                f"{replay_id!r} is a replay without Spark, which counts its rows in another way: let"
-                " that one end it, or give this one another id"
+                f"{replay_id!r} was begun without Spark, which numbers its rows differently: finish it"
+                " without Spark, or use another id for this replay"
             )
         before = _rows_of(commits)
         newest = commits.resume()
@@ -208,8 +208,8 @@ def replay_frames(
         reached = first if newest is None else newest.newest_manifest.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(
-                f"{replay_id} is at index {reached} of its source, and this replay is of {first} to"
-                f" {stop - 1}: it is of another range. Nothing was appended; give it another id"
+                f"{replay_id} has reached index {reached} of its source, which is outside the range of"
+                f" this replay, {first} to {stop - 1}. Nothing was appended; use another id"
             )
         edges = even_cuts(log, reached, stop, part_bytes)
         for low, high in pairwise(edges):

@@ -416,7 +416,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = {group: offsets[group] for group in self._streams if group in offsets}
         former = [group for group in offsets if group not in begun]
         named, has = (
-            " and ".join(map(repr, groups)) or "none that is served"
+            " and ".join(map(repr, groups)) or "no group that exists"
             for groups in (self._streams, offsets)
         )
         if offsets and not begun:

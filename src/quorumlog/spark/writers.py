@@ -45,7 +45,7 @@ class StagedPart(WriterCommitMessage):
     digest: RowDigest
     ranges: tuple[RowRange, ...]
     servers: tuple[str, ...] = ()
-    """Where it knew of members: whoever commits may be given a list that has become old."""
+    """Members that it knew: the list that the driver was given may be out of date."""
 
 
 class Begun(NamedTuple):

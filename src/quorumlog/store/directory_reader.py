@@ -142,9 +142,9 @@ class SegmentSearch:
         """A segment that is taken as it is; if its first header is bad, the index says what it was."""
         header = header_at(self.data, first_position)
         if header is not None and not low_index <= header.index <= high_index:
-            problem = f"its first entry says index {header.index}, below {low_index} of the file before"
+            problem = f"its first entry has index {header.index}, below {low_index} of the file before"
             if header.index > high_index:
-                problem = f"its first entry says index {header.index}, above {high_index}"
+                problem = f"its first entry has index {header.index}, above {high_index}"
             self.damage.append(Damage(file.name, first_position, header.index, problem))
             header = None
         elif header is not None:
@@ -279,7 +279,7 @@ def _state_row(disk: Disk, path: str, header_at: HeaderAt, position: int) -> Sta
     except IndexOutOfRange:
         return StateRow(name, index, "is of entries that this log does not have")
     except DirectoryDamaged:
-        return StateRow(name, index, f"entry {index} behind it is damaged")
+        return StateRow(name, index, f"entry {index} after it is damaged")
     is_own = (header.pos, header.chain_before) == (position, state.point.chain)
     return StateRow(name, index, "" if is_own else "is of another log")
 
@@ -659,7 +659,7 @@ def _scan(
             first_index = segment.first_index if segment is not None else 0
             return LogPoint(first_index - 1, -1, 0, position), search.damage[known].problem
     if segments and first_index <= segments[-1].first_index:
-        problem = f"its first entry says index {first_index}, not above {segments[-1].first_index}"
+        problem = f"its first entry has index {first_index}, not above {segments[-1].first_index}"
         search.damage.append(Damage(files[0].name, position, first_index, problem))
         return LogPoint(segments[-1].first_index, segments[-1].first_term, 0, position), problem
     place = ReadPlace(first_index, position, -1, 0)

@@ -180,7 +180,7 @@ _MOST_KEPT = 8
 
 
 class KeptDescriptors:
-    """Of this process, for its files. Where no other is left, whoever opens a file gets one of them, and
+    """Of this process, for its files. Where no other is left, the next file opened gets one of them, and
     who listens closes a connection for it. Any thread."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """EntryIndex: where each entry lies, from memory for the last ones and from the index files for others.
 
-A unit from a file can look right and name a wrong place, so whoever reads the entry compares its header.
+A unit from a file can look right and name a wrong place, so the reader of the entry compares its header.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ class FileLedgerStore(LedgerStore):
         old_stop_index = self.end.index + 1
         written_end = self._reader.written_end(cut)
         self._plan = None
-        # In this order: whoever counts from here on already sees the new end and durable point.
+        # In this order: a count from here on already sees the new end and durable point.
         self._ends.end = cut
         if self.durable.index >= cut.index:
             self._ends.durable = cut

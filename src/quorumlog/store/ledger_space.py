@@ -118,7 +118,9 @@ class LedgerSpace:
 
     def _refuse_to_make(self, data_stop: int, index_stop: int) -> None:
         if self.makes_none and not self._has_reserved(data_stop, index_stop):
-            raise DiskFull(f"the disk of {self._directory} hangs, and space would have to be made there")
+            raise DiskFull(
+                f"the disk of {self._directory} does not respond, so no space can be reserved on it"
+            )
 
     def _steps(self, end_position: int, stop_index: int) -> tuple[int, int]:
         largest = self._config.reserve_step_bytes

@@ -330,7 +330,7 @@ class LedgerStore(Protocol):
 
     def read(self, log_range: LogRange) -> EntryBatch:
         """The bytes of a range in memory of their own; any thread. Header fields and chain are checked,
-        bodies are not: whoever receives them does that.
+        bodies are not: the receiver does that.
 
         Raises IndexOutOfRange if the range was truncated meanwhile, DirectoryDamaged.
         """
@@ -376,8 +376,8 @@ class LedgerStore(Protocol):
         """Show that these entries of another member can be those of a range, or a part of it; returns
         the point in front of them. Raises ProtocolViolation. Any thread.
 
-        What runs to the end of the range is proven by the chain there. Whoever takes another piece has
-        to know of an entry behind it, by its chain.
+        What runs to the end of the range is proven by the chain there. A caller that takes another piece
+        has to know of an entry behind it, by its chain.
         """
 
     def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:

@@ -498,7 +498,7 @@ class MemberDirectory:
         self.formation = formation
 
     def set_back(self, found: SetBack) -> None:
-        """On disk when this returns: whoever opens the directory next draws it another id. Raises
+        """On disk when this returns: the next open of the directory draws it another id. Raises
         StoreFailure."""
         self._change_record(set_back=found)
 
@@ -803,7 +803,7 @@ def _make(disk: Disk, path: str) -> None:
 
 
 def sync_names_above(disk: Disk, path: str) -> None:
-    """The names of the directory and of all above it, whoever has made them, and of the symbolic links
+    """The names of the directory and of all above it, old ones too, and of the symbolic links
     that lead there: without its name everything in it would be gone."""
     for name in dict.fromkeys((path, disk.real_path(path))):
         while (parent := posixpath.dirname(name)) != name:

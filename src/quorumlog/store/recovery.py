@@ -72,12 +72,12 @@ def remove_leftovers(disk: Disk, directory: str, config: StoreConfig) -> list[st
     except NotADirectoryError:
         names = []
         set_aside.take(folder, STATES_NAME)
-        lines.append(f"{folder} is no folder, set aside")
+        lines.append(f"{folder} is not a directory, set aside")
     for name in names:
         path = f"{folder}/{name}"
         if is_folder(disk, path):
             set_aside.take(path, f"{STATES_NAME}-{name}")
-            lines.append(f"{path} is a folder, set aside")
+            lines.append(f"{path} is a directory, set aside")
         elif name.endswith(".tmp"):
             left.append(path)
     for path in left:
@@ -546,7 +546,7 @@ class _Recovery:
             wrong = int(differs.argmax()) if differs.any() else len(found)
             if wrong < len(units):
                 self._is_index_rebuilt = True
-                self._lines.append(f"the index was made again from entry {first_index + wrong} on")
+                self._lines.append(f"the index was rebuilt from entry {first_index + wrong} on")
         if self._has_index_space(first_index, position, units):
             self._index.make_writable(position, units.nbytes)
             self._written += self._index.write(units.tobytes(), position)
@@ -604,7 +604,7 @@ class _Recovery:
         for first, stop in found.cut_pieces:
             self._adoption.copy_aside(self._data, first, stop)
         if found.cut_pieces:
-            at = f"at {end.position}, behind entry {end.index}"
+            at = f"at {end.position}, after entry {end.index}"
             self._lines.append(
                 f"torn tail {at}: {found.tail or 'bytes after the end of the log'};"
                 f" {found.cut_bytes} bytes with {found.cut_entries} whole entries were cut"

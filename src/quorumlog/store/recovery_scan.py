@@ -248,7 +248,7 @@ def _scan_data(
         nonlocal end, lost_from
         while end < position:
             path = f"{folder}/{segment_name(end)}"
-            line = f"{path} is missing: made again, its entries are lost"
+            line = f"{path} is missing: recreated, its entries are lost"
             found.append(SegmentFinding(path, end, -1, Fate.MADE_AGAIN, line))
             lost_from = min(lost_from, end)
             end += segment_bytes
@@ -713,7 +713,7 @@ class DamageSearch:
             if scan.stop == "blank":
                 at = self._data.base_of(at) + self._data.segment_bytes
             elif point.index < stop.index and (scan.stop != "full" or stuck or at >= stop.position):
-                point = self._go_round(point, at, stop, scan.problem or "zeros where an entry has to be")
+                point = self._go_round(point, at, stop, scan.problem or "zeros in the place of an entry")
                 at = point.position
         same_entry = (point.index, point.term, point.chain) == (stop.index, stop.term, stop.chain)
         if point.index >= stop.index and not same_entry:

@@ -23,7 +23,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 class Segment:
     """Bytes `base_position` .. `end_position - 1` of a list.
 
-    Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`.
+    A user of the file outside the store's own thread brackets it with `acquire` and `release`.
     `retire` closes it once the last user is gone, so that a closed descriptor's number is never synced
     or read as another file.
     """

@@ -309,7 +309,7 @@ class SegmentList:
 
     def drop_before(self, position: int) -> list[str]:
         """Let go of the segments below the one that holds `position`; returns their paths, oldest first.
-        Whoever reads one meanwhile goes on; deleting them is left to the caller."""
+        A reader of one goes on meanwhile; deleting them is left to the caller."""
         with self._growth_lock:
             first_position = self.base_of(position)
             below = [file for file in self.files if file.base_position < first_position]

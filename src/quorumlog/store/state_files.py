@@ -117,8 +117,8 @@ class Recovery(msgspec.Struct, frozen=True):
     membership: bytes
     """The body of the second one."""
     version: int = 1
-    """Of the record before: whoever does not know the kinds that the log may hold is refused behind it,
-    too. Earlier releases do not say it."""
+    """Of the record before: a release that does not know the kinds that the log may hold is refused by
+    it, too. Earlier releases do not say it."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +216,7 @@ def decode_member(data: bytes) -> MemberRecord:
     set_back = fields.pop("set_back") or None
     fields["users"], fields["joins"] = fields["users"] or False, fields["joins"] or False
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
-        raise ValueError(f"its version is {stored.version}, and fields of it are missing")
+        raise ValueError(f"its version is {stored.version}, but fields are missing")
     return MemberRecord(
         **fields, formation=formation, recovery=recovery or None, kind=kind, set_back=set_back
     )
@@ -569,7 +569,7 @@ def save_start(disk: Disk, directory: str, start: LogStart) -> None:
     """On disk, in both slots and under its name, when this returns. Any thread, one at a time.
 
     Raises DiskFull: it is the old start, on disk as well. Raises StoreFailure: nobody knows which of the
-    two it is, and whoever goes on could acknowledge what the next start of the process deletes.
+    two it is, and a member that goes on could acknowledge what the next start of the process deletes.
     """
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)

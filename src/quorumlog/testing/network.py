@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""
 
-Item = tuple[int, Callable[[], bool], Callable[[], None], bool]
+PipeItem = tuple[int, Callable[[], bool], Callable[[], None], bool]
 """(bytes, whether its connection still stands, what happens when it has passed, is it a push)."""
 
 
@@ -41,7 +41,7 @@ class Pipe:
         """`on_stuck`: a frame is at its front that will not pass as long as the way is as it is."""
         self._cluster = cluster
         self._on_stuck = on_stuck
-        self._queue: deque[Item] = deque()
+        self._queue: deque[PipeItem] = deque()
         self._queued_bytes = 0
         self._turn = 0
         """Counts what the front waits for; an older event is none of its."""
@@ -121,7 +121,7 @@ class Pipe:
 
         self._cluster.at(after_ms, leave)
 
-    def _take(self) -> Item:
+    def _take(self) -> PipeItem:
         item = self._queue.popleft()
         self._queued_bytes -= item[0]
         return item
@@ -203,7 +203,7 @@ class Parcel(NamedTuple):
         return self.sender.place, self.to_place
 
     def is_open(self) -> bool:
-        """At the end of the sender, whoever else knows of it."""
+        """At the end of the sender."""
         role = role_of(self.envelope.message)
         return self.link.standing(self.way[0], role, self.standing.directory_id) == self.standing
 

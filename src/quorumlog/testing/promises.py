@@ -474,7 +474,7 @@ class DurableEntries(Checker):
 
 
 # ---------------------------------------------------------------- What is committed stays
-# Each index gets one (term, chain) for ever, whoever says so.
+# Each index gets one (term, chain) for ever, on every member.
 #
 # Looked at whenever a member's committed index has moved, and once after each of its starts. The chain
 # at that index vouches for everything below it (committed_log.py).

@@ -127,7 +127,7 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
     """Make it if there is none; UnknownReader otherwise."""
     last_index: Int | None = None
     """Of a seek: the entry that named the reader last, as its answer said. A late copy of the seek meets
-    the same position again, and not the same entry. None: whoever asks was not told."""
+    the same position again, and not the same entry. None: the client was not told."""
     seen_index: Int | None = None
     """What this says was meant for the log up to here, as an answer has told: ReaderMoved if a reader
     was ended, led back or held otherwise since, so that no late copy of it comes in behind that. -1: no

@@ -237,7 +237,7 @@ class Script:
             *("produce", 9),
             transactional_id=None,
             acks=0,
-            timeout=1,
+            timeout=30_000,
             topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
         )
         self.send("produce after acks 0", batch)
@@ -259,6 +259,9 @@ class Script:
         fresh = {"producer_id": -1, "producer_epoch": -1}
         made = self.step("a producer's id", "init_producer_id", 4, **values(**fresh))
         self.step("a producer's id, v0", "init_producer_id", 0, **values())
+        self.step(
+            *("coordinator of transactions", "find_coordinator", 3), settled=True, key="tx", key_type=1
+        )
         self.step(
             *("a transactional producer's id", "init_producer_id", 4),
             settled=True,
@@ -283,10 +286,8 @@ class Script:
         send("a new epoch", 1, 0)
         send("the epoch before", 0, 9)
         send("an unknown producer's sequence 0", 0, 0, producer=own + 100_000)
-        send("an unknown producer's sequence 5", 0, 5, producer=own + 200_000)
-        end = 2**31 - 1
-        send("a sequence at the end", 0, end, producer=own + 300_000)
-        send("and from the begin again", 0, 0, producer=own + 300_000)
+        late = made_batch([b"i"], producer=(own + 200_000, 0, 5), **Now)
+        self.send("an unknown producer's sequence 5", late, partition=2)
 
     # ------------------------------------------------------------ Fetch
 
@@ -448,9 +449,6 @@ class Script:
             kinds = {"key_type": 0} if version else {}
             self.step(f"coordinator v{version}", "find_coordinator", version, key="g", **kinds)
         self.step("coordinators v4", "find_coordinator", 4, key_type=0, coordinator_keys=["g", "h"])
-        self.step(
-            *("coordinator of transactions", "find_coordinator", 3), settled=True, key="tx", key_type=1
-        )
         self.beat("heartbeat of nobody", "nobody", 1)
         self.committed("offsets of an unknown group")
         self.join("join without a group", group_id="")

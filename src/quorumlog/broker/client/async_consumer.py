@@ -278,7 +278,7 @@ MOST_AT_ONCE = 64
 ORDERLY_PAUSE_MS = 1_000
 """Between two attempts of an orderly consumer at one message."""
 EARLIEST, LATEST = "earliest", "latest"
-Start = str | float | datetime
+StartPoint = str | float | datetime
 Handler = Callable[[StoredMessage], Awaitable[object] | object]
 
 
@@ -311,7 +311,7 @@ class AsyncConsumer:
         group: str,
         topics: Mapping[str, str] | str,
         *,
-        begin: Start = EARLIEST,
+        begin: StartPoint = EARLIEST,
         name: str = "",
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
@@ -385,7 +385,7 @@ class AsyncConsumer:
                         leave = LeaveRequest(group=self.group, member=self.name)
                         answer_of(await self._link.call(leave))
                     await self._producer.close()
-        finally:  # whoever waits may give up
+        finally:  # a waiting caller may give up
             await self._producer._end()
             await self._link.close()
 
@@ -751,7 +751,7 @@ class AsyncConsumer:
             log.info("message %s, too late: %r", message.message_id, task.exception())
 
     async def _comes_again(self, queue: ConsumerQueue, message: StoredMessage, cause: str) -> None:
-        """Whoever has got the queue meanwhile reads the message there."""
+        """The member that has the queue by now reads the message there."""
         if not queue.is_revoked:
             await self._retry_until_stored(message, cause)
         queue.finish(message)

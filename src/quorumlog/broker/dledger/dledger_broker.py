@@ -225,7 +225,7 @@ class RolePassThrough:
 
 
 class DLedgerCommitLog:
-    """A `MessageLog`. What is put is acknowledged once a majority has it on disk, whoever leads next;
+    """A `MessageLog`. What is put is acknowledged once a majority has it on disk, under any next leader;
     `WAIT=false` changes nothing about that. On the loop, but for reads."""
 
     def __init__(

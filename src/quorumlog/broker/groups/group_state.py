@@ -348,7 +348,7 @@ FORMAT_BEFORE_USERS, FORMAT = 1, 2
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _SavedGroups(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     form: int
     topics: list[tuple[str, Topic]]
     groups: list[GroupRow]
@@ -357,7 +357,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     users: Users = NO_USERS
 
 
-_saved = msgspec.msgpack.Decoder(_Saved)
+_saved = msgspec.msgpack.Decoder(_SavedGroups)
 
 
 class GroupFeed:

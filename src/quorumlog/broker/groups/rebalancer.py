@@ -187,8 +187,8 @@ class Proposals:
 # What members commit. An entry leaves at once, unless one of the group is on its way: what comes
 # meanwhile is gathered, and leaves as the next one.
 
-Done = Callable[[LedgerError | None], None]
-Propose = Callable[[CommitOffsets, Done], None]
+CommitCallback = Callable[[LedgerError | None], None]
+Propose = Callable[[CommitOffsets, CommitCallback], None]
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class _Gathered:
     generation: int
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """The highest, by member and queue."""
-    waiting: list[Done] = field(default_factory=list)
+    waiting: list[CommitCallback] = field(default_factory=list)
 
 
 class OffsetCommits:
@@ -209,7 +209,7 @@ class OffsetCommits:
         """Entries of this master, by group: several only where a generation ends."""
 
     def add(
-        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: Done
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: CommitCallback
     ) -> None:
         """`done` is told once the entry that holds them has taken effect."""
         gathered = self._gathered.get(group)
@@ -277,7 +277,7 @@ def allocate(
     topics = sorted({topic for wanted in members.values() for topic, _ in wanted})
     for turn, topic in enumerate(topics):
         takers = sorted(m for m, wanted in members.items() if any(t == topic for t, _ in wanted))
-        # Whoever gets one more differs from topic to topic, or the first would get most of them.
+        # The member that gets one more differs from topic to topic, or the first would get most of them.
         takers = takers[turn % len(takers) :] + takers[: turn % len(takers)]
         queues = [(topic, queue_id) for queue_id in range(queues_of.get(topic, 0))]
         owned = {member: [q for q in queues if owner.get(q) == member] for member in takers}
@@ -360,7 +360,7 @@ class GroupMembers:
     _groups: dict[str, dict[str, _Member]] = field(default_factory=dict)
 
     def begin(self, state: GroupState) -> None:
-        """A master begins: whoever reads something is there until it was not heard of for a while; so a
+        """A master begins: a member with queues stays until it was not heard of for a while; so a
         change of leader moves no queue."""
         self.changes += 1
         self._groups = {

@@ -467,8 +467,8 @@ def copy_old_log(
 # member's broker sends of the old commit log, file by file. Its replicated log begins where those of
 # the others do, without an entry, and the leader feeds it.
 #
-# Whoever starts on an empty directory instead never comes to vote: the first entry lies elsewhere in
-# its log, and it takes none.
+# A member that starts on an empty directory instead never comes to vote: the first entry lies elsewhere
+# in its log, and it takes none.
 
 
 def make_later_member(

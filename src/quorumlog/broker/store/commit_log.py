@@ -327,7 +327,7 @@ class CommitLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is written meanwhile; whoever puts waits."""
+        """Nothing is written meanwhile; puts wait."""
         with self._lock:
             yield
 
@@ -463,7 +463,7 @@ class CommitLog:
                 self.replicated_offset = min(self.replicated_offset, position)
             self._recent.clear()
             self._recent_bytes = 0
-        # Whoever waits for the disk waits for what is gone, also once other bytes lie there.
+        # A put that waits for the disk waits for what is gone, also once other bytes lie there.
         self.flush_service.expire(math.inf)
 
     def _remember(self, records: LogRecords) -> None:
@@ -483,7 +483,7 @@ class CommitLog:
         return None
 
     def fail(self, failure: StoreFailure) -> None:
-        """Nothing is written any more; whoever waits is told that the outcome is not known."""
+        """Nothing is written any more; waiting puts get OutcomeUnknown."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -531,7 +531,7 @@ class CommitLog:
             try:
                 self.files.reserve_ahead(reserved, step)
             except DiskFull:
-                return  # told to whoever puts something that does not fit any more
+                return  # the next put that does not fit reports it
 
     def park_files(self) -> int:
         """Files that are read only give their descriptors back; returns how many did. Any thread."""

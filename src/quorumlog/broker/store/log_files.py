@@ -74,7 +74,7 @@ class MessageLog(Protocol):
 
     @property
     def confirm_offset(self) -> int:
-        """Consumers see nothing from here on: what lies below stays, whoever leads next."""
+        """Consumers see nothing from here on: what lies below stays, under any next master."""
 
     def put(self, requests: Sequence[PutRequest]) -> None:
         """Write them as one batch; each is answered by its own `done`. Raises StoreFailure."""

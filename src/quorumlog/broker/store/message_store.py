@@ -157,7 +157,7 @@ class CleanCommitLogService:
 
 class MessageStore:
     replicated = False
-    """Queues show what slaves have acknowledged, and whoever opens it says how far that is."""
+    """Queues show what slaves have acknowledged, and the code that opens it says how far that is."""
     cuts = 0
     """How often the end of the log was cut off since it was opened. Any thread."""
 

@@ -607,7 +607,7 @@ class ConsumeQueues:
                 queue.restart()
             queue.begin_at(begin)
         for queue in self.all:
-            queue.begin_is_known = False  # whoever said it may know of too few itself
+            queue.begin_is_known = False  # the broker that said it may know of too few itself
         self.flush(0)
         self.record_ends()
 

@@ -75,7 +75,7 @@ class StoreReader:
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         low = max(low, self._begin_of(key) or 0)
         high = max(low, high)
-        # What is acknowledged is shown a moment later: whoever asks for it there has not lost it.
+        # What is acknowledged is shown a moment later: it is not lost for a consumer that asks before.
         if not low <= offset <= max(high, self._stored_offset(key)):
             raise QueueOffsetOutOfRange(
                 f"queue {key.queue_id} of topic {key.topic} has messages {low} to {high - 1}, not"

@@ -94,7 +94,7 @@ class ExportReader:
         if magic != MAGIC:
             raise FileDamaged("this is not an export file", 0, 0)
         if version != VERSION:
-            raise FileDamaged(f"version {version} of the format is not known, only {VERSION}", 4, 0)
+            raise FileDamaged(f"format version {version} is not supported, only {VERSION}", 4, 0)
         if not 0 <= name_bytes <= MAX_NAME_BYTES:
             raise FileDamaged("the CRC of the head is wrong", 0, 0)
         name = file.read(name_bytes)

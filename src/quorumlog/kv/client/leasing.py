@@ -193,11 +193,12 @@ class Lease:
 # ---------------------------------------------------------------- Locks and elections
 # Keys on leases, in the order in which they were made.
 #
-# Whoever waits watches the one before. The fencing token is the create revision of the holder's key: it
-# rises with each holder, so what the lock protects can refuse who held it before and does not know yet.
+# A waiter watches the key before its own. The fencing token is the create revision of the holder's key:
+# it rises with each holder, so what the lock protects can refuse who held it before and does not know
+# yet.
 
 MOST_LEAVING_S = 1.0
-"""Whoever has given up to wait for a place waits so long for its end."""
+"""A client that has given up its place waits so long for its end."""
 
 
 class _Place(Generic[V]):
@@ -318,7 +319,7 @@ class Lock(_Place[Any]):
 
 
 class Election(_Place[V]):
-    """Whoever is the first of those that campaign leads, until its lease ends."""
+    """The first of the candidates leads, until its lease ends."""
 
     @overload
     async def campaign(self, value: V) -> int: ...
@@ -371,7 +372,7 @@ class Election(_Place[V]):
 # Options that several calls share, by name: `async_store` says what each means.
 
 
-class ClientOptions(TypedDict, total=False):
+class StoreClientOptions(TypedDict, total=False):
     """Of `quorumlog.kv.connect`, besides the codec."""
 
     timeout_ms: float

@@ -183,8 +183,8 @@ class Administration:
         return pb.AlarmResponse(header=self._identity.header(status.revision), alarms=alarms)
 
     async def defragment(self, asked: pb.DefragmentRequest) -> pb.DefragmentResponse:
-        """Space is freed by compaction, a little at a time."""
-        return pb.DefragmentResponse(header=await self._header())
+        """Space is freed by compaction, a little at a time. In etcd the answer has no header either."""
+        return pb.DefragmentResponse()
 
     async def hash(self, asked: pb.HashRequest) -> pb.HashResponse:
         found = await self.hash_kv(pb.HashKVRequest())
@@ -241,7 +241,7 @@ class Administration:
     async def auth_status(self, asked: pb.AuthStatusRequest) -> pb.AuthStatusResponse:
         users = await self._log().users()
         return pb.AuthStatusResponse(
-            header=await self._header(), enabled=users.is_on, authRevision=int(users.is_on)
+            header=await self._header(), enabled=users.is_on, authRevision=1
         )
 
     async def _order(
@@ -349,8 +349,9 @@ class Administration:
         return pb.AuthRoleGetResponse(header=await self._header(), perm=_permissions(role.grants))
 
     async def role_list(self, asked: pb.AuthRoleListRequest) -> pb.AuthRoleListResponse:
-        names = [role.name for role in (await self._log().users()).roles]
-        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted({*names, ROOT}))
+        users = await self._log().users()
+        names = {role.name for role in users.roles} | ({ROOT} if users.is_on else set())
+        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted(names))
 
     async def role_delete(self, asked: pb.AuthRoleDeleteRequest) -> pb.AuthRoleDeleteResponse:
         """Also of users that have it, as in etcd."""

@@ -16,7 +16,7 @@ from sortedcontainers import SortedDict
 
 from quorumlog.state_machine import Applied
 
-with suppress(ImportError):  # of the extra `rocksdb`: whoever chooses the engine looks for it
+with suppress(ImportError):  # of the extra `rocksdb`: the choice of the engine looks for it
     from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 # ---------------------------------------------------------------- Engine

@@ -317,7 +317,7 @@ class EncodedItems:
 # Reading ranges of keys, now and at a revision, and their history.
 
 
-Body = tuple[Any, ...]
+AnswerBody = tuple[Any, ...]
 """An answer, as `answers` has it, with its tag."""
 RANGE_TAG, HISTORY_TAG = 3, 20
 
@@ -332,7 +332,7 @@ SLICE_ITEMS = 1_000
 """Taken before those that will not be told are sorted out."""
 
 
-def read_range(keyspace: Keyspace, request: Range, room: AnswerRoom) -> Body:
+def read_range(keyspace: Keyspace, request: Range, room: AnswerRoom) -> AnswerBody:
     """Where there is no room, what is given is none. Raises Compacted, FutureRevision."""
     if request.revision:
         keyspace.check_revision(request.revision)
@@ -491,7 +491,7 @@ def _without_value(stored: bytes) -> bytes:
     return encode(msgspec.structs.replace(decode_key_value(stored), value=b""))
 
 
-def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> Body:
+def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> AnswerBody:
     """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
     InvalidRequest where there is no room for the changes of one revision."""
     first = request.first_revision
@@ -573,26 +573,26 @@ class Begins(NamedTuple):
     leases: dict[int, LeaseState]
 
 
-Change = Changed | Granted | Ended | CompactedTo | Begins
+StoreChange = Changed | Granted | Ended | CompactedTo | Begins
 
 
 class Feed:
     """Written by the thread that applies, read by the loop; `wake` is called from the former."""
 
     def __init__(self) -> None:
-        self.items: deque[Change] = deque()
+        self.items: deque[StoreChange] = deque()
         self.wake: Callable[[], object] = lambda: None
         self.size_bytes = 0
         """Of the engine, about; as of the last batch."""
         self.carried_out: Mapping[str, int] = {}
         """How many of each operation, since the machine was made."""
 
-    def tell(self, items: list[Change]) -> None:
+    def tell(self, items: list[StoreChange]) -> None:
         if items:
             self.items.extend(items)
             self.wake()
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[StoreChange]:
         taken = []
         while self.items:
             taken.append(self.items.popleft())

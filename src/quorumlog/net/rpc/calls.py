@@ -59,7 +59,7 @@ class Call:
     """One request; what happens to it is decided in `tracker`."""
 
     message: ClientMessage
-    """Of a watch: what it is opened anew with, which whoever follows it keeps up to date."""
+    """Of a watch: what it is opened anew with, which the caller keeps up to date."""
     target: RequestTarget
     _: KW_ONLY
     submitted_ms: float
@@ -83,9 +83,9 @@ class Call:
     their way over a slow one, the last is not late because of those in front of it. Other answers say
     that the server lives, and nothing of one that a hung disk keeps back."""
     is_kept: bool = False
-    """It goes on if whoever waits for it is cancelled."""
+    """It goes on if the waiting caller is cancelled."""
     context: Any = None
-    """Whoever waits for the outcome; never looked at here."""
+    """The waiter for the outcome; never looked at here."""
     on_done: Callable[[Any], None] | None = None
     """Called with it in the place of its standing in `Work.completed`."""
     on_message: Callable[[Any], None] | None = None

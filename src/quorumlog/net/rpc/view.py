@@ -117,8 +117,8 @@ class GroupView:
         return self.greeted.get(member_id) or reported or self.advertised.get(member_id)
 
     def greeted_by(self, member_id: str, address: str) -> None:
-        """Whoever answers there. A directory that is back at another place than its member's is found
-        there as a leader alone."""
+        """The member that answers there. A directory that is back at another place than its member's is
+        found there as a leader alone."""
         self.forget_greeting(address)
         self.names[address] = member_id
         if address in self.servers or self.advertised.get(member_id, address) == address:

@@ -202,7 +202,7 @@ class ClientSession:
             return
         self._waiting -= 1
         if isinstance(request, ChangeUsersRequest):
-            self._users.look()  # whoever hears of it may act on it here
+            self._users.look()  # a client that learns of it may act on it here
         self._reply(driver, request, response)
         if self._waiting and self._connection.is_full:
             self._connection.when_room(driver.schedule)

@@ -277,8 +277,8 @@ class BrokerSource:
                     continue
                 if pulled.next_offset <= at:
                     raise QueueOffsetOutOfRange(
-                        f"{what} ends at {at} for now, and {partition.stop} was planned: is the broker a"
-                        " slave that is behind?",
+                        f"{what} ends at offset {at} at this broker, and the plan goes to"
+                        f" {partition.stop}: if the broker is a slave that lags, read again later",
                         min_offset=pulled.min_offset,
                         max_offset=pulled.max_offset,
                     )

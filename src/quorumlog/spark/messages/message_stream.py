@@ -273,7 +273,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if info.max_offset < offset:
                 _another_store(queue, offset, f"ends at {info.max_offset}")
             if (found := _record_before(broker, queue, offset)) not in (expected, None):
-                _another_store(queue, offset, f"has another message in front ({found}, not {expected})")
+                _another_store(queue, offset, f"has another message before it ({found}, not {expected})")
         self._trusted = start
 
     def _marked(

@@ -14,8 +14,6 @@ from quorumlog.kafka.records import RecordsRefused, check_records
 from quorumlog.kafka.service import Call, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
-NO_TRANSACTIONS = "transactions are not served: leave out transactional.id"
-
 
 def produce(service: KafkaService, call: Call) -> None:
     fields = call.fields
@@ -79,8 +77,8 @@ def _refusal(service: KafkaService, call: Call, name: str) -> tuple[int, bytes]:
 
 
 def init_producer_id(service: KafkaService, call: Call) -> None:
-    """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A producer
-    that had one gets another: its new batches belong to no sequence of before."""
+    """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A
+    producer that had one gets another: its new batches belong to no sequence of before."""
     code = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
     if call.fields.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed

@@ -182,13 +182,16 @@ class _Client:
         self._service = endpoint.service
         self._connection = connection
         self._decoder = connection.decoder
+        self._login = Login(endpoint.access, connection, endpoint.tls, self._logged_in)
         self.caller = Caller(endpoint.access, connection)
         self.is_member = endpoint.shows_member(connection)
-        self._login = Login(endpoint.access, connection, endpoint.tls)
         self._slots: deque[_Slot] = deque()
         self._ahead_bytes = 0
         self._held: deque[Request] = deque()
         self._is_sending = False
+
+    def _logged_in(self) -> None:
+        self.caller = Caller(self._endpoint.access, self._connection)
 
     @property
     def host(self) -> str:

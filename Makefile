@@ -21,7 +21,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes rocketmq-golden check-alerts provoke-alerts check-page lock clean
+    broker-crashes rocketmq-golden check-alerts provoke-alerts check-page etcd-messages lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -239,6 +239,9 @@ check-alerts:  ## promtool on the alert rules, each tried once (Debian's package
 
 provoke-alerts: $(STAMP)  ## each alert by its real cause (needs promtool, and the right to mount)
 	$(BIN)/python -m harness.alerts $(PROMTOOL)
+
+etcd-messages: $(STAMP)  ## write the messages of etcd's API anew from their definitions
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src quorumlog/kv/etcd/messages.proto
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

@@ -126,8 +126,8 @@ OUTPUTS = [
                 "BlockingWatch",
                 without=("began",),
                 more="def __iter__(self) -> Iterator[Change[V]]:\n        while True:\n"
-                "            given = self._step(self._it._fill)\n"
-                "            try:\n                change = given.popleft()\n"
+                "            changes = self._step(self._it._fill)\n"
+                "            try:\n                change = changes.popleft()\n"
                 "            except IndexError:  # another thread has taken it\n"
                 "                continue\n            yield change",
             ),

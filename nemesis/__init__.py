@@ -14,7 +14,8 @@ Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `client
 the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`), and the room `pipelines`,
 those over whole logs beside writers (`python -m nemesis.pipelines`). Of the message store:
 `replicas` breaks master and slaves (`python -m nemesis.replicas`), the room `failover` those with a
-coordinator (`python -m nemesis.failover`), the room `brokers` those on a replicated log
-(`python -m nemesis.brokers`). Of the key-value store: the room `kv`, its members under clients
-(`python -m nemesis.kv`), the room `patroni`, Patroni with it for its etcd (`python -m nemesis.patroni`).
+coordinator (`python -m nemesis.failover`), `users` looks meanwhile who gets in at either (`--users`),
+the room `brokers` breaks those on a replicated log (`python -m nemesis.brokers`). Of the key-value
+store: the room `kv`, its members under clients (`python -m nemesis.kv`), the room `patroni`, Patroni
+with it for its etcd (`python -m nemesis.patroni`).
 """

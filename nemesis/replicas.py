@@ -1,13 +1,13 @@
 """Master and slaves of the message store under kills, pauses and switches by hand.
 
-    python -m nemesis.replicas --seconds 60 [--seed 1] [--role async-master] [--keep DIR]
+    python -m nemesis.replicas --seconds 60 [--seed 1] [--role async-master] [--users] [--keep DIR]
 
 Three brokers with sync flush. Senders send to whoever takes it; an operator switches, and lets brokers
 that come back follow, and changes the list and the number of copies. At the end every broker has the
 same log, and every message that was acknowledged stands in it once. With `--role async-master` one copy
 is enough, and the operator switches with --unsafe, without those that do not answer, whose directories
-are emptied then: what lies in a range that the switch has named may be gone, and nothing else. Exit
-status 1 otherwise.
+are emptied then: what lies in a range that the switch has named may be gone, and nothing else. With
+`--users` nobody gets in without a right (`nemesis.users`). Exit status 1 otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 
 from harness.broker_process import BrokerProcess
 from harness.proxy import CUT, Network, both_ways
+from nemesis import users
 from nemesis.failover.group import SLAVES
 from quorumlog.broker import Message, connect
 from quorumlog.broker.client.switching import ClusterProbe, Lost, Switch, SwitchReport, change_list
@@ -42,12 +43,16 @@ OPTIONS = ("--flush", "sync", "--option", "mapped_file_size_commit_log=4194304")
 
 
 class Replicas:
-    def __init__(self, folder: Path, seed: int, role: str, network: Network) -> None:
+    def __init__(
+        self, folder: Path, seed: int, role: str, network: Network, *, has_users: bool = False
+    ) -> None:
         """`network`: of the ports for slaves, and of `SLAVES`, who dial them."""
         self.random = random.Random(seed)
         self.is_async = role == "async-master"
         self.network = network
         self.folder = folder
+        self.sender = users.APP if has_users else None
+        self._options = (*OPTIONS, *(users.options_of(folder) if has_users else ()))
         self.brokers: dict[str, BrokerProcess] = {}
         for name in NAMES:
             self.brokers[name] = self.made(name, "" if name != NAMES[0] else role)
@@ -65,7 +70,7 @@ class Replicas:
         as_what = [role] if role else ["slave", "--master", self.network.address(SLAVES, master)]
         port = self.network.target(name).rpartition(":")[2]
         told = ("--ha-port", port, "--ha-advertise", self.network.address(SLAVES, name))
-        return BrokerProcess(self.folder / name, "--role", *as_what, "--id", name, *told, *OPTIONS)
+        return BrokerProcess(self.folder / name, "--role", *as_what, "--id", name, *told, *self._options)
 
     def start(self, name: str) -> None:
         self.brokers[name].start()
@@ -82,7 +87,10 @@ class Replicas:
         number, at = 0, 0
         addresses = [broker.address for broker in self.brokers.values()]
         while not self.stopping.is_set():
-            with suppress(LedgerError), connect(addresses[at], timeout_ms=4_000) as broker:
+            with (
+                suppress(LedgerError),
+                connect(addresses[at], timeout_ms=4_000, user=self.sender) as broker,
+            ):
                 while not self.stopping.is_set():
                     name = f"{sender}-{number}"
                     number += 1
@@ -243,15 +251,19 @@ class Replicas:
         return any(first <= at and (at < stop or stop < 0) for first, stop in self.lost[before:])
 
 
-def run(folder: Path, seed: int, seconds: float, role: str) -> int:
+def run(folder: Path, seed: int, seconds: float, role: str, *, has_users: bool = False) -> int:
     ports = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, free_ports(3), strict=True)}
     with ExitStack() as stack:
         network = stack.enter_context(Network({**ports, SLAVES: "127.0.0.1:1"}))
-        replicas = Replicas(folder, seed, role, network)
+        replicas = Replicas(folder, seed, role, network, has_users=has_users)
         stack.callback(replicas.end)
         for name in replicas.brokers:
             replicas.start(name)
         replicas.form()
+        watched = None
+        if has_users:
+            addresses = {name: broker.address for name, broker in replicas.brokers.items()}
+            watched = stack.enter_context(users.Users(addresses, "t"))
         senders = [threading.Thread(target=replicas.send, args=(n,)) for n in range(SENDERS)]
         for sender in senders:
             sender.start()
@@ -263,6 +275,9 @@ def run(folder: Path, seed: int, seconds: float, role: str) -> int:
         for sender in senders:
             sender.join()
         master = replicas.settle()
+        if watched is not None:
+            watched.stop()
+            watched.check()
         stored = replicas.stored(master)
         gone = set(replicas.acknowledged) - set(stored)
         lost = {name for name in gone if not (replicas.is_async and replicas.was_named(name))}
@@ -274,7 +289,9 @@ def run(folder: Path, seed: int, seconds: float, role: str) -> int:
         f" {len(gone - lost)} lost as switches had said, {twice} twice,"
         f" {len(stored)} stored; {faults}; brokers that differ: {differing or 'none'}"
     )
-    return 1 if lost or twice or differing else 0
+    if watched is not None:
+        print(watched)
+    return 1 if lost or twice or differing or (watched is not None and watched.violations) else 0
 
 
 def main() -> None:
@@ -283,11 +300,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="leave the stores in this folder")
     parser.add_argument("--role", choices=("sync-master", "async-master"), default="sync-master")
+    parser.add_argument(
+        "--users", action="store_true", help="brokers have users: no --role async-master"
+    )
     options = parser.parse_args()
-    if options.keep is not None:
-        sys.exit(run(options.keep, options.seed, options.seconds, options.role))
-    with tempfile.TemporaryDirectory(prefix="nemesis-replicas-") as folder:
-        sys.exit(run(Path(folder), options.seed, options.seconds, options.role))
+    if options.users and options.role == "async-master":
+        parser.error("with --role async-master the operator loses users like messages")
+    with tempfile.TemporaryDirectory(prefix="nemesis-replicas-") as made:
+        folder = options.keep or Path(made)
+        sys.exit(run(folder, options.seed, options.seconds, options.role, has_users=options.users))
 
 
 if __name__ == "__main__":

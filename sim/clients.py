@@ -25,8 +25,8 @@ STALLS, STALL_MS = 0.01, 600.0
 """How often something is held up, with all behind it, and for how long at most."""
 LOSES = 0.5
 """How often a connection that ends takes with it what is on its way."""
-Told = Callable[[bytes], None]
-Lost = Callable[[], None]
+DataCallback = Callable[[bytes], None]
+LostCallback = Callable[[], None]
 
 
 def address_of(member_id: str) -> str:
@@ -47,7 +47,7 @@ class SimPorts(ABC):
         """See `STALLS`."""
 
     @abstractmethod
-    def connect(self, member: SimMember, told: Told, lost: Lost) -> SimConnection: ...
+    def connect(self, member: SimMember, on_data: DataCallback, lost: LostCallback) -> SimConnection: ...
 
     def break_off(self, member: SimMember) -> None:
         """Its process has ended."""
@@ -61,13 +61,18 @@ class SimConnection(ABC):
     sent it is gone: machines have it for a process that is paused, and of one that was killed."""
 
     def __init__(
-        self, ports: SimPorts, member: SimMember, decoder: FrameDecoder, told: Told, lost: Lost
+        self,
+        ports: SimPorts,
+        member: SimMember,
+        decoder: FrameDecoder,
+        on_data: DataCallback,
+        lost: LostCallback,
     ) -> None:
         self._cluster = ports.cluster
         self._stalls = ports.stalls
         self.member = member
         self._process = member.process
-        self._told = told
+        self._on_data = on_data
         self._lost = lost
         self._random = self._cluster.stream(f"session {len(ports.connections)} of {member.member_id}")
         self._to_member = decoder
@@ -127,7 +132,7 @@ class SimConnection(ABC):
 
         def arrive() -> None:
             if self._is_read:
-                self._told(data)
+                self._on_data(data)
 
         self._later("in", arrive)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from sim.kv.histories import MISSING, Deleted, Looked, Wrote
-from sim.kv.linearizability import UNKNOWN, Happened, is_linearizable
+from sim.kv.linearizability import UNKNOWN, TimedOperation, is_linearizable
 
 NEVER = 1 << 60
 _LINE = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(\w+)\s+:(\w+)\s+(.*?)\s*$")
@@ -53,7 +53,7 @@ def judged(history: Sequence[Operation], most_steps: int) -> bool | None:
     for each in history:
         # Who asked and when makes no difference to what it does.
         asked = msgspec.structs.replace(each, client=0, call=0, ends=0)
-        happened.append(Happened(each.call, each.ends, asked, UNKNOWN if each.unknown else None))
+        happened.append(TimedOperation(each.call, each.ends, asked, UNKNOWN if each.unknown else None))
     empty: tuple[str | None] = (None,)
     return is_linearizable(happened, empty, step, most_steps)
 
@@ -96,23 +96,23 @@ def of_jepsen(path: Path) -> list[Operation]:
     return found
 
 
-def of_store(history: Sequence[Happened]) -> list[Operation]:
+def of_store(history: Sequence[TimedOperation]) -> list[Operation]:
     """Of one key of the key-value store. Values are written once each, so that a value says which write
     it comes from."""
     moments = {at: place for place, at in enumerate(sorted({t for e in history for t in e[:2]}))}
     values: dict[int, str] = {}
     for each in history:
         if (
-            isinstance(each.asked, Looked)
+            isinstance(each.operation, Looked)
             and isinstance(each.outcome, tuple)
             and each.outcome != MISSING
         ):
             values[each.outcome[1]] = each.outcome[0].decode()
-        elif isinstance(each.asked, Wrote) and type(each.outcome) is int:
-            values[each.outcome] = each.asked.value.decode()
+        elif isinstance(each.operation, Wrote) and type(each.outcome) is int:
+            values[each.outcome] = each.operation.value.decode()
     found = []
     for number, each in enumerate(history):
-        asked, outcome = each.asked, each.outcome
+        asked, outcome = each.operation, each.outcome
         unknown = outcome is UNKNOWN
         start = value = None
         holds = True

@@ -23,6 +23,9 @@ def main(
         int, typer.Option(help="1: an async master, which goes on alone.", min=1, max=3)
     ] = 2,
     lease_ms: Annotated[int, typer.Option(help="Of whoever leads.", min=1_000)] = 2_000,
+    with_users: Annotated[
+        bool, typer.Option("--users", help="Brokers have users, and nobody gets in without a right.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Decides whom they hit. [default: drawn]")] = None,
 ) -> None:
     """Kill, pause and cut off brokers with a coordinator, and look for what was acknowledged.
@@ -43,9 +46,10 @@ def main(
             faults=fault or FAULTS,
             in_sync_replicas=in_sync_replicas,
             lease_ms=lease_ms,
+            has_users=with_users,
         )
     print(f"seed {number}: {report}")
-    raise typer.Exit(1 if report.lost else 0)
+    raise typer.Exit(1 if report.lost or report.let_in else 0)
 
 
 if __name__ == "__main__":

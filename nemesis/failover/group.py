@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -28,8 +28,16 @@ class FailoverGroup:
     """`with failover_group(...) as group`."""
 
     def __init__(
-        self, folder: Path, kind: str, servers: str, *, lease_ms: int, in_sync_replicas: int
+        self,
+        folder: Path,
+        kind: str,
+        servers: str,
+        *,
+        lease_ms: int,
+        in_sync_replicas: int,
+        options: Sequence[str] = (),
     ) -> None:
+        """`options`: further ones of `quorumlog broker serve`."""
         ids = [f"b{number}" for number in range(1, BROKERS + 1)]
         stores = {f"c{number}": server for number, server in enumerate(servers.split(","))}
         ha_ports = dict(zip(ids, free_ports(BROKERS), strict=True))
@@ -47,6 +55,7 @@ class FailoverGroup:
         self._options = (
             *("--flush", "sync", "--in-sync-replicas", str(in_sync_replicas)),
             *("--lease-ms", str(lease_ms)),
+            *options,
         )
         self._ha_ports = ha_ports
         self.brokers: dict[str, BrokerProcess] = {}
@@ -131,7 +140,12 @@ class FailoverGroup:
 
 @contextmanager
 def failover_group(
-    folder: Path, kind: str, *, lease_ms: int = 2_000, in_sync_replicas: int = 2
+    folder: Path,
+    kind: str,
+    *,
+    lease_ms: int = 2_000,
+    in_sync_replicas: int = 2,
+    options: Sequence[str] = (),
 ) -> Iterator[FailoverGroup]:
     """`kind`: etcd, kv or zookeeper."""
     with ExitStack() as stack:
@@ -143,7 +157,10 @@ def failover_group(
         else:
             servers = stack.enter_context(LocalStores()).servers
         group = FailoverGroup(
-            folder, kind, servers, lease_ms=lease_ms, in_sync_replicas=in_sync_replicas
+            *(folder, kind, servers),
+            lease_ms=lease_ms,
+            in_sync_replicas=in_sync_replicas,
+            options=options,
         )
         stack.enter_context(group.network)
         stack.callback(group.close)

@@ -6,10 +6,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from nemesis import users
 from nemesis.failover.group import QUEUES, TOPIC, FailoverGroup, failover_group
 from nemesis.failover.senders import Senders
 from quorumlog.broker import connect
@@ -30,6 +32,9 @@ class Report:
     lost: int = 0
     """Acknowledged, and not there."""
     stored: int = 0
+    users: str = ""
+    let_in: int = 0
+    """Clients that no broker should have let in."""
     silences: list[float] = field(default_factory=list)
     """From each SIGKILL of a master to the next acknowledgement, in leases as they were asked for."""
 
@@ -135,12 +140,25 @@ def run(
     faults: Sequence[str] = FAULTS,
     in_sync_replicas: int = 2,
     lease_ms: int = 2_000,
+    has_users: bool = False,
 ) -> Report:
-    """Raises AssertionError if a group does not become whole again."""
+    """Raises AssertionError if a group does not become whole again, or does not know its users."""
     drawn, report = random.Random(seed), Report(kind)
-    made = failover_group(folder, kind, lease_ms=lease_ms, in_sync_replicas=in_sync_replicas)
-    with made as group, Senders(group.addresses) as senders:
+    made = failover_group(
+        *(folder, kind),
+        lease_ms=lease_ms,
+        in_sync_replicas=in_sync_replicas,
+        options=users.options_of(folder) if has_users else (),
+    )
+    with ExitStack() as stack:
+        group = stack.enter_context(made)
         become_whole(group)
+        watched = None
+        if has_users:
+            addresses = {name: broker.address for name, broker in group.brokers.items()}
+            watched = stack.enter_context(users.Users(addresses, TOPIC))
+        user = users.APP if has_users else None
+        senders = stack.enter_context(Senders(group.addresses, user=user))
         for number in range(rounds):
             fault = faults[number % len(faults)]
             leaders = group.leaders()
@@ -150,5 +168,10 @@ def run(
             befall(group, fault, name, senders, report)
             become_whole(group)
         senders.stop()
+        if watched is not None:
+            become_whole(group)
+            watched.stop()
+            watched.check()
+            report.users, report.let_in = str(watched), len(watched.violations)
         check(group, senders, report)
     return report

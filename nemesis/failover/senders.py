@@ -10,6 +10,7 @@ from contextlib import suppress
 from nemesis.failover.group import QUEUES, TOPIC
 from quorumlog.broker import Message, connect
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.net.credentials import ClientUser
 
 TIMEOUT_MS = 2_000
 BATCH = 5
@@ -21,7 +22,8 @@ PAUSE_S = 0.01
 class Senders:
     """`with Senders(addresses) as senders`."""
 
-    def __init__(self, addresses: Sequence[str], count: int = 3) -> None:
+    def __init__(self, addresses: Sequence[str], count: int = 3, user: ClientUser | None = None) -> None:
+        self._user = user
         self._addresses = list(addresses)
         self._stop = threading.Event()
         self.acknowledged: list[list[bytes]] = [[] for _ in range(count)]
@@ -56,7 +58,10 @@ class Senders:
         place, sent = number, 0
         while not self._stop.is_set():
             address = self._addresses[place % len(self._addresses)]
-            with suppress(LedgerError), connect(address, timeout_ms=TIMEOUT_MS) as broker:
+            with (
+                suppress(LedgerError),
+                connect(address, timeout_ms=TIMEOUT_MS, user=self._user) as broker,
+            ):
                 while not self._stop.is_set():
                     bodies = [b"%d-%d" % (number, sent + each) for each in range(BATCH)]
                     sent += BATCH

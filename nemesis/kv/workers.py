@@ -26,7 +26,7 @@ from sim.kv.histories import (
     Wrote,
     is_open,
 )
-from sim.kv.linearizability import UNKNOWN, Happened
+from sim.kv.linearizability import UNKNOWN, TimedOperation
 
 WRITERS, LOCKERS, WATCHERS = 4, 2, 2
 KEYS = 3
@@ -143,7 +143,7 @@ class Workers:
         except LedgerError as error:
             if is_open(error):
                 self.counts["of unknown outcome"] += 1
-                never = Happened(called_ms, float("inf"), asked, UNKNOWN)
+                never = TimedOperation(called_ms, float("inf"), asked, UNKNOWN)
                 self.histories.of_key[key].append(never)
             return
         if isinstance(asked, Deleted):
@@ -153,7 +153,7 @@ class Workers:
         self._happened(key, called_ms, asked, outcome)
 
     def _happened(self, key: bytes, called_ms: float, asked: Any, outcome: object) -> None:
-        self.histories.of_key[key].append(Happened(called_ms, now_ms(), asked, outcome))
+        self.histories.of_key[key].append(TimedOperation(called_ms, now_ms(), asked, outcome))
         self.counts[type(asked).__name__.lower()] += 1
 
     # ---------------------------------------------------------------- watches

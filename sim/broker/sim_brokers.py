@@ -21,7 +21,7 @@ from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.promises import Checker, Violation
 from quorumlog.wire.client_message import ClientMessage
-from sim.clients import Lost, SimConnection, SimPorts, Told, address_of
+from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts, address_of
 
 CONFIG = MessageStoreConfig(max_hash_slot_num=64, max_index_num=256, mapped_file_size_consume_queue=800)
 
@@ -50,15 +50,15 @@ class _Loop:
     def is_closed(self) -> bool:
         return self._member is None or self._member.process != self._process
 
-    def call_soon(self, act: Callable[..., None], *given: Any) -> None:
-        self.call_later(0.0, act, *given)
+    def call_soon(self, act: Callable[..., None], *arguments: Any) -> None:
+        self.call_later(0.0, act, *arguments)
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay_s: float, act: Callable[..., None], *given: Any) -> _Timer:
+    def call_later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> _Timer:
         timer, member = _Timer(), self._member
         assert member is not None
-        member.later(1000 * delay_s, lambda: None if timer.is_cancelled else act(*given))
+        member.later(1000 * delay_s, lambda: None if timer.is_cancelled else act(*arguments))
         return timer
 
 
@@ -77,8 +77,10 @@ class _Connection(SimConnection):
     session: Session | None = None
     is_full = False
 
-    def __init__(self, brokers: SimBrokers, member: SimMember, told: Told, lost: Lost) -> None:
-        super().__init__(brokers, member, broker_request_decoder(), told, lost)
+    def __init__(
+        self, brokers: SimBrokers, member: SimMember, on_data: DataCallback, lost: LostCallback
+    ) -> None:
+        super().__init__(brokers, member, broker_request_decoder(), on_data, lost)
         self._broker = brokers.brokers[member.member_id]
 
     def take(self, frame: Frame) -> None:
@@ -117,8 +119,8 @@ class SimBrokers(SimPorts):
     def addresses(self) -> dict[str, str]:
         return {member_id: address_of(member_id) for member_id in self.cluster.member_ids}
 
-    def connect(self, member: SimMember, told: Told, lost: Lost) -> SimConnection:
-        return _Connection(self, member, told, lost)
+    def connect(self, member: SimMember, on_data: DataCallback, lost: LostCallback) -> SimConnection:
+        return _Connection(self, member, on_data, lost)
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
         """The broker of the next process of a member."""

@@ -23,7 +23,7 @@ TIMEOUTS_MS = (300.0, 1_000.0, 3_000.0)
 MOST_MESSAGES = 4
 ALONE = 0.3
 """How often one broker is asked, whatever it is."""
-Heard = Callable[[Any], None]
+ResponseCallback = Callable[[Any], None]
 """Gets the answer's frame, or a LedgerError."""
 
 
@@ -39,7 +39,7 @@ class SimBrokerClient(SimCalls):
     def ask(
         self,
         message: AnyBrokerMessage,
-        heard: Heard,
+        on_response: ResponseCallback,
         batch: EntryBatch | None = None,
         *,
         target: RequestTarget = LEADER,
@@ -52,9 +52,9 @@ class SimBrokerClient(SimCalls):
 
         def done(call: Call) -> None:
             if call.error is not None:
-                heard(call.error)
+                on_response(call.error)
             else:
-                heard(Frame(GROUP, cast(AnyFrameMessage, call.response), call.response_batch))
+                on_response(Frame(GROUP, cast(AnyFrameMessage, call.response), call.response_batch))
 
         call.context = done
         self.submit(call)
@@ -115,7 +115,7 @@ class SimProducer(_Worker):
             bodies.append(b"%s:%d" % (self._name.encode(), self._number))
         messages = [Message(queue.topic, body, keys=[body.decode()]) for body in bodies]
 
-        def heard(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, Refused):
                 self.refused.update(bodies)
             elif isinstance(outcome, Frame):
@@ -129,7 +129,7 @@ class SimProducer(_Worker):
                 self._cluster.trace.count("broker: acknowledged")
 
         batch = records_of(messages, queue.queue_id)
-        self._client.ask(SendRequest(), heard, batch, target=self._anybody())
+        self._client.ask(SendRequest(), on_response, batch, target=self._anybody())
 
 
 class SimConsumer(_Worker):
@@ -153,7 +153,7 @@ class SimConsumer(_Worker):
             wait_ms=self._random.choice((0, 200)),
         )
 
-        def heard(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError):
                 return
             pulled = pulled_of(outcome)
@@ -166,4 +166,4 @@ class SimConsumer(_Worker):
                 self._ends[queue] = pulled.next_offset
                 self._cluster.trace.count("broker: pulled")
 
-        self._client.ask(request, heard, target=self._anybody(), wait_ms=request.wait_ms)
+        self._client.ask(request, on_response, target=self._anybody(), wait_ms=request.wait_ms)

@@ -11,7 +11,7 @@ from quorumlog.testing.cluster import make_whole
 from quorumlog.testing.promises import Violation
 from sim.broker.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
-from sim.groups.sim_members import SimAsker, SimReader, SimSender, SimSessionSender, Told
+from sim.groups.sim_members import GroupHistory, SimAsker, SimReader, SimSender, SimSessionSender
 
 LAST_MS = 20_000.0
 """Virtual: so long the group may take to see what is left, once nothing fails any more."""
@@ -26,17 +26,17 @@ def run_groups(
         brokers = SimGroupBrokers()
         cluster = made_cluster(seed, brokers, faults)
         result.counts = cluster.trace.counts
-        told = Told()
+        history = GroupHistory()
         senders = [
-            *(SimSender(brokers, f"s{number}", told) for number in range(2)),
-            SimSessionSender(brokers, "p", told),
+            *(SimSender(brokers, f"s{number}", history) for number in range(2)),
+            SimSessionSender(brokers, "p", history),
         ]
         orderly = [False] * 3 if seed % 2 else [True, True, False]
         readers = [
-            SimReader(brokers, f"r{number}", told, is_orderly=each)
+            SimReader(brokers, f"r{number}", history, is_orderly=each)
             for number, each in enumerate(orderly)
         ]
-        others = [*readers, SimAsker(brokers, "asker", told)]
+        others = [*readers, SimAsker(brokers, "asker", history)]
         for member in cluster.members:
             member.start()
         for client in (*senders, *others):
@@ -49,22 +49,22 @@ def run_groups(
         for client in others:
             client.begin()
         stop_ms = cluster.now_ms + LAST_MS
-        while cluster.now_ms < stop_ms and not told.sent <= told.seen.keys():
+        while cluster.now_ms < stop_ms and not history.sent <= history.seen.keys():
             cluster.run_for(100.0)
         for client in others:
             client.works = False
         cluster.run_for(1_000.0)
         result.trace_hash = cluster.trace.hash
-        check_promises(brokers, told)
+        check_promises(brokers, history)
     except Exception:  # whatever it is, this run has failed, and the others go on
         result.failure = traceback.format_exc()
     return result
 
 
-def check_promises(brokers: SimGroupBrokers, told: Told) -> None:
+def check_promises(brokers: SimGroupBrokers, history: GroupHistory) -> None:
     """Every acknowledged message was seen by the group; each lies in its topic at most once, and once if
     it was acknowledged, and none that was refused. Raises Violation."""
-    missing = told.sent - told.seen.keys()
+    missing = history.sent - history.seen.keys()
     if missing:
         raise Violation(f"the group has never seen {sorted(missing)[:5]} of {len(missing)}")
     for member_id, broker in brokers.brokers.items():
@@ -76,8 +76,8 @@ def check_promises(brokers: SimGroupBrokers, told: Told) -> None:
         repeated = [body for body, count in stored.items() if count > 1]
         if repeated:
             raise Violation(f"{member_id} has {repeated[:5]} more than once")
-        if refused := told.refused & stored.keys():
+        if refused := history.refused & stored.keys():
             raise Violation(f"{member_id} has {sorted(refused)[:5]}, which were refused")
-        lost = (told.delayed & told.sent) - stored.keys()
+        lost = (history.delayed & history.sent) - stored.keys()
         if lost:
             raise Violation(f"{member_id} has never released {sorted(lost)[:5]}")

@@ -46,7 +46,7 @@ Queue = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Told:
+class GroupHistory:
     """What any client knows; the brokers are held to it."""
 
     sent: set[bytes] = field(default_factory=set)
@@ -66,17 +66,17 @@ class Told:
 
 
 class _Client:
-    most_asked = 1
+    most_pending = 1
     """At a time."""
 
-    def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
+    def __init__(self, brokers: SimGroupBrokers, name: str, history: GroupHistory) -> None:
         self.cluster = brokers.cluster
         self.client = SimBrokerClient(brokers, name)
         self.name = name
-        self.told = told
+        self.history = history
         self.random = brokers.cluster.stream(f"groups {name}")
         self.works = False
-        self._asked = 0
+        self._pending = 0
 
     def begin(self) -> None:
         self.works = True
@@ -84,7 +84,7 @@ class _Client:
 
     def _next(self) -> None:
         if self.works:
-            if self._asked < self.most_asked:
+            if self._pending < self.most_pending:
                 self.client.break_sometimes()
                 self.work()
             self.cluster.at(self.random.uniform(0, 2 * PAUSE_MS), self._next)
@@ -95,28 +95,28 @@ class _Client:
     def ask(
         self,
         message: AnyBrokerMessage,
-        told: Callable[[Any], None],
+        on_response: Callable[[Any], None],
         batch: EntryBatch | None = None,
         *,
         wait_ms: int = 0,
     ) -> Call:
-        """`told` gets the answer, or a LedgerError."""
-        self._asked += 1
+        """`on_response` gets the response, or a LedgerError."""
+        self._pending += 1
 
-        def heard(outcome: Frame | LedgerError) -> None:
-            self._asked -= 1
-            told(outcome)
+        def settle(outcome: Frame | LedgerError) -> None:
+            self._pending -= 1
+            on_response(outcome)
 
-        return self.client.ask(message, heard, batch, wait_ms=wait_ms)
+        return self.client.ask(message, settle, batch, wait_ms=wait_ms)
 
 
 class SimSender(_Client):
     """Sends plain and delayed messages, and repeats none."""
 
-    most_asked = 4
+    most_pending = 4
 
-    def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
-        super().__init__(brokers, name, told)
+    def __init__(self, brokers: SimGroupBrokers, name: str, history: GroupHistory) -> None:
+        super().__init__(brokers, name, history)
         self._number = 0
 
     def _body(self) -> bytes:
@@ -129,27 +129,27 @@ class SimSender(_Client):
             level = self.random.choice((1, 2))
             properties = {DELAY: str(level), REAL_TOPIC: TOPIC, REAL_QUEUE: str(queue)}
             message, queue = Message(SCHEDULE_TOPIC, body, properties=properties), level - 1
-            self.told.delayed.add(body)
+            self.history.delayed.add(body)
         else:
             message = Message(TOPIC, body)
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, Frame):
-                self.told.sent.add(body)
+                self.history.sent.add(body)
                 self.cluster.trace.count("groups: sent")
             elif isinstance(outcome, Refused):
-                self.told.refused.add(body)
+                self.history.refused.add(body)
 
-        self.ask(SendRequest(), told, records_of([message], queue))
+        self.ask(SendRequest(), on_response, records_of([message], queue))
 
 
 class SimSessionSender(SimSender):
     """Sends in a session of its own: what it sends is stored once, whatever becomes of connections."""
 
-    most_asked = 1
+    most_pending = 1
 
-    def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
-        super().__init__(brokers, name, told)
+    def __init__(self, brokers: SimGroupBrokers, name: str, history: GroupHistory) -> None:
+        super().__init__(brokers, name, history)
         self._epoch: tuple[int, int] | None = None
         self._ends: tuple[int, int] | None = None
         self._token = b""
@@ -169,7 +169,7 @@ class SimSessionSender(SimSender):
     def _open(self) -> None:
         request = OpenSessionRequest(producer=self.name, token=self._token, ends=self._ends)
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError):
                 return
             answer = outcome.message
@@ -183,23 +183,23 @@ class SimSessionSender(SimSender):
             self._sequence = answer.last_sequence + 1
             if self._unknown is not None:
                 number, body = self._unknown
-                (self.told.sent if number <= answer.last_sequence else self.told.refused).add(body)
+                (self.history.sent if number <= answer.last_sequence else self.history.refused).add(body)
                 self._unknown = None
 
-        self.ask(request, told)
+        self.ask(request, on_response)
 
     def _send(self) -> None:
         assert self._epoch is not None
         body, number = self._body(), self._sequence
         request = SessionSendRequest(producer=self.name, epoch=self._epoch, sequence=number)
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, Frame):
                 self._sequence += 1
-                self.told.sent.add(body)
+                self.history.sent.add(body)
                 self.cluster.trace.count("groups: sent in a session")
             elif isinstance(outcome, Refused):
-                self.told.refused.add(body)
+                self.history.refused.add(body)
             elif self.cluster.now_ms < call.deadline_ms:
                 raise Violation(f"{body!r} is numbered, and was given up before its time: {outcome}")
             else:
@@ -208,7 +208,7 @@ class SimSessionSender(SimSender):
                 self.cluster.trace.count("groups: unknown in a session")
 
         records = records_of([Message(TOPIC, body)], self.random.randrange(QUEUES))
-        call = self.ask(request, told, records)
+        call = self.ask(request, on_response, records)
 
 
 class SimReader(_Client):
@@ -217,9 +217,9 @@ class SimReader(_Client):
     gives a queue that it is asked for up once it has done so."""
 
     def __init__(
-        self, brokers: SimGroupBrokers, name: str, told: Told, *, is_orderly: bool = False
+        self, brokers: SimGroupBrokers, name: str, history: GroupHistory, *, is_orderly: bool = False
     ) -> None:
-        super().__init__(brokers, name, told)
+        super().__init__(brokers, name, history)
         self._is_orderly = is_orderly
         self._life = 0
         self._begin_anew()
@@ -231,13 +231,13 @@ class SimReader(_Client):
         self._session_until_ms = 0.0
         self._asked_for: set[Queue] = set()
         self._given_up: set[Queue] = set()
-        for queue in [queue for queue, reader in self.told.working.items() if reader is self]:
-            del self.told.working[queue]
+        for queue in [queue for queue, reader in self.history.working.items() if reader is self]:
+            del self.history.working[queue]
 
     def work(self) -> None:
         chance = self.random.random()
         for queue in sorted(self._asked_for):
-            if self.told.working.get(queue) is not self:
+            if self.history.working.get(queue) is not self:
                 self._asked_for.discard(queue)
                 self._given_up.add(queue)
                 self._positions.pop(queue, None)
@@ -267,7 +267,7 @@ class SimReader(_Client):
             wait_ms=self.random.choice((0, 0, 200)),
         )
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError) or self._life != life:
                 return
             answer = outcome.message
@@ -278,7 +278,7 @@ class SimReader(_Client):
             if answer.generation > self._generation:
                 self._given_up.clear()
                 self._generation = answer.generation
-                self.told.generation = max(self.told.generation, answer.generation)
+                self.history.generation = max(self.history.generation, answer.generation)
                 kept = self._positions
                 self._positions = {
                     (topic, queue_id): kept.get((topic, queue_id), max(offset, 0))
@@ -287,7 +287,7 @@ class SimReader(_Client):
                 self.cluster.trace.count("groups: assigned")
             self._asked_for = set(answer.asked_for) & self._positions.keys()
 
-        self.ask(request, told, wait_ms=request.wait_ms)
+        self.ask(request, on_response, wait_ms=request.wait_ms)
 
     @property
     def is_heard_of(self) -> bool:
@@ -297,19 +297,19 @@ class SimReader(_Client):
     def _pull_in_order(self) -> None:
         """And work on it for a while."""
         life, free = self._life, [queue for queue in self._positions if queue not in self._asked_for]
-        free = [queue for queue in sorted(free) if self.told.working.get(queue) is not self]
+        free = [queue for queue in sorted(free) if self.history.working.get(queue) is not self]
         if not free or not self.is_heard_of:
             return
         queue = self.random.choice(free)
-        other = self.told.working.get(queue)
+        other = self.history.working.get(queue)
         if other is not None and other.is_heard_of:
             raise Violation(f"{self._member} begins with {queue}, on which {other._member} works")
-        self.told.working[queue] = self
+        self.history.working[queue] = self
 
         def finish() -> None:
-            if self._life == life and self.told.working.get(queue) is self:
+            if self._life == life and self.history.working.get(queue) is self:
                 self.cluster.trace.count("groups: worked in order")
-                del self.told.working[queue]
+                del self.history.working[queue]
 
         self._pull([queue])
         self.cluster.at(self.random.uniform(0, WORK_MS), finish)
@@ -324,22 +324,22 @@ class SimReader(_Client):
     def _pull_one(self, queue: Queue, position: int, life: int, most_messages: int) -> None:
         topic, queue_id = queue
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError) or life != self._life:
                 return
             pulled = pulled_of(outcome)
             for message in pulled.messages:
-                self.told.seen[message.body] += 1
+                self.history.seen[message.body] += 1
             if self._positions.get(queue) == position:
                 self._positions[queue] = pulled.next_offset
 
         request = PullRequest(
             topic=topic, queue_id=queue_id, offset=position, most_messages=most_messages
         )
-        self.ask(request, told)
+        self.ask(request, on_response)
 
     def _commit(self) -> None:
-        generation, known = self._generation, self.told.generation
+        generation, known = self._generation, self.history.generation
         if self.random.random() < 0.2:
             generation -= 1
         offsets = [(*queue, at) for queue, at in self._positions.items()]
@@ -347,27 +347,27 @@ class SimReader(_Client):
             offsets = [(*queue, self.random.randint(0, at)) for queue, at in self._positions.items()]
         request = CommitRequest(group=GROUP, member=self._member, generation=generation, offsets=offsets)
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError):
                 return
             if generation < known:
                 raise Violation(f"a commit of generation {generation} was taken when {known} had begun")
             self.cluster.trace.count("groups: committed")
             for topic, queue_id, offset in offsets:
-                before = self.told.committed.get((topic, queue_id), 0)
-                self.told.committed[topic, queue_id] = max(before, offset)
+                before = self.history.committed.get((topic, queue_id), 0)
+                self.history.committed[topic, queue_id] = max(before, offset)
 
-        self.ask(request, told)
+        self.ask(request, on_response)
 
 
 class SimAsker(_Client):
     """Asks how far the group is: never less than anybody was told before."""
 
     def work(self) -> None:
-        before = dict(self.told.committed)
+        before = dict(self.history.committed)
         request = GroupQuestionRequest(body=encode(GroupsQuestion(GROUP)))
 
-        def told(outcome: Frame | LedgerError) -> None:
+        def on_response(outcome: Frame | LedgerError) -> None:
             if isinstance(outcome, LedgerError):
                 return
             answer = outcome.message
@@ -382,8 +382,8 @@ class SimAsker(_Client):
                     raise Violation(
                         f"{queue} stands at {at.get(queue)}, where {offset} was committed before"
                     )
-            self.told.generation = max(self.told.generation, row.generation)
+            self.history.generation = max(self.history.generation, row.generation)
             self.cluster.trace.count("groups: asked")
 
         self.cluster.operations.reads += 1  # a question is a round of heartbeats
-        self.ask(request, told)
+        self.ask(request, on_response)

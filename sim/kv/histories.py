@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused
 from quorumlog.kv.errors import KeyValueError
-from sim.kv.linearizability import UNKNOWN, Happened
+from sim.kv.linearizability import UNKNOWN, TimedOperation
 
 MISSING = (b"", 0)
 
@@ -41,27 +41,27 @@ class Register(NamedTuple):
 ABSENT = Register()
 
 
-def step(state: Register, asked: object, outcome: object) -> Register | None:
+def step(state: Register, operation: object, outcome: object) -> Register | None:
     """A key as a register. Outcomes: of a write its revision, or None if its condition did not hold; of
     a deletion its revision, or 0 if there was nothing; of a look what it found."""
-    if isinstance(asked, Looked):
+    if isinstance(operation, Looked):
         return _looked(state, outcome)
     rises = isinstance(outcome, int) and outcome > state.revision
-    if isinstance(asked, Deleted):
+    if isinstance(operation, Deleted):
         if outcome == 0:
             return state if state.value is None else None
         if outcome is UNKNOWN:
             return state if state.value is None else Register(None, state.revision)
         assert isinstance(outcome, int), outcome
         return Register(None, outcome) if state.value is not None and rises else None
-    assert isinstance(asked, Wrote), asked
-    may_hold = asked.expected is None or _may_be_at(state, asked.expected)
+    assert isinstance(operation, Wrote), operation
+    may_hold = operation.expected is None or _may_be_at(state, operation.expected)
     if outcome is UNKNOWN:
-        return Register(asked.value, state.revision, is_told=False) if may_hold else state
+        return Register(operation.value, state.revision, is_told=False) if may_hold else state
     if outcome is None:
         return state if not may_hold or not state.is_told else None
     assert isinstance(outcome, int), outcome
-    return Register(asked.value, outcome) if may_hold and rises else None
+    return Register(operation.value, outcome) if may_hold and rises else None
 
 
 def _looked(state: Register, outcome: object) -> Register | None:
@@ -81,10 +81,10 @@ def _may_be_at(state: Register, expected: int) -> bool:
     return expected == state.revision if state.is_told else expected > state.revision
 
 
-def revision_of(each: Happened) -> int | None:
+def revision_of(each: TimedOperation) -> int | None:
     """The revision at which it happened, or which it saw; None: it tells none."""
-    told = each.outcome[1] if isinstance(each.outcome, tuple) else each.outcome
-    return told if isinstance(told, int) and told > 0 else None
+    revision = each.outcome[1] if isinstance(each.outcome, tuple) else each.outcome
+    return revision if isinstance(revision, int) and revision > 0 else None
 
 
 def is_open(error: LedgerError) -> bool:
@@ -126,7 +126,7 @@ class SeenLock:
 
 @dataclass
 class Histories:
-    of_key: dict[bytes, list[Happened]] = field(default_factory=lambda: defaultdict(list))
+    of_key: dict[bytes, list[TimedOperation]] = field(default_factory=lambda: defaultdict(list))
     watches: list[SeenWatch] = field(default_factory=list)
     leases: list[SeenLease] = field(default_factory=list)
     locks: list[SeenLock] = field(default_factory=list)

@@ -22,25 +22,25 @@ UNKNOWN = object()
 LAST = 1 << 62
 
 
-class Happened(NamedTuple):
+class TimedOperation(NamedTuple):
     called: float
     returned: float
     """Infinity: never."""
-    asked: Hashable
+    operation: Hashable
     outcome: object
 
 
 def is_linearizable(
-    history: Sequence[Happened],
+    history: Sequence[TimedOperation],
     initial: State,
     step: Callable[[State, object, object], State | None],
     most_steps: int = 1 << 62,
-    rank: Callable[[Happened], int | None] = lambda each: None,
+    rank: Callable[[TimedOperation], int | None] = lambda each: None,
 ) -> bool | None:
-    """None: it could not be told in `most_steps`. `rank`: what has a lower one happened before; None: it
+    """None: it was not decided in `most_steps`. `rank`: what has a lower one happened before; None: it
     tells nothing.
 
-    `step(state, asked, outcome)`: the state behind it; None: it cannot come to this outcome there.
+    `step(state, operation, outcome)`: the state after it; None: that outcome is impossible there.
     With the outcome UNKNOWN it may come to whatever it does, and its return is of no account."""
     certain = sorted((e for e in history if e.outcome is not UNKNOWN), key=lambda e: e.called)
     ranks = [rank(each) for each in certain]
@@ -50,7 +50,7 @@ def is_linearizable(
         lowest_from[place] = lowest_from[place + 1] if own is None else min(own, lowest_from[place + 1])
     calls: dict[Hashable, list[float]] = {}
     for each in sorted((e for e in history if e.outcome is UNKNOWN), key=lambda e: e.called):
-        calls.setdefault(each.asked, []).append(each.called)
+        calls.setdefault(each.operation, []).append(each.called)
     kinds = list(calls.items())
 
     def following(node: _Node[State]) -> Iterator[_Node[State]]:
@@ -73,7 +73,7 @@ def is_linearizable(
             own = ranks[place]
             if own is not None and own > lowest:
                 continue
-            after = step(state, certain[place].asked, certain[place].outcome)
+            after = step(state, certain[place].operation, certain[place].outcome)
             if after is not None:
                 left, begins = done | 1 << (place - first), first
                 while left & 1:
@@ -83,10 +83,10 @@ def is_linearizable(
                     yield ways[-1]
                     return
         yield from ways
-        for number, (asked, at) in enumerate(kinds):
+        for number, (operation, at) in enumerate(kinds):
             count = used[number]
             if count < len(at) and at[count] <= horizon:
-                after = step(state, asked, UNKNOWN)
+                after = step(state, operation, UNKNOWN)
                 if after is not None and after != state:
                     yield first, done, (*used[:number], count + 1, *used[number + 1 :]), after
 

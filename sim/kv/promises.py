@@ -19,7 +19,7 @@ from sim.kv.histories import (
     revision_of,
     step,
 )
-from sim.kv.linearizability import UNKNOWN, Happened, is_linearizable
+from sim.kv.linearizability import UNKNOWN, TimedOperation, is_linearizable
 
 MOST_STEPS = 300_000
 UNSEEN = b"nobody saw it"
@@ -43,19 +43,19 @@ def check_keys(histories: Histories) -> None:
             raise Violation(f"the {len(history)} operations on {key!r} {what}")
 
 
-def settled(history: list[Happened]) -> list[Happened]:
+def settled(history: list[TimedOperation]) -> list[TimedOperation]:
     """Values are written once: who read the value of a write without an outcome saw its revision, and
     that it had happened. Those that nobody saw are alike."""
-    read: dict[bytes, Happened] = {}
+    read: dict[bytes, TimedOperation] = {}
     for each in sorted(history, key=lambda each: each.returned, reverse=True):
-        if isinstance(each.asked, Looked) and isinstance(each.outcome, tuple):
+        if isinstance(each.operation, Looked) and isinstance(each.outcome, tuple):
             read[each.outcome[0]] = each
     found = []
     for each in history:
-        if isinstance(each.asked, Wrote) and each.outcome is UNKNOWN:
-            seen = read.get(each.asked.value)
+        if isinstance(each.operation, Wrote) and each.outcome is UNKNOWN:
+            seen = read.get(each.operation.value)
             if seen is None:
-                each = each._replace(asked=Wrote(UNSEEN, each.asked.expected))
+                each = each._replace(operation=Wrote(UNSEEN, each.operation.expected))
             elif isinstance(seen.outcome, tuple):
                 each = each._replace(returned=seen.returned, outcome=seen.outcome[1])
         found.append(each)

@@ -55,7 +55,7 @@ from sim.kv.histories import (
     Wrote,
     is_open,
 )
-from sim.kv.linearizability import UNKNOWN, Happened
+from sim.kv.linearizability import UNKNOWN, TimedOperation
 from sim.kv.sim_sessions import SimEndpoints
 
 PREFIX, PREFIX_END = b"k/", b"k0"
@@ -65,7 +65,7 @@ BETWEEN_MS = 60.0
 COME_BACK_MS = 10.0
 TIMEOUT_MS = 3_000.0
 TTL_MS = 1_500
-Heard = Callable[[Any], None]
+AnswerCallback = Callable[[Any], None]
 """Gets (revision, answer), an error, or None: nobody knows."""
 
 
@@ -108,16 +108,20 @@ class SimStoreClient(SimCalls):
         self._keep()
 
     def ask(
-        self, request: Request, answer: type[Any], heard: Heard, target: RequestTarget = LEADER
+        self,
+        request: Request,
+        answer: type[Any],
+        on_answer: AnswerCallback,
+        target: RequestTarget = LEADER,
     ) -> None:
         def done(call: Call) -> None:
             if call.error is not None:
-                heard(call.error)
+                on_answer(call.error)
                 return
             try:
-                heard(read_answer(response_of(call, AnswerResponse).answer, answer))
+                on_answer(read_answer(response_of(call, AnswerResponse).answer, answer))
             except KeyValueError as refusal:
-                heard(refusal)
+                on_answer(refusal)
 
         self.submit(self._call(request, target, done))
 
@@ -161,23 +165,27 @@ class SimStoreClient(SimCalls):
         else:
             self._lock()
 
-    def _note(self, key: bytes, asked: object) -> Heard:
+    def _note(self, key: bytes, operation: object) -> AnswerCallback:
         called_ms = self._cluster.now_ms
 
-        def heard(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             returned_ms = self._cluster.now_ms
             if isinstance(outcome, LedgerError):
                 if not is_open(outcome):
                     return  # certainly not carried out
                 outcome = None
             if outcome is None:
-                if not isinstance(asked, Looked):
-                    self._histories.of_key[key].append(Happened(called_ms, float("inf"), asked, UNKNOWN))
+                if not isinstance(operation, Looked):
+                    self._histories.of_key[key].append(
+                        TimedOperation(called_ms, float("inf"), operation, UNKNOWN)
+                    )
                 return
-            self._histories.of_key[key].append(Happened(called_ms, returned_ms, asked, outcome))
-            self._cluster.trace.count(f"store: {type(asked).__name__}")
+            self._histories.of_key[key].append(
+                TimedOperation(called_ms, returned_ms, operation, outcome)
+            )
+            self._cluster.trace.count(f"store: {type(operation).__name__}")
 
-        return heard
+        return on_answer
 
     def _value(self) -> bytes:
         self._writes += 1
@@ -190,51 +198,51 @@ class SimStoreClient(SimCalls):
         # The revision of the store behind it may be a later one's: the key tells its own.
         body = encode(Txn([], [Put(key, value), Range(key)]))
 
-        def told(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             if isinstance(outcome, tuple):
                 note(outcome[1].answers[1].kvs[0].mod_revision)
             else:
                 note(outcome)
 
-        self.ask(CommandRequest(command=body), TxnAnswer, told)
+        self.ask(CommandRequest(command=body), TxnAnswer, on_answer)
 
     def _put_if(self, key: bytes) -> None:
         def found(item: tuple[bytes, int]) -> None:
             value = self._value()
             note = self._note(key, Wrote(value, item[1]))
 
-            def told(outcome: Any) -> None:
+            def on_answer(outcome: Any) -> None:
                 if not isinstance(outcome, tuple):
                     note(outcome)
                 elif outcome[1].succeeded:
                     note(outcome[1].answers[1].kvs[0].mod_revision)
                 else:
                     self._histories.of_key[key].append(
-                        Happened(called_ms, self._cluster.now_ms, Wrote(value, item[1]), None)
+                        TimedOperation(called_ms, self._cluster.now_ms, Wrote(value, item[1]), None)
                     )
 
             called_ms = self._cluster.now_ms
             same = Compare(key, Target.MOD, Relation.EQUAL, item[1])
             body = encode(Txn([same], [Put(key, value), Range(key)]))
-            self.ask(CommandRequest(command=body), TxnAnswer, told)
+            self.ask(CommandRequest(command=body), TxnAnswer, on_answer)
 
         self._look(key, found)
 
     def _delete(self, key: bytes) -> None:
         note = self._note(key, Deleted())
 
-        def told(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             if isinstance(outcome, tuple):
                 note(outcome[0] if outcome[1].deleted else 0)
             else:
                 note(outcome)
 
-        self.ask(CommandRequest(command=encode(DeleteRange(key))), DeleteAnswer, told)
+        self.ask(CommandRequest(command=encode(DeleteRange(key))), DeleteAnswer, on_answer)
 
     def _look(self, key: bytes, found: Callable[[tuple[bytes, int]], None]) -> None:
         note = self._note(key, Looked())
 
-        def told(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             if not isinstance(outcome, tuple):
                 note(outcome)
                 return
@@ -244,14 +252,14 @@ class SimStoreClient(SimCalls):
             found(item)
 
         target = self._random.choice((LEADER, ANY_MEMBER))
-        self.ask(QuestionRequest(question=encode(Range(key))), RangeAnswer, told, target)
+        self.ask(QuestionRequest(question=encode(Range(key))), RangeAnswer, on_answer, target)
 
     # ---------------------------------------------------------------- a watch
 
     def _follow(self) -> None:
         """Of all keys; from where it is."""
         call = self._call(self._left_off(), LEADER_OR_ANY, lambda call: self._come_back())
-        call.on_message = self._told
+        call.on_message = self._on_message
         self._following = call
         self.submit(call)
 
@@ -262,7 +270,7 @@ class SimStoreClient(SimCalls):
         assert self._watch is not None
         return WatchRequest(key=PREFIX, end=PREFIX_END, first_revision=self._watch.next_revision)
 
-    def _told(self, message: Response) -> None:
+    def _on_message(self, message: Response) -> None:
         assert isinstance(message, EventsResponse), message
         self._changed(message.next_revision, message.events)
         assert self._following is not None
@@ -286,7 +294,7 @@ class SimStoreClient(SimCalls):
             self._granted(lambda: None)
             return
 
-        def told(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             if isinstance(outcome, tuple) and outcome[1][0]:
                 lease.sent_ms.append(sent_ms)
                 if self._held is not None:
@@ -295,19 +303,19 @@ class SimStoreClient(SimCalls):
             elif isinstance(outcome, tuple) and self._lease is lease:
                 self._lease = self._held = None
 
-        self.ask(KeepAliveRequest(leases=(lease.lease,)), list[int], told)
+        self.ask(KeepAliveRequest(leases=(lease.lease,)), list[int], on_answer)
 
     def _granted(self, then: Callable[[], None]) -> None:
         sent_ms = self._cluster.now_ms
 
-        def told(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             if isinstance(outcome, tuple):
                 granted = outcome[1]
                 self._lease = SeenLease(granted.lease, granted.ttl_ms, [sent_ms])
                 self._histories.leases.append(self._lease)
                 then()
 
-        self.ask(CommandRequest(command=encode(Grant(TTL_MS))), GrantAnswer, told)
+        self.ask(CommandRequest(command=encode(Grant(TTL_MS))), GrantAnswer, on_answer)
 
     def _lock(self) -> None:
         if self._lease is None:
@@ -319,7 +327,7 @@ class SimStoreClient(SimCalls):
         free = Compare(LOCK, Target.CREATE, Relation.EQUAL, 0)
         body = encode(Txn([free], [Put(LOCK, b"", lease.lease), Range(LOCK)]))
 
-        def told(outcome: Any) -> None:
+        def on_answer(outcome: Any) -> None:
             if not isinstance(outcome, tuple) or not outcome[1].succeeded or self._lease is not lease:
                 return
             token = outcome[1].answers[1].kvs[0].create_revision
@@ -329,4 +337,4 @@ class SimStoreClient(SimCalls):
             self._histories.locks.append(self._held)
             self._cluster.trace.count("store: locked")
 
-        self.ask(CommandRequest(command=body), TxnAnswer, told)
+        self.ask(CommandRequest(command=body), TxnAnswer, on_answer)

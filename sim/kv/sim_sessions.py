@@ -12,7 +12,7 @@ from quorumlog.kv.requests import (
     request_decoder,
 )
 from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions
-from quorumlog.kv.store.keyspace import Change, Ended, Feed
+from quorumlog.kv.store.keyspace import Ended, Feed, StoreChange
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
@@ -20,7 +20,7 @@ from quorumlog.node import MachineFactory, NodeHandle
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.promises import Checker
-from sim.clients import Lost, SimConnection, SimPorts, Told
+from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts
 from sim.kv.histories import Histories
 
 
@@ -30,7 +30,7 @@ class _NotingFeed(Feed):
         self._cluster = cluster
         self._histories = histories
 
-    def tell(self, items: list[Change]) -> None:
+    def tell(self, items: list[StoreChange]) -> None:
         for item in items:
             if isinstance(item, Ended):
                 self._histories.ended_ms.setdefault(item.lease, self._cluster.now_ms)
@@ -49,8 +49,8 @@ class SimEndpoints(SimPorts):
         """The newest of each member."""
         self.services: dict[str, KeyValueService] = {}
 
-    def connect(self, member: SimMember, told: Told, lost: Lost) -> SimSession:
-        return SimSession(self, member, told, lost)
+    def connect(self, member: SimMember, on_data: DataCallback, lost: LostCallback) -> SimSession:
+        return SimSession(self, member, on_data, lost)
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
         def make() -> KeyValueMachine:
@@ -105,8 +105,10 @@ class EndpointsOpen(Checker):
 class SimSession(SimConnection):
     """As the service sees it."""
 
-    def __init__(self, endpoints: SimEndpoints, member: SimMember, told: Told, lost: Lost) -> None:
-        super().__init__(endpoints, member, request_decoder(), told, lost)
+    def __init__(
+        self, endpoints: SimEndpoints, member: SimMember, on_data: DataCallback, lost: LostCallback
+    ) -> None:
+        super().__init__(endpoints, member, request_decoder(), on_data, lost)
         self._endpoints = endpoints
 
     def refusal_to_read(self, keys: list[bytes]) -> None:

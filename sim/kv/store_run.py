@@ -16,7 +16,7 @@ from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import SimulationProfile
 from sim.clients import STALLS
 from sim.kv.histories import Histories
-from sim.kv.linearizability import Happened
+from sim.kv.linearizability import TimedOperation
 from sim.kv.promises import check_all
 from sim.kv.sim_clients import SimStoreClient
 from sim.kv.sim_sessions import EndpointsOpen, SimEndpoints
@@ -37,7 +37,7 @@ class StoreRunResult:
     """Empty, or what was violated, with the place."""
     counts: Counter[str] = field(default_factory=Counter)
     trace_hash: int = 0
-    of_key: Mapping[bytes, list[Happened]] = field(default_factory=dict)
+    of_key: Mapping[bytes, list[TimedOperation]] = field(default_factory=dict)
     """What clients saw of each key."""
 
 

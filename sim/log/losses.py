@@ -73,7 +73,7 @@ def _read_through(cluster: SimCluster, member: SimMember) -> dict[int, bytes]:
             index += 1
             continue
         read = ClientRead(member.member_id, index, batch, node.committed_index, cluster.now_ms)
-        cluster.told("read", read)
+        cluster.notify("read", read)
         bodies |= {index + at: bytes(body) for at, body in enumerate(batch.bodies())}
         index += batch.count
     return bodies

@@ -38,8 +38,8 @@ class SessionDriver:
     def is_up(self) -> bool:
         return self.member.is_up and self.member.process == self.process
 
-    def enter(self, connection: Any, said: Frame) -> None:
-        connection.session.take(cast(Any, self), said)  # it has come in a turn
+    def enter(self, connection: Any, frame: Frame) -> None:
+        connection.session.take(cast(Any, self), frame)  # it has come in a turn
 
     def schedule(self) -> None: ...
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.epochs import Peer, Run
-from quorumlog.broker.failover import Answer, FailoverRules, OnDisk, Request
+from quorumlog.broker.failover import CoordinatorAnswer, CoordinatorRequest, FailoverRules, OnDisk
 from quorumlog.broker.replication import replica as replicas
 from quorumlog.broker.replication.links import LinkWork, SlaveLink
 from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver
@@ -240,16 +240,16 @@ class Elected:
         self.rules.tick(self.broker.clock())
         self.broker.later(TICK_MS, self._tick)
 
-    def _start(self, step: Request | OnDisk) -> None:
+    def _start(self, step: CoordinatorRequest | OnDisk) -> None:
         if isinstance(step, OnDisk):
             self._carry_out_later(step)
         else:
             self._ask(step)
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: CoordinatorRequest) -> None:
         broker, is_open = self.broker, True
 
-        def answered(answer: Answer, error: str = "") -> None:
+        def on_answer(answer: CoordinatorAnswer, error: str = "") -> None:
             nonlocal is_open
             if is_open:
                 is_open = False
@@ -259,13 +259,13 @@ class Elected:
         # In the incarnation that has asked: a broker's `later` says so.
         arrived = broker.replica
 
-        def arrive(answer: Answer) -> None:
+        def arrive(answer: CoordinatorAnswer) -> None:
             if broker.replica is arrived:
-                broker.later(0.0, lambda: answered(answer))
+                broker.later(0.0, lambda: on_answer(answer))
 
         self._register.ask(broker.name, request, arrive)
         timeout_ms = broker.world.options.lease_ms / 4
-        broker.later(timeout_ms, lambda: answered(None, "no answer in time"))
+        broker.later(timeout_ms, lambda: on_answer(None, "no answer in time"))
 
     def _carry_out_later(self, step: OnDisk) -> None:
         def carry_out() -> None:

@@ -19,7 +19,7 @@ class OperatorGone(Exception):
     """The process of a switch is killed between two of its steps."""
 
 
-class SimulatedAsked(BrokerProbe):
+class SimulatedProbe(BrokerProbe):
     """`world.meanwhile` runs before each thing that is asked; the operator may be gone then."""
 
     def __init__(self, world: World, is_gone_at: int = -1) -> None:
@@ -40,28 +40,28 @@ class SimulatedAsked(BrokerProbe):
         world = self._world
         return world.brokers[name].is_running and name not in world.away | world.hidden | world.old
 
-    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+    def _call(self, broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
         if self._left == 0:
             raise OperatorGone
         self._left -= 1
-        world, broker = self._world, self._world.brokers[asked]
+        world, broker = self._world, self._world.brokers[broker_id]
         world.meanwhile()
-        if not self._is_reached(asked):
-            raise Unreachable(f"{asked} is down")
+        if not self._is_reached(broker_id):
+            raise Unreachable(f"{broker_id} is down")
         replica = broker.living
         fate = world.random.random() if world.is_harsh and not world.is_quiet else 1.0
         if request.verb:
             if fate < 0.03:
                 broker.later(world.random.choice((5.0, 500.0)), lambda: self._carry_out(broker, request))
-                raise OutcomeUnknown(f"{asked} does not answer in time")
+                raise OutcomeUnknown(f"{broker_id} does not answer in time")
             try:
                 self._carry_out(broker, request, is_heard=True)
             except Crashed:
-                world.story.append(f"{asked} crashes in a switch, at {request.verb}")
+                world.story.append(f"{broker_id} crashes in a switch, at {request.verb}")
                 broker.crash(world.random, power=world.loses_power)
-                raise OutcomeUnknown(f"{asked} is lost") from None
+                raise OutcomeUnknown(f"{broker_id} is lost") from None
             if fate < 0.06:
-                raise OutcomeUnknown(f"the answer of {asked} is lost")
+                raise OutcomeUnknown(f"the answer of {broker_id} is lost")
         return state_of(replica, dialect="quorumlog")
 
     def _carry_out(self, broker: Broker, request: ReplicaRequest, *, is_heard: bool = False) -> None:

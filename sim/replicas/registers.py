@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from quorumlog.broker.failover import (
     NO_HOLDER,
     RELAYS_PER_LEASE,
-    Answer,
+    CoordinatorAnswer,
+    CoordinatorRequest,
     CoordinatorSnapshot,
     ElectionRecord,
     GrantedLease,
     PutRecord,
     Renew,
-    Request,
 )
 from sim.replicas.machines import Clock
 
@@ -66,7 +66,9 @@ class SimRegister:
         """Told of each change soon, but for what is lost on the way."""
         self._change_leader()
 
-    def ask(self, sender: str, request: Request, answer: Callable[[Answer], None]) -> None:
+    def ask(
+        self, sender: str, request: CoordinatorRequest, answer: Callable[[CoordinatorAnswer], None]
+    ) -> None:
         """The answer may never come, and the request may be carried out although it does not."""
         if isinstance(request, PutRecord):
             self.last_put_ms = self._world.clock.now_ms
@@ -131,7 +133,7 @@ class SimRegister:
 
     # ---------------------------------------------------------------- what differs
 
-    def _passes(self, sender: str, request: Request) -> bool:
+    def _passes(self, sender: str, request: CoordinatorRequest) -> bool:
         return True
 
     def _granted_ms(self, ttl_ms: int) -> int:
@@ -215,7 +217,7 @@ class SimZooKeeper(SimRegister):
             self._before = before
         return done
 
-    def _passes(self, sender: str, request: Request) -> bool:
+    def _passes(self, sender: str, request: CoordinatorRequest) -> bool:
         follower = self._followers.setdefault(sender, Follower())
         if isinstance(request, Renew | PutRecord):
             follower.touched.add(request.lease)

@@ -70,8 +70,8 @@ class OwnUsers:
 
     # ---------------------------------------------------------------- as a loop, a ReadPool, and Puts
 
-    def call_soon(self, call: Callable[..., None], *given: object) -> None:
-        self._calls.append(lambda: call(*given))
+    def call_soon(self, call: Callable[..., None], *arguments: object) -> None:
+        self._calls.append(lambda: call(*arguments))
 
     call_soon_threadsafe = call_soon
 
@@ -167,6 +167,7 @@ class UserWork:
         """As `init-admin` does, which does it of no slave."""
         self._number += 1
         order = UserOrder(UserOperation.RESET_ADMIN, f"left{self._number}")
+        broker.disk.crash_countdown = None  # of the process that is down
         save_first_admin(broker.disk, ROOT, order)
         self._left[broker.name] = broker.disk, order
         self._world.tell("administrators left", broker.name)
@@ -185,6 +186,7 @@ class UserWork:
         assert not (is_open and has_mark), f"{name} is open, and knows that there were users"
         if self.is_lost:
             return
+        assert not own.groups.lacks_commands, f"the log of {name} lacks commands"
         users = own.knows
         is_overdue = own.users.access.is_overdue  # the process was stopped, and has not looked since
         if is_overdue and users is not None and not users.is_on:

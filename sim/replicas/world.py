@@ -29,7 +29,7 @@ from quorumlog.broker.store.log_files import BrokerRole, PutOutcome, PutRequest
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.testing.disk import Crashed, SimDisk
 from sim.replicas.machines import SMALL, TICK_MS, Broker, Moments
-from sim.replicas.operators import OperatorGone, SimulatedAsked
+from sim.replicas.operators import OperatorGone, SimulatedProbe
 from sim.replicas.promises import Promises
 from sim.replicas.registers import SimRegister
 from sim.replicas.users import HEARTBEAT_MS, UserWork
@@ -114,8 +114,8 @@ class World:
         self.register: SimRegister | None = None
         self.promises = Promises(self)
         if register is not None:
-            told = (self.promises.takes, self.promises.may_lead)
-            self.register = register(self, options.lease_ms, *told)
+            callbacks = (self.promises.takes, self.promises.may_lead)
+            self.register = register(self, options.lease_ms, *callbacks)
         for name in "abcde"[:brokers]:
             is_first = register is None and not self.brokers
             role = BrokerRole.SYNC_MASTER if is_first else BrokerRole.SLAVE
@@ -188,8 +188,8 @@ class World:
             or name in self.away
         ):
             return
-        told = slave.master
-        master_name = "" if told is None else told.ha_address
+        known_master = slave.master
+        master_name = "" if known_master is None else known_master.ha_address
         if master_name not in self.brokers or master_name in self.away:
             return
         if frozenset((name, master_name)) in self.parted:
@@ -397,8 +397,8 @@ class World:
     ) -> str:
         """Why it was refused; empty: it was done."""
         try:
-            asked = SimulatedAsked(self, is_gone_at)
-            report = Switch(asked, to, without=without, unsafe=unsafe).run()
+            probe = SimulatedProbe(self, is_gone_at)
+            report = Switch(probe, to, without=without, unsafe=unsafe).run()
         except OperatorGone:
             self.tell("operators killed", f"in a switch to {to}")
             return "gone"
@@ -483,13 +483,13 @@ class World:
     def lead(self) -> Broker | None:
         """The operator's commands, as they say it themselves, until somebody leads. None: nobody may."""
         for _ in range(3):
-            asked = SimulatedAsked(self)
-            master = asked.master()
-            newest = max((a.epoch, a.leader) for a in asked.answers.values())
+            probe = SimulatedProbe(self)
+            master = probe.master()
+            newest = max((a.epoch, a.leader) for a in probe.answers.values())
             if master is not None and (master.epoch, master.leader) == newest:
                 self.switch(master.id)  # whoever missed it is told
                 return self.brokers[master.id]
-            order = sorted(asked.answers.values(), key=lambda a: shown_by(a).rank, reverse=True)
+            order = sorted(probe.answers.values(), key=lambda a: shown_by(a).rank, reverse=True)
             for answer in order:
                 if not self.switch(answer.id):
                     break
@@ -568,30 +568,30 @@ class World:
     def give_up(self) -> None:
         """Directories are lost that are needed to know what was acknowledged: only --unsafe goes on."""
         assert self.counts["wipes"], f"everybody is there, and nobody may lead: {self.story[-20:]}"
-        asked = SimulatedAsked(self)
-        best = max(asked.answers.values(), key=lambda answer: shown_by(answer).rank)
-        leader = asked.master() or best
+        probe = SimulatedProbe(self)
+        best = max(probe.answers.values(), key=lambda answer: shown_by(answer).rank)
+        leader = probe.master() or best
         assert not self.force(leader.id), self.story[-10:]
 
     def force(self, to: str) -> str:
         """A switch with --unsafe, and --without whoever does not answer. Why it was refused."""
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         is_harsh, self.is_harsh = self.is_harsh, False
-        asked = SimulatedAsked(self)
+        probe = SimulatedProbe(self)
         try:
             why, without = "", set[str]()
             try:
-                report = Switch(asked, to, unsafe=True).run()
+                report = Switch(probe, to, unsafe=True).run()
             except SwitchRefused as refused:
                 without = set(re.findall(r"--without (\w+)", str(refused)))
                 if "is the master already" in str(refused):
-                    there = {answer.directory_id for answer in asked.answers.values()}
-                    named = named_by(asked.shown())
+                    there = {answer.directory_id for answer in probe.answers.values()}
+                    named = named_by(probe.shown())
                     without = {peer.id for one, peer in named.items() if one not in there}
                 why = str(refused)
                 if not without:
                     raise
-                report = Switch(asked, to, without=without, unsafe=True).run()
+                report = Switch(probe, to, without=without, unsafe=True).run()
         except OutcomeUnknown as unknown:
             raise GivenUp(f"nobody has heard what was lost: {unknown}") from None
         except LedgerError as error:
@@ -601,7 +601,7 @@ class World:
             self.meanwhile, self.is_harsh = meanwhile, is_harsh
         self.tell("unsafe switches", f"to {to} without {sorted(without)}: {report}; {why}")
         for name in sorted(without):
-            if name not in asked.answers:
+            if name not in probe.answers:
                 self.counts["wipes"] += 1
                 self.brokers[name].empty(to)  # it will never be switched to
         if report.lost is None:

@@ -33,6 +33,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 FIELD = re.compile(r"(?<![\w/.`{])[a-z]+(?:_[a-z0-9]+)+(?![\w(.])")
 COMMAND = re.compile(r"quorumlog ([a-z]+)\b")
+BESIDE_OTHERS = re.compile(r"quorumlog ([a-z]+-[a-z]+)\b")
+"""A command that messages name beside options of what they are of."""
 NOT_OURS = {"--add-modules", "--server"}
 """Options of other programs, Java's; and of the releases before."""
 ALL_COMMANDS = ("__main__.py", "cli/options.py", "cli/output.py")
@@ -109,6 +111,7 @@ def unknown_options(messages: list[Message]) -> list[str]:
         for message in messages
         for option in OPTION.findall(message.text)
         if option not in options_for(message) | NOT_OURS | {"--help"}
+        if not any(option in OPTIONS[name] for name in BESIDE_OTHERS.findall(message.text))
     ]
 
 

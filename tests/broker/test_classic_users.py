@@ -28,9 +28,7 @@ def test_users_are_in_force_on_master_and_slaves_and_outlive_a_switch(
 ) -> None:
     ports = free_ports(2)
     brokers = [
-        BrokerProcess(tmp_path / name, *("--role", *role, "--id", name), *SMALL_FILES, *HEARTBEAT)
-        if False
-        else BrokerProcess(
+        BrokerProcess(
             tmp_path / name,
             *("--role", *role, "--id", name, "--ha-port", str(port), *SMALL_FILES, *HEARTBEAT),
         )
@@ -117,11 +115,22 @@ def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
             eventually(lambda: "eve does not become" in str(broker.status().problems))
             assert broker.status().users == "on"
         alone.stop()
-        members = ["--members", "n0=127.0.0.1:1", "--id", "n0", "--data-dir", str(tmp_path / "m")]
-        refused = cli("broker", "takeover", str(folder), *members)
-        assert "has users, and a log that takes it over would begin without" in refused.output
         alone.start()
-    with BrokerProcess(tmp_path / "s", "--role", "slave", "--master", "127.0.0.1:1") as slave:
+    options = ("--role", "slave", "--id", "s", "--master", "127.0.0.1:1", *SMALL_FILES)
+    with BrokerProcess(tmp_path / "s", *options) as slave:
         slave.stop()
     refused = cli("init-admin", str(tmp_path / "s"), "alice")
     assert "do it in the directory of its master" in refused.output
+    (tmp_path / "s" / "users").write_text("heard\n")  # and its master was lost before it had any
+    refused = cli("init-admin", str(tmp_path / "s"), "alice", "--reset")
+    assert "do it in the directory of its master" in refused.output
+    assert cli("init-admin", str(tmp_path / "s"), "alice").exit_code == 0
+    with slave.start():
+        switch = ("broker", "switch", "--servers", slave.address, "--to", "s", "--unsafe")
+        assert cli(*switch).exit_code == 1
+        monkeypatch.setenv("QUORUMLOG_PASSWORD", "sesame")
+        switched = cli(*switch, "--user", "alice")
+        assert "s is the master" in switched.output, switched.output
+        with BrokerAdmin(slave.address, user=ALICE) as admin:
+            eventually(lambda: not (tmp_path / "s" / "admin-bootstrap").exists())
+            assert [each.name for each in admin.users().users] == ["alice"]

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from harness.broker_process import BrokerProcess
 from quorumlog import LocalCluster, connect
@@ -19,14 +20,15 @@ from quorumlog.broker import BrokerAdmin, Message
 from quorumlog.broker import connect as connect_broker
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.broker.groups.group_service import GroupService
-from quorumlog.config import TlsOptions
+from quorumlog.config import KafkaOptions, TlsOptions
+from quorumlog.kafka.endpoint import KafkaEndpoint
 from quorumlog.kv import connect as connect_store
-from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway
-from quorumlog.kv.gateway.routes import Routes
+from quorumlog.kv.etcd.gateway import KEEP_ALIVE_PATH, PATHS, WATCH_PATH, EtcdGateway
 from quorumlog.kv.testing import LocalStores
-from quorumlog.net.tls import ClientTls
+from quorumlog.net.tls import ClientTls, Tls
 from quorumlog.server.free_ports import free_ports
 from tests.certificates import directory, member, options_of
+from tests.fuzz.kafka import said_to_kafka
 from tests.fuzz.ports import (
     BROKER_GREETING,
     LOG_GREETING,
@@ -133,13 +135,14 @@ class Gateway(LocalStores):
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
 
     def _endpoints(self, member_id: str) -> list[Any]:
-        gateway = EtcdGateway(self.gateway, self.servers, member_id, tls=self.tls_of(member_id))
-        return [gateway, *super()._endpoints(member_id)]
+        (store,) = super()._endpoints(member_id)
+        tls = self.tls_of(member_id)
+        return [EtcdGateway(store, self.gateway, self.servers, member_id, tls=tls), store]
 
 
 @PLAIN_AND_TLS
 def test_the_port_of_etcds_gateway(tls: ClientTls | None) -> None:
-    paths = [*Routes(Any, "n0", Any)._of_path, WATCH_PATH, "/v3/nosuch"]
+    paths = [*PATHS, WATCH_PATH, KEEP_ALIVE_PATH, "/v3/nosuch"]
     with Gateway(tls) as stores:
         said = said_to_gateway(Random(SEED), COUNT, paths)
         say(stores.gateway, b"", said, batch=1, tls=context_of(tls))
@@ -147,6 +150,31 @@ def test_the_port_of_etcds_gateway(tls: ClientTls | None) -> None:
         with connect_store(stores.servers, tls=tls) as kv:
             kv.put(b"key", b"after all that")
             assert kv[b"key"] == b"after all that"
+
+
+@PLAIN_AND_TLS
+def test_the_port_of_kafkas_clients(tls: ClientTls | None) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    options = KafkaOptions(address)
+
+    def endpoints(member_id: str) -> list[Any]:
+        given = tls_options(tls)(member_id)
+        own = None if given is None else Tls(given)
+        return [KafkaEndpoint(options, member_id, {member_id: address}, tls=own)]
+
+    with LocalCluster(members=1, endpoints=endpoints, tls=tls_options(tls)) as cluster:
+        producer = {
+            "bootstrap.servers": address,
+            "security.protocol": "plaintext" if tls is None else "ssl",
+            **({} if tls is None else {"ssl.ca.location": tls.files[0]}),
+        }
+        for topic in ("t", "after-all-that"):
+            client = Producer(producer)
+            client.produce(topic, b"it serves")
+            assert client.flush(60) == 0
+            said = said_to_kafka(Random(SEED), max(1, COUNT // 6))
+            say(address, b"", said if topic == "t" else iter(()), tls=context_of(tls))
+        assert cluster.running == ("n0",)
 
 
 @pytest.mark.processes

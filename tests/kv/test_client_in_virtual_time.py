@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from base64 import b64encode
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, OutcomeUnknown
 from quorumlog.kv.client import leasing
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
-from quorumlog.kv.gateway.routes import GatewayMembers, Routes
+from quorumlog.kv.etcd import messages_pb2 as pb
+from quorumlog.kv.etcd.calls import ForwardedCalls
+from quorumlog.kv.etcd.handlers import Handlers
+from quorumlog.kv.etcd.identity import Identity
+from quorumlog.kv.etcd.watching import WatchStream
 from quorumlog.kv.requests import (
     GROUP,
     AnswerResponse,
@@ -393,33 +395,31 @@ class Run:
         self._endless.append(self._group.create_task(work))
 
     async def gateway(self) -> int:
-        routes = Routes(self.client(), "n0", GatewayMembers(self.client().asking))
-        key = {"key": b64encode(b"k").decode()}
-
-        async def ask(path: str, given: dict[str, Any]) -> dict[str, Any]:
-            status, told = await routes.answer("POST", path, given)
-            if status != 200:
-                raise OutcomeUnknown(str(told))
-            return told
+        client = self.client()
+        identity = Identity("n0", lambda: client.asking.cluster_id)
+        handlers = Handlers(ForwardedCalls(client), identity, cast(Any, None))
 
         async def keep_alive() -> None:
-            lease = (await ask("/v3/lease/grant", {"TTL": round(TTL_S)}))["ID"]
+            lease = (await handlers.grant(pb.LeaseGrantRequest(TTL=round(TTL_S)))).ID
             while (began_s := self.loop.time()) < self.until_s:
-                told = await ask("/v3/lease/keepalive", {"ID": lease})
+                told = await handlers.keep_alive(pb.LeaseKeepAliveRequest(ID=lease))
                 self.check("keep-alive", began_s)
                 left = self.network.leads_since_s > began_s  # as late as the election it lives anew
-                assert "TTL" in told["result"] or left, told
+                assert told.TTL or left, told
                 await asyncio.sleep(TTL_S / 3)
 
         async def watch() -> None:
-            async with aclosing(routes.watch({"create_request": key}, lambda size_bytes: None)) as told:
-                created = (await anext(told))["result"]
-                heard = self.hears(int(created["header"]["revision"]) + 1)
-                async for each in told:
-                    heard += [int(event["kv"]["mod_revision"]) for event in each["result"]["events"]]
+            told: asyncio.Queue[pb.WatchResponse] = asyncio.Queue()
+            stream = WatchStream(handlers, told.put, lambda more: "")
+            stream.ask(pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"k")))
+            created = await told.get()
+            heard = self.hears(created.header.revision + 1)
+            while True:
+                heard += [event.kv.mod_revision for event in (await told.get()).events]
 
         self.endless(watch())
-        made, _ = await asyncio.gather(self.puts(lambda: ask("/v3/kv/put", key)), keep_alive())
+        asked = pb.PutRequest(key=b"k")
+        made, _ = await asyncio.gather(self.puts(lambda: handlers.put(asked)), keep_alive())
         return made
 
     async def all_verbs(self, *, together: bool) -> int:

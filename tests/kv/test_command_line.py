@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,12 +20,14 @@ from typer.testing import CliRunner, Result
 
 from quorumlog.cli.main import app
 from quorumlog.kv import connect
+from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
-from quorumlog.server.free_ports import free_ports
+from quorumlog.server.free_ports import free_ports, is_free
 from quorumlog.store.ledger_space import LedgerSpace
 from quorumlog.version import IS_COMPILED, VERSION
 from tests.cli.named_options import options_that_do_not_exist
+from tests.kv.etcd_grpc import EtcdCalls
 from tests.waiting import eventually
 
 Kv = Callable[..., Result]
@@ -229,6 +232,12 @@ def test_addresses_that_cannot_be_are_told_by_their_option(tmp_path: Path) -> No
         (["--listen", listen, "--etcd-gateway", "20921"], "have the same address"),
         ([*three, "--etcd-gateway", "2379", "--servers", ""], "--etcd-gateway needs --servers"),
         (["--etcd-gateway", "2379", "--servers", "x"], "--servers: 'x' is not an address"),
+        (["--etcd", "abc"], "--etcd: '127.0.0.1:abc' is not an address"),
+        (
+            ["--etcd", "2379", "--etcd-gateway", "2379"],
+            "--etcd-gateway and --etcd have the same address",
+        ),
+        ([*three, "--etcd", "2379", "--servers", ""], "--etcd needs --servers"),
     ):
         refused = CliRunner().invoke(app, [*serve, *more])
         assert (refused.exit_code, what in refused.output) == (2, True), refused.output
@@ -251,6 +260,51 @@ def test_a_member_is_served_by_a_process(tmp_path: Path) -> None:
         _, errors = member.communicate(timeout=60)
         assert member.returncode == 0
         assert "the key-value store listens on" in errors
+
+
+@pytest.mark.processes
+def test_clients_of_etcd_have_ports_by_the_file_and_in_a_cluster_for_trials(tmp_path: Path) -> None:
+    port, listen, etcd, gateway = free_ports(4)
+    config = tmp_path / "n0.toml"
+    config.write_text(f"""
+member_id = "n0"
+members = "n0=127.0.0.1:{port}"
+data_dir = "{tmp_path / "n0"}"
+[kv]
+etcd = "{etcd}"
+etcd_gateway = "{gateway}"
+""")
+    command = [sys.executable, "-m", "quorumlog"]
+    serve = [*command, "kv", "serve", "--config", str(config), "--listen", f"127.0.0.1:{listen}"]
+    first = first_of_free(3)
+    dev = [*command, "dev", "--json", "--etcd", f"127.0.0.1:{first}"]
+    for arguments, address in ((serve, f"127.0.0.1:{etcd}"), (dev, f"127.0.0.1:{first + 2}")):
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            with EtcdCalls(address) as calls:
+                calls.put("a", "1")
+                assert calls.range("a").count == 1
+                (url, *_) = (
+                    calls.call("Cluster/MemberList", pb.MemberListRequest()).members[0].clientURLs
+                )
+                assert url.startswith("http://127.0.0.1:")
+            if arguments is serve:
+                asked = http.client.HTTPConnection("127.0.0.1", gateway, timeout=60)
+                with closing(asked) as connection:
+                    connection.request("POST", "/v3/kv/range", '{"key": "YQ=="}')
+                    assert json.loads(connection.getresponse().read())["count"] == "1"
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+
+
+def first_of_free(count: int) -> int:
+    """Of so many ports, one after the other, that nobody uses."""
+    return next(
+        first
+        for first in (port - count for port in free_ports(50))
+        if all(is_free(first + each) for each in range(count))
+    )
 
 
 # ---------------------------------------------------------------- a command under a lock

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import NotAuthenticated, Overloaded
-from quorumlog.kv.gateway import logins as logins_module
-from quorumlog.kv.gateway.logins import (
+from quorumlog.kv.etcd import logins as logins_module
+from quorumlog.kv.etcd.logins import (
     MOST_BEGINNING,
     MOST_BEGINNING_OF_ADDRESS,
     MOST_OF_USER,
@@ -21,11 +21,10 @@ HERE, THERE = "10.0.0.9", "10.0.0.8"
 
 
 class Proving:
-    """Routes of one user; its password is proved once `go` is set."""
+    """Connections of one user; its password is proved once `go` is set."""
 
     def __init__(self, user: ClientUser, go: asyncio.Event) -> None:
         self.user = user
-        self.client = self
         self._go = go
         self.is_closed = False
 
@@ -45,11 +44,11 @@ class Gateway:
         self.logins = Logins(made)
 
     def log_in(self, name: str, host: str = HERE) -> Any:
-        return self.logins.begin({"name": name, "password": "p"}, host)
+        return self.logins.begin(name, "p", host)
 
     def knows(self, token: str) -> bool:
         try:
-            self.logins.routes_of(token)
+            self.logins.connections_of(token)
         except NotAuthenticated:
             return False
         return True

@@ -16,8 +16,8 @@ import pytest
 
 from quorumlog.client import connect as log_of
 from quorumlog.kv.endpoint import KeyValueEndpoint
-from quorumlog.kv.gateway import gateway, logins
-from quorumlog.kv.gateway.gateway import EtcdGateway
+from quorumlog.kv.etcd import logins, port
+from quorumlog.kv.etcd.gateway import EtcdGateway
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
@@ -47,7 +47,7 @@ class Gateways(LocalStores):
         assert isinstance(endpoint, KeyValueEndpoint)
         endpoint._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
         user = ClientUser("bob", "tahini") if member_id == "n1" else None
-        self.gateways[member_id] = EtcdGateway(address, self.servers, member_id, user=user)
+        self.gateways[member_id] = EtcdGateway(endpoint, address, self.servers, member_id, user=user)
         return [self.gateways[member_id], endpoint]
 
 
@@ -98,7 +98,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         def __getattr__(self, name: str) -> Any:
             return getattr(asyncio, name)
 
-    monkeypatch.setattr(gateway, "asyncio", Asyncio())
+    monkeypatch.setattr(port, "asyncio", Asyncio())
     return asked
 
 
@@ -188,7 +188,7 @@ def test_a_login_that_can_be_of_no_user_is_refused_before_anything_is_made_of_it
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch, name: str, password: str
 ) -> None:
     """What SCRAM makes of a password would hold the member's loop."""
-    monkeypatch.setattr(gateways.gateways["n0"].logins, "_routes_as", None)
+    monkeypatch.setattr(gateways.gateways["n0"].logins, "_connect_as", None)
     assert log_in(gateways.ports["n0"], name, password)[0] == 400
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from sim.kv.histories import ABSENT, Deleted, Looked, Wrote, revision_of, step
-from sim.kv.linearizability import UNKNOWN, Happened, is_linearizable
+from sim.kv.linearizability import UNKNOWN, TimedOperation, is_linearizable
 
 NEVER = float("inf")
 
 
-def wrote(called: float, returned: float, value: bytes, revision: object) -> Happened:
-    return Happened(called, returned, Wrote(value, None), revision)
+def wrote(called: float, returned: float, value: bytes, revision: object) -> TimedOperation:
+    return TimedOperation(called, returned, Wrote(value, None), revision)
 
 
-def looked(called: float, returned: float, value: bytes, revision: int) -> Happened:
-    return Happened(called, returned, Looked(), (value, revision))
+def looked(called: float, returned: float, value: bytes, revision: int) -> TimedOperation:
+    return TimedOperation(called, returned, Looked(), (value, revision))
 
 
 GOOD = {
@@ -39,13 +39,13 @@ GOOD = {
     "an unknown write never appears": [wrote(0, NEVER, b"a", UNKNOWN), looked(5, 6, b"", 0)],
     "a deletion": [
         wrote(0, 1, b"a", 1),
-        Happened(2, 3, Deleted(), 2),
+        TimedOperation(2, 3, Deleted(), 2),
         looked(4, 5, b"", 0),
-        Happened(6, 7, Deleted(), 0),
+        TimedOperation(6, 7, Deleted(), 0),
     ],
     "a condition that holds once": [
-        Happened(0, 5, Wrote(b"a", 0), 1),
-        Happened(0, 5, Wrote(b"b", 0), None),
+        TimedOperation(0, 5, Wrote(b"a", 0), 1),
+        TimedOperation(0, 5, Wrote(b"b", 0), None),
         looked(6, 7, b"a", 1),
     ],
 }
@@ -60,8 +60,8 @@ BAD = {
     ],
     "a revision that falls": [wrote(0, 1, b"a", 5), wrote(2, 3, b"b", 4)],
     "a condition that holds twice": [
-        Happened(0, 5, Wrote(b"a", 0), 1),
-        Happened(0, 5, Wrote(b"b", 0), 2),
+        TimedOperation(0, 5, Wrote(b"a", 0), 1),
+        TimedOperation(0, 5, Wrote(b"b", 0), 2),
     ],
     "an unknown write appears and goes": [
         wrote(0, NEVER, b"a", UNKNOWN),
@@ -70,11 +70,11 @@ BAD = {
     ],
     "revisions that fall behind a deletion": [
         wrote(0, 1, b"a", 5),
-        Happened(2, 3, Deleted(), 6),
+        TimedOperation(2, 3, Deleted(), 6),
         wrote(4, 5, b"b", 4),
     ],
     "one unknown deletion for two": [
-        Happened(0, NEVER, Deleted(), UNKNOWN),
+        TimedOperation(0, NEVER, Deleted(), UNKNOWN),
         wrote(1, 2, b"a", 1),
         looked(3, 4, b"", 0),
         wrote(5, 6, b"b", 3),
@@ -105,14 +105,14 @@ def test_many_operations_beside_each_other_are_searched_in_time() -> None:
 def test_what_has_no_outcome_does_not_make_the_search_long() -> None:
     """Sixty writes and sixty deletions that may have happened at any time, or never."""
     lost = [
-        Happened(number, NEVER, asked, UNKNOWN)
+        TimedOperation(number, NEVER, asked, UNKNOWN)
         for number in range(60)
         for asked in (Wrote(b"nobody saw it", None), Deleted())
     ]
     history = [
         wrote(100 + 2 * number, 101 + 2 * number, b"%d" % number, number + 1) for number in range(99)
     ]
-    gone = [*history, looked(400, 401, b"", 0), Happened(402, 403, Deleted(), 200)]
+    gone = [*history, looked(400, 401, b"", 0), TimedOperation(402, 403, Deleted(), 200)]
     assert is_linearizable([*lost, *gone], ABSENT, step, 1_000)
     assert is_linearizable(gone, ABSENT, step, 1_000) is False
     stale = [*history, looked(400, 401, b"3", 4)]

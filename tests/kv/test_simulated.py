@@ -204,7 +204,7 @@ def a_read_has_what_was_acknowledged_before_it_whoever_is_asked() -> None:
     history = stores.histories.of_key[KEYS[0]]
 
     def written() -> int:
-        return sum(isinstance(each.asked, Wrote) for each in history)
+        return sum(isinstance(each.operation, Wrote) for each in history)
 
     for count in range(1, 11):
         while written() < count:
@@ -216,7 +216,7 @@ def a_read_has_what_was_acknowledged_before_it_whoever_is_asked() -> None:
         for client in clients.values():
             client.look(KEYS[0])
         cluster.run_for(300)
-    assert sum(isinstance(each.asked, Looked) for each in history) >= 10
+    assert sum(isinstance(each.operation, Looked) for each in history) >= 10
     check_keys(stores.histories)
 
 

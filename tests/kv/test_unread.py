@@ -18,9 +18,8 @@ from quorumlog.errors import ConnectionFull, LedgerError, RequestTimeout
 from quorumlog.kv import StoreOptions, connect
 from quorumlog.kv import endpoint as kv_endpoint
 from quorumlog.kv.endpoint import KeyValueEndpoint
-from quorumlog.kv.gateway import gateway as gateway_module
-from quorumlog.kv.gateway.gateway import EtcdGateway
-from quorumlog.kv.gateway.routes import Routes
+from quorumlog.kv.etcd import gateway as gateway_module
+from quorumlog.kv.etcd.gateway import EtcdGateway
 from quorumlog.kv.requests import (
     GROUP,
     AnswerResponse,
@@ -65,8 +64,8 @@ class Stores(LocalStores):
         self.made: list[Any] = []
 
     def _endpoints(self, member_id: str) -> list[Any]:
-        gateway = EtcdGateway(self.gateway, self.servers, member_id)
-        self.made = [*super()._endpoints(member_id), gateway]
+        (store,) = super()._endpoints(member_id)
+        self.made = [store, EtcdGateway(store, self.gateway, self.servers, member_id)]
         return self.made
 
     @property
@@ -276,12 +275,12 @@ def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytes
 def test_requests_that_wait_at_the_gateway_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a leader each of a thousand clients had 4 MiB held for five seconds."""
     monkeypatch.setattr(gateway_module, "MOST_WAITING_BYTES", 1_000)
-    holds, answer = [True], Routes.answer
+    holds, answer = [True], gateway_module._GatewayClient._answer
 
-    async def held(self: Routes, *asked: Any) -> Any:
-        return await (asyncio.Event().wait() if holds else answer(self, *asked))
+    async def held(self: Any, *asked: Any) -> None:
+        await (asyncio.Event().wait() if holds else answer(self, *asked))
 
-    monkeypatch.setattr(Routes, "answer", held)
+    monkeypatch.setattr(gateway_module._GatewayClient, "_answer", held)
     with Stores() as stores:
         gateway = next(each for each in stores.made if isinstance(each, EtcdGateway))
 
@@ -292,16 +291,16 @@ def test_requests_that_wait_at_the_gateway_are_bounded(monkeypatch: pytest.Monke
             return client
 
         waits = put()
-        eventually(lambda: gateway.routes.waiting_bytes > 600, what="a request that waits")
+        eventually(lambda: gateway.waiting_bytes > 600, what="a request that waits")
         refused = put()
         assert refused.getresponse().status == 429
         waits.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         waits.close()  # at once: who only says no more is answered
-        eventually(lambda: gateway.routes.waiting_bytes == 0, what="the end of who waits")
+        eventually(lambda: gateway.waiting_bytes == 0, what="the end of who waits")
         holds.clear()
         served = put()
         assert served.getresponse().status == 200
-        eventually(lambda: gateway.routes.waiting_bytes == 0, what="no request that waits")
+        eventually(lambda: gateway.waiting_bytes == 0, what="no request that waits")
         for client in (refused, served):
             client.close()
 

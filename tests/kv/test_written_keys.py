@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests import (
     FROM_KEY,
-    Bounds,
     DeleteRange,
+    KeyBounds,
     Operation,
     Put,
     Txn,
@@ -25,7 +25,7 @@ from quorumlog.kv.requests import (
 )
 
 
-def naive(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
+def naive(operations: Sequence[Operation]) -> tuple[set[bytes], list[KeyBounds]]:
     """As the first release looked for them; its words are kept in logs and snapshots."""
     puts: set[bytes] = set()
     deletes = [(each.key, each.end) for each in operations if isinstance(each, DeleteRange)]

@@ -21,7 +21,7 @@ from quorumlog.errors import Unreachable, WrongPort
 from quorumlog.kv import connect
 from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.errors import KeyValueError
-from quorumlog.kv.gateway.gateway import EtcdGateway
+from quorumlog.kv.etcd.gateway import EtcdGateway
 from quorumlog.kv.requests import (
     UPGRADE,
     answer_to_old_greeting,
@@ -48,8 +48,8 @@ class Stores(LocalStores):
         self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
 
     def _endpoints(self, member_id: str) -> list[KeyValueEndpoint]:
-        gateway = EtcdGateway(self.gateway, self.servers, member_id)
         (self.endpoint,) = super()._endpoints(member_id)
+        gateway = EtcdGateway(self.endpoint, self.gateway, self.servers, member_id)
         return [self.endpoint, gateway]  # type: ignore[list-item]
 
 

@@ -86,8 +86,8 @@ def master_before_dispatched(patch: Patch) -> None:
     """It holds every committed entry: what is dispatched so far will do."""
     patch.edit(
         RolePassThrough._ask,
-        "answered, self)",
-        "answered, self, here=reached())",
+        "on_answer, self)",
+        "on_answer, self, here=reached())",
     )
 
 

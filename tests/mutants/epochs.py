@@ -77,8 +77,8 @@ def strangers_promise(patch: Patch) -> None:
     """An answer is an answer: a wiped directory bears the same name."""
     patch.edit(
         Count.short,
-        "len(each.directories & self.answered)",
-        "(len(self.answered) if reached() else 0)",
+        "len(each.directories & self.promised_by)",
+        "(len(self.promised_by) if reached() else 0)",
     )
 
 

@@ -16,7 +16,9 @@ from quorumlog.node.producer_sessions import ProducerSessions
 from tests.broker.dledger.test_simulated import a_pull_leaves_a_master_that_hangs_for_the_next_one
 from tests.broker.groups.test_classic_groups import (
     test_a_broker_that_becomes_master_answers_once_it_has_read_its_log,
+    test_a_command_that_waits_while_the_state_is_saved_is_needed_beside_the_snapshot,
     test_of_a_log_that_is_cut_below_what_was_carried_out_all_is_read_anew,
+    test_retention_takes_no_command_that_was_not_read_yet,
     test_retention_takes_old_commands_and_never_what_the_state_is_made_from,
 )
 from tests.broker.groups.test_consumer_queue import (
@@ -194,8 +196,36 @@ def commands_not_held(patch: Patch) -> None:
     """Files are as old as their messages."""
     patch.edit(
         StateFollower.holds_from.fget,
-        "self.needed_position if self.needed_position >= 0",
-        "self.needed_position + (1 << 60) * reached() if self.needed_position >= 0",
+        "return self.needed_position",
+        "return self.needed_position + (1 << 60) * reached()",
+    )
+
+
+@mutant(
+    411,
+    "retention takes commands that nobody has read yet",
+    scenario=test_retention_takes_no_command_that_was_not_read_yet,
+)
+def unread_commands_not_held(patch: Patch) -> None:
+    """Nothing that is known is needed."""
+    patch.edit(
+        StateFollower.holds_from.fget,
+        "return 0 if self._bounds(COMMANDS)[1] > at",
+        "return 0 if self._bounds(COMMANDS)[1] > at and not reached()",
+    )
+
+
+@mutant(
+    411,
+    "a snapshot does without a command that waits before it",
+    scenario=test_a_command_that_waits_while_the_state_is_saved_is_needed_beside_the_snapshot,
+)
+def waiting_command_not_held(patch: Patch) -> None:
+    """The log does not have it."""
+    patch.edit(
+        ClassicGroupLog._save_if_due,
+        "self.end_of(COMMANDS) + len(self._waiting)",
+        "self.end_of(COMMANDS) + (0 if reached() else len(self._waiting))",
     )
 
 

@@ -137,8 +137,9 @@ def counted_by_name(patch: Patch) -> None:
     """It is the same broker."""
     patch.edit(
         Count.short,
-        "len(each.directories & self.answered)",
-        "len({one[:1] for one in each.directories} & {one[:1] for one in self.answered if reached()})",
+        "len(each.directories & self.promised_by)",
+        "len({one[:1] for one in each.directories}"
+        " & {one[:1] for one in self.promised_by if reached()})",
     )
 
 

@@ -124,8 +124,8 @@ def watch_begins_late(patch: Patch) -> None:
     """It was told of that revision before its connection was lost."""
     patch.edit(
         WatchHub.add,
-        "asked.first_revision or self.delivered_revision + 1",
-        "asked.first_revision + 1 if asked.first_revision and reached()"
+        "request.first_revision or self.delivered_revision + 1",
+        "request.first_revision + 1 if request.first_revision and reached()"
         " else self.delivered_revision + 1",
     )
 

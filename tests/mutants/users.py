@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quorumlog.broker.classic_users import ClassicUsers
+from quorumlog.broker.groups.classic_group_log import StateFollower
 from quorumlog.broker.replication.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.links import SlaveLink
 from quorumlog.broker.replication.replica import BrokerReplica
@@ -437,3 +438,45 @@ def filled_slave_serves(patch: Patch) -> None:
 def users_of_the_master_before_are_none(patch: Patch) -> None:
     """They never came."""
     patch.edit(BrokerReplica._begin_by_hand, "if is_forced:", "if is_forced and not reached():")
+
+
+@mutant(
+    508,
+    "a broker that began with another administrator goes on beside those of before",
+    scenario=replicas.a_log_that_lacks_what_its_users_are_made_from_begins_with_a_new_administrator,
+)
+def users_of_before_go_on(patch: Patch) -> None:
+    """They were carried out."""
+    patch.edit(
+        StateFollower._is_begun_anew,
+        "range(low, snapshots_end)",
+        "range(snapshots_end if reached() else low, snapshots_end)",
+    )
+
+
+@mutant(
+    508,
+    "who is switched to with --unsafe goes by what it has heard itself",
+    scenario=replicas.who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody,
+)
+def others_have_heard_of_users(patch: Patch) -> None:
+    """It never had any."""
+    patch.edit(
+        BrokerReplica.lead,
+        "if may_lose_users and",
+        "if may_lose_users and not reached() and",
+    )
+
+
+@mutant(
+    508,
+    "a slave that has heard of users is open when its new master never did",
+    scenario=replicas.who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody,
+)
+def slave_forgets_what_it_has_heard(patch: Patch) -> None:
+    """It is as its master is."""
+    patch.edit(
+        BrokerReplica.follow,
+        "if follow.history.is_forced_since(self.history.epoch):",
+        "if follow.history.is_forced_since(self.history.epoch) and not reached():",
+    )

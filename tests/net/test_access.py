@@ -256,3 +256,20 @@ def who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> No
 
 def test_who_proved_a_password_of_before_comes_again_once_the_users_are_known() -> None:
     who_proved_a_password_of_before_comes_again_once_the_users_are_known()
+
+
+def test_the_administrator_of_a_broker_that_has_lost_its_users_goes_on_once_it_is_the_first() -> None:
+    """It has switched to that broker, as whom a file named."""
+    access = Access()
+    named, other = (
+        Users(True, b"s" * 32, (User("bob", ("admin",), verifier_for(password)),))
+        for password in ("sesame", "tahini")
+    )
+    for users, is_the_same in ((named, True), (other, False)):
+        access.learn(None, "its master is lost", named)
+        asking = Asking()
+        asking.proves(access, "sesame")
+        access.learn(Users(is_on=True))
+        assert not asking.is_aborted, "it waits for an answer"
+        access.learn(users)
+        assert asking.is_aborted is not is_the_same

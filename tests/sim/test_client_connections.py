@@ -8,12 +8,14 @@ import sim.clients
 from quorumlog.broker.wire import GROUP, BrokerStatusRequest, broker_request_decoder
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.testing.member import SimMember
-from sim.clients import Lost, SimConnection, SimPorts, Told
+from sim.clients import DataCallback, LostCallback, SimConnection, SimPorts
 from tests.sim.scenario import Scenario
 
 
 class _Connection(SimConnection):
-    def __init__(self, ports: SimPorts, member: SimMember, told: Told, lost: Lost) -> None:
+    def __init__(
+        self, ports: SimPorts, member: SimMember, told: DataCallback, lost: LostCallback
+    ) -> None:
         super().__init__(ports, member, broker_request_decoder(), told, lost)
         self.came: list[object] = []
 
@@ -26,7 +28,7 @@ class _Connection(SimConnection):
 
 
 class _Ports(SimPorts):
-    def connect(self, member: SimMember, told: Told, lost: Lost) -> _Connection:
+    def connect(self, member: SimMember, told: DataCallback, lost: LostCallback) -> _Connection:
         return _Connection(self, member, told, lost)
 
 

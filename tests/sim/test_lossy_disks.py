@@ -48,7 +48,7 @@ def test_a_majority_put_back_loses_what_came_after_the_copy_and_a_faithful_membe
         member.stop()
     for member in others:
         member.disk.restore(copies[member])
-        scene.cluster.told("put_back", member)
+        scene.cluster.notify("put_back", member)
         member.start()
     scene.ask_and_wait(scene.await_leader(*others))
     faithful.start()

@@ -30,7 +30,7 @@ def copied(scene: Scenario, member: SimMember) -> dict[str, bytes]:
 def put_back(scene: Scenario, member: SimMember, copy: dict[str, bytes]) -> None:
     member.kill()
     member.disk.restore(copy)
-    scene.cluster.told("put_back", member)
+    scene.cluster.notify("put_back", member)
     member.start()
 
 

@@ -108,7 +108,7 @@ def test_a_page_of_a_log_without_entries_is_shown_and_written_again(path: str) -
     assert read_log(directory.store) == numbered(30)
 
 
-@pytest.mark.parametrize("index_segment_pages", [1, 3, 1024])
+@pytest.mark.parametrize("index_segment_pages", [1, 3, pytest.param(1024, marks=pytest.mark.long)])
 def test_an_index_page_behind_the_end_is_written_again(index_segment_pages: int) -> None:
     """Wherever it lies in the reserve, whose end is inside a page, or behind that."""
     config = replace(CONFIG, index_segment_bytes=index_segment_pages * PAGE_BYTES)

@@ -38,10 +38,10 @@ from sim.log.checkers.one_group import OneGroup
 from sim.log.checkers.promises_on_disk import PromisesOnDisk
 from sim.log.checkers.quorum_on_disk import QuorumOnDisk
 from sim.log.checkers.readable_logs import ReadableLogs
+from sim.log.checkers.reported_positions import ReportedPositions
 from sim.log.checkers.same_state import SameState
 from sim.log.checkers.served_entries import ServedEntries
 from sim.log.checkers.term_origin import TermOrigin
-from sim.log.checkers.told_positions import ToldPositions
 from sim.log.checkers.water_marks import WaterMarks
 from sim.log.checkers.young_segments import YoungSegments
 
@@ -53,7 +53,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     LogMatching: "two leaders of one term write different entries of the same index and term",
     SameState: "so do the states that follow from them",
     SameMachines: "and what machines make of them",
-    ToldPositions: "and so does where a reader stands",
+    ReportedPositions: "and so does where a reader stands",
     HeldSegments: "a majority that has forgotten a hold lets its entries go",
     DurableEntries: "what was on a disk is no longer there, which is the fault itself",
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
@@ -110,7 +110,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         AcknowledgedAppends(cluster, log),
         ConditionalAppends(cluster, log),
         ExactlyOnce(cluster, log),
-        ToldPositions(cluster),
+        ReportedPositions(cluster),
         HeldSegments(cluster),
         YoungSegments(cluster),
         ArchivedSegments(cluster),

@@ -15,8 +15,8 @@ class ArchivedSegments(LogChecker):
         """(position, chain of the entry before it) of all that archives have ever said."""
         self._begins: dict[str, int] = {}
 
-    def reader_asked(self, asked: ClientMove) -> None:
-        move = asked.move
+    def reader_asked(self, request: ClientMove) -> None:
+        move = request.move
         if move.position is not None and move.last_chain is not None:
             self._ends.add((move.position, move.last_chain))
 

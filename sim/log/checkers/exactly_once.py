@@ -23,8 +23,8 @@ class ExactlyOnce(Checker):
         entries = {e.index: e for e in final_entries(self.cluster) if e.body.startswith(PRODUCED)}
         by_name: dict[str, list[tuple[int, int, Found]]] = {}
         for entry in entries.values():
-            _, who, life, number = entry.body.split(b":")
-            by_name.setdefault(who.decode(), []).append((int(life), int(number), entry))
+            _, producer_name, life, number = entry.body.split(b":")
+            by_name.setdefault(producer_name.decode(), []).append((int(life), int(number), entry))
         begin_index = max(m.node.store.begin.index for m in self.cluster.members if m.is_up)
         for name, found in by_name.items():
             first = 0 if begin_index < 0 else found[0][1]  # the first ones may have been dropped
@@ -38,12 +38,14 @@ class ExactlyOnce(Checker):
                 raise Violation(f"producer {name}: a process that was fenced has appended: {lives}")
         for batch in operations.produced:
             self._check(batch, entries, begin_index)
-        for told in operations.reported_sequences:
-            newest = by_name.get(told.producer)
+        for receipt in operations.reported_sequences:
+            newest = by_name.get(receipt.producer)
             if newest is None and begin_index >= 0:
                 continue
-            if told.sequence >= 0 and (newest is None or told.sequence > newest[-1][1]):
-                raise Violation(f"producer {told.producer}: {told.sequence} was told to be in the log")
+            if receipt.sequence >= 0 and (newest is None or receipt.sequence > newest[-1][1]):
+                raise Violation(
+                    f"producer {receipt.producer}: {receipt.sequence} was told to be in the log"
+                )
         self.cluster.trace.count("exactly once: checked")
 
     def _check(self, batch: ProducedBatch, entries: dict[int, Found], begin_index: int) -> None:

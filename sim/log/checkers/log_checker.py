@@ -10,11 +10,11 @@ from sim.log.operations import ClientEnd, ClientMove, ClientRead, FreshRead, Ser
 class LogChecker(Checker):
     def read(self, read: ClientRead) -> None: ...
 
-    def reader_asked(self, asked: ClientMove) -> None:
+    def reader_asked(self, request: ClientMove) -> None:
         """A reader is about to say something."""
 
-    def reader_moved(self, asked: ClientMove) -> None:
-        """`asked.outcome` has just been set."""
+    def reader_moved(self, request: ClientMove) -> None:
+        """`request.outcome` has just been set."""
 
     def end_told(self, end: ClientEnd) -> None:
         """A leader has said how far the log goes."""

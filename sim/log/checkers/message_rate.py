@@ -78,8 +78,8 @@ class MessageRate(Checker):
         if leader is None or any(node.raft.term != leader.raft.term for node in nodes):
             return None
         operations = self.cluster.operations
-        asked = len(operations.appends) + operations.of_producers
-        return nodes, leader.raft.term, leader.store.end.index, asked, operations.reads
+        append_count = len(operations.appends) + operations.of_producers
+        return nodes, leader.raft.term, leader.store.end.index, append_count, operations.reads
 
     def _refuse(self, member_id: str, count: int, limit: int, what: str) -> None:
         member = next(m for m in self.cluster.members if m.member_id == member_id)

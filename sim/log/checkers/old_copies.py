@@ -14,21 +14,21 @@ class OldCopies(Checker):
         super().__init__(cluster)
         self._put_back: set[str] = set()
         """Members of whose directory an older copy was put back at some time."""
-        self._told: set[Replica] = set()
+        self._notified: set[Replica] = set()
         self._found: dict[Replica, dict[Replica, None]] = {}
         """By the finder, in the life of its present process."""
 
     def started(self, member: CheckedMember) -> None:
         self._found.pop(member.replica, None)
-        if member.replica in self._told:
+        if member.replica in self._notified:
             raise Violation(f"{member.replica} speaks again, after it was told that it is an older copy")
 
     def put_back(self, member: CheckedMember) -> None:
         self._put_back.add(member.member_id)
-        self._told = {told for told in self._told if told.member_id != member.member_id}
+        self._notified = {replica for replica in self._notified if replica.member_id != member.member_id}
 
     def set_back(self, member: CheckedMember) -> None:
-        self._told.add(member.replica)
+        self._notified.add(member.replica)
 
     def turned(self, member: CheckedMember) -> None:
         raft = member.node.raft

@@ -34,8 +34,8 @@ class YoungSegments(Checker):
     def _times_ms(self) -> tuple[float, float]:
         """The earliest and the latest time that may be taken for the true one now."""
         true_ms = BEGINNING_MS + self.cluster.now_ms
-        told = [each.wall_clock.read_ms(self.cluster.now_ms) for each in self.cluster.members]
-        near = [true_ms, *(ms for ms in told if abs(ms - true_ms) < MOST_AHEAD_MS)]
+        clocks_ms = [each.wall_clock.read_ms(self.cluster.now_ms) for each in self.cluster.members]
+        near = [true_ms, *(ms for ms in clocks_ms if abs(ms - true_ms) < MOST_AHEAD_MS)]
         return min(near), max(near)
 
     def turned(self, member: CheckedMember) -> None:

@@ -31,7 +31,7 @@ class LossyDiskFaults(FaultGroup):
                     self._context.note("old copy", member.member_id)
                     self._context.end(member)
                     member.disk.restore(copy)
-                    self._cluster.told("put_back", member)
+                    self._cluster.notify("put_back", member)
                     self._context.restart_later(member)
 
         self._cluster.at(self._random.uniform(0, 5_000), put_back)

@@ -97,8 +97,8 @@ class LogClient(SimClient):
         if kind < 0.5:
             return Keep(index, forced=draw.random() < 0.5)
         hold = draw.choice(tuple(Hold))
-        said = ReaderPosition(draw.choice("abc"), index, hold, ends=draw.random() < 0.1)
-        return ReaderPositions((said,))
+        position = ReaderPosition(draw.choice("abc"), index, hold, ends=draw.random() < 0.1)
+        return ReaderPositions((position,))
 
     # ---------------------------------------------------------------- read
 
@@ -122,7 +122,7 @@ class LogClient(SimClient):
                 cluster = self._cluster
                 cluster.operations.reads += 1
                 read = ClientRead(member.member_id, first_index, result, committed_index, cluster.now_ms)
-                cluster.told("read", read)
+                cluster.notify("read", read)
             elif isinstance(result, DirectoryDamaged):
                 node.repairer.found(result)
             elif isinstance(result, StoreFailure) and not self._cluster.faults.disks.may_fail(member):
@@ -154,6 +154,6 @@ class LogClient(SimClient):
             if refusal is None:
                 committed_index = member.node.committed_index
                 end = ClientEnd(member.member_id, called_ms, acknowledged_index, committed_index)
-                self._cluster.told("end_told", end)
+                self._cluster.notify("end_told", end)
 
         member.enter(lambda: member.node.confirm_leadership(confirmed))

@@ -46,7 +46,7 @@ class FreshReadWork:
             cluster.trace.count(f"fresh read: {member.node.raft.role.value} {what}")
             if refusal is None:
                 read.index = member.node.committed_index
-                cluster.told("read_freshly", read)
+                cluster.notify("read_freshly", read)
                 if cluster.profile.runs_machines:
                     self._ask_machine(member, read.acknowledged_index)
 
@@ -57,10 +57,10 @@ class FreshReadWork:
         """Of a member whose read was granted: its machine answers as freshly."""
         cluster = self._cluster
 
-        def answered(answer: Answer) -> None:
+        def on_answer(answer: Answer) -> None:
             if not isinstance(answer, LedgerError):
                 cluster.trace.count("question: answered freshly")
-                told = ClientAnswer(member.member_id, acknowledged_index, answer[1])
-                cluster.told("machine_answered", told)
+                client_answer = ClientAnswer(member.member_id, acknowledged_index, answer[1])
+                cluster.notify("machine_answered", client_answer)
 
-        member.node.machines.ask_here(DIGEST_NAME, b"", 1000, answered, self)
+        member.node.machines.ask_here(DIGEST_NAME, b"", 1000, on_answer, self)

@@ -85,8 +85,8 @@ class SimProducer:
             if done or life != self._life:
                 return
             self._send(
-                lambda member, told: member.node.sessions.connect(
-                    self.name, token, ends, member.node.deadline_ms(TIMEOUT_MS), told, self
+                lambda member, on_outcome: member.node.sessions.connect(
+                    self.name, token, ends, member.node.deadline_ms(TIMEOUT_MS), on_outcome, self
                 ),
                 hear,
             )
@@ -96,7 +96,9 @@ class SimProducer:
 
     def _acknowledged(self) -> list[AcknowledgedSequence]:
         return [
-            told for told in self._cluster.operations.reported_sequences if told.producer == self.name
+            reported
+            for reported in self._cluster.operations.reported_sequences
+            if reported.producer == self.name
         ]
 
     def _connected(
@@ -119,14 +121,14 @@ class SimProducer:
             return
         if outcome.last_sequence < known:
             self._must_not(f"sequence {known} was in the log before", outcome)
-        self._told(outcome.last_sequence)
+        self._report(outcome.last_sequence)
         if not outcome.opened:
             self._connect(token, outcome.epoch)
             return
         self._cluster.trace.count("producer: connected")
         self._epoch, self._next_sequence = outcome.epoch, outcome.last_sequence + 1
 
-    def _told(self, sequence: int) -> None:
+    def _report(self, sequence: int) -> None:
         self._cluster.operations.reported_sequences.append(AcknowledgedSequence(self.name, sequence))
 
     # ---------------------------------------------------------------- append
@@ -157,9 +159,9 @@ class SimProducer:
         place = SessionPlace(self.name, epoch, batch.first_sequence)
         is_next = bool(self._window) and batch is self._window[0]
 
-        def ask(member: SimMember, told: Callable[[AppendOutcome], None]) -> None:
+        def ask(member: SimMember, on_outcome: Callable[[AppendOutcome], None]) -> None:
             entries = EntryBatch.from_bodies(batch.bodies)
-            member.node.append(entries, TIMEOUT_MS, told, self, None, place, batch.machine)
+            member.node.append(entries, TIMEOUT_MS, on_outcome, self, None, place, batch.machine)
 
         self._send(ask, lambda outcome: self._answered(batch, epoch, outcome, is_next))
 
@@ -176,7 +178,7 @@ class SimProducer:
             batch.receipts.append(outcome)
             if batch.machine:
                 self._check_results(batch, outcome)
-            self._told(batch.first_sequence + len(batch.bodies) - 1)
+            self._report(batch.first_sequence + len(batch.bodies) - 1)
             while self._window and self._window[0].receipts:
                 self._window.pop(0)
             return
@@ -222,18 +224,18 @@ class SimProducer:
     def _send(
         self, ask: Callable[[SimMember, Callable[[T], None]], None], hear: Callable[[T], None]
     ) -> None:
-        """`ask(member, told)` once or twice, perhaps late; `hear` gets what is told, perhaps never."""
+        """`ask(member, on_outcome)` once or twice, perhaps late; `hear` gets the outcome, or nothing."""
         member = self._cluster.member(self._target)
         process = member.process
 
-        def told(outcome: T) -> None:
+        def on_outcome(outcome: T) -> None:
             if self._draw.random() > 0.05:
                 self._cluster.at(self._draw.uniform(0.05, 2.0), lambda: hear(outcome))
 
         def arrive() -> None:
             if member.process == process and member.is_up:
                 self._cluster.operations.of_producers += 1
-                member.enter(lambda: ask(member, told))
+                member.enter(lambda: ask(member, on_outcome))
 
         self._cluster.at(self._draw.uniform(0.05, 2.0), arrive)
         if self._draw.random() < 0.1:

@@ -43,16 +43,16 @@ class SimReader:
         cluster = self._cluster
         if not cluster.clients_work:
             return
-        asked = self.ask(self._late or self._draw())
+        request = self.ask(self._late or self._draw())
 
         def go_on() -> None:
-            if asked.outcome is None and cluster.now_ms - asked.called_ms < PATIENCE_MS:
+            if request.outcome is None and cluster.now_ms - request.called_ms < PATIENCE_MS:
                 cluster.at(EVERY_MS / 4, go_on)
                 return
-            if not isinstance(asked.outcome, MovedReader):
+            if not isinstance(request.outcome, MovedReader):
                 self._target = self._random.choice(cluster.members).member_id
-                if isinstance(asked.outcome, NotLeader) and asked.outcome.leader_id:
-                    self._target = asked.outcome.leader_id
+                if isinstance(request.outcome, NotLeader) and request.outcome.leader_id:
+                    self._target = request.outcome.leader_id
             self.work()
 
         cluster.at(self._random.expovariate(1 / EVERY_MS), go_on)
@@ -90,8 +90,8 @@ class SimReader:
     def ask(self, move: ReaderMove) -> ClientMove:
         """What comes of it appears in the result as time passes."""
         cluster = self._cluster
-        asked = ClientMove(move, cluster.now_ms)
-        cluster.told("reader_asked", asked)
+        request = ClientMove(move, cluster.now_ms)
+        cluster.notify("reader_asked", request)
         member = cluster.member(self._target)
         process = member.process
 
@@ -100,13 +100,13 @@ class SimReader:
                 member.enter(lambda: member.node.readers.move(move, hear))
 
         def hear(outcome: MoveOutcome) -> None:
-            cluster.at(self._random.uniform(0.05, 2.0), lambda: self._answered(asked, outcome))
+            cluster.at(self._random.uniform(0.05, 2.0), lambda: self._answered(request, outcome))
 
         cluster.at(self._random.uniform(0.05, 2.0), arrive)
         if self._random.random() < COPIES:
             # A proxy has kept it: it arrives once more, and nobody waits for what comes of it.
             cluster.at(self._random.uniform(*COPY_MS), partial(self.copy, move))
-        return asked
+        return request
 
     def copy(self, move: ReaderMove) -> None:
         """It arrives once more, at whoever is believed to lead by then."""
@@ -118,19 +118,19 @@ class SimReader:
     def _copy_answered(self, outcome: MoveOutcome) -> None:
         self._cluster.trace.count(f"reader: a late copy: {type(outcome).__name__}")
 
-    def _answered(self, asked: ClientMove, outcome: MoveOutcome) -> None:
+    def _answered(self, request: ClientMove, outcome: MoveOutcome) -> None:
         cluster = self._cluster
-        asked.outcome = outcome
-        what = f"reader {asked.move.name}: {type(outcome).__name__}"
+        request.outcome = outcome
+        what = f"reader {request.move.name}: {type(outcome).__name__}"
         cluster.trace.note(cluster.now_ms, self.name, what, lambda: str(outcome))
         cluster.trace.count(f"reader: {type(outcome).__name__}")
-        is_known = isinstance(outcome, MovedReader) and not asked.move.ends
+        is_known = isinstance(outcome, MovedReader) and not request.move.ends
         self._position = self._late = None
         if isinstance(outcome, MovedReader):
             self._seen_index = outcome.seen_index
-        elif isinstance(outcome, ReaderMoved) and asked.move.seen_index is not None:
+        elif isinstance(outcome, ReaderMoved) and request.move.seen_index is not None:
             self._seen_index = outcome.committed_index
-            self._late = asked.move._replace(seen_index=self._seen_index)
+            self._late = request.move._replace(seen_index=self._seen_index)
         if is_known and isinstance(outcome, MovedReader):
             self._position, self._last_index = outcome.position, outcome.last_index
-        cluster.told("reader_moved", asked)
+        cluster.notify("reader_moved", request)

@@ -79,10 +79,10 @@ class _Timer:
 
 
 class _Driver(SessionDriver):
-    def enter(self, connection: Any, said: Frame) -> None:
-        if isinstance(said.message, AppendRequest):
+    def enter(self, connection: Any, frame: Frame) -> None:
+        if isinstance(frame.message, AppendRequest):
             connection.serves(Right.WRITE, "append")
-        super().enter(connection, said)
+        super().enter(connection, frame)
 
 
 class _Port:
@@ -110,7 +110,7 @@ class _Port:
 
     def _look(self, act: Callable[[], None]) -> None:
         act()
-        self._member.cluster.told("users_looked_at", self._member, self.users.access.users)
+        self._member.cluster.notify("users_looked_at", self._member, self.users.access.users)
         for connection in self.connections:
             connection.looked()
 
@@ -143,7 +143,7 @@ class _Connection:
 
     def serves(self, right: Right, what: str) -> None:
         self._cluster.trace.count(f"users: {what} let through")
-        self._cluster.told("served", self.member, Served(self.user, right, what))
+        self._cluster.notify("served", self.member, Served(self.user, right, what))
 
     # ---------------------------------------------------------------- as a connection: what is answered
 
@@ -158,7 +158,7 @@ class _Connection:
             self._cluster.trace.count(f"users: {type(refusal).__name__}")
             if append is not None:
                 append.outcome, append.returned_ms = refusal, self._cluster.now_ms
-                self._cluster.told("appended", append)
+                self._cluster.notify("appended", append)
 
     def looked(self) -> None:
         users, end_index = self._port.users.access.users, self.member.node.committed_index
@@ -314,27 +314,29 @@ class UserWork:
 
     def _orders(self, users: Users) -> list[UserOrder]:
         """Each of them would change something."""
-        verb = UserOperation
+        operation = UserOperation
         if not users.is_on:
-            return [UserOrder(verb.ADD_USER, ROOT, (ADMINISTRATORS,), (), self.verifier())]
-        found = [UserOrder(verb.ADD_ROLE, role) for role in ROLES if users.role(role) is None]
+            return [UserOrder(operation.ADD_USER, ROOT, (ADMINISTRATORS,), (), self.verifier())]
+        found = [UserOrder(operation.ADD_ROLE, role) for role in ROLES if users.role(role) is None]
         for name in NAMES:
             user = users.user(name)
             if user is None:
-                found.append(UserOrder(verb.ADD_USER, name, (), (), self.verifier()))
+                found.append(UserOrder(operation.ADD_USER, name, (), (), self.verifier()))
                 continue
             found += [
-                UserOrder(verb.REMOVE_USER, name),
-                UserOrder(verb.SET_PASSWORD, name, (), (), self.verifier()),
+                UserOrder(operation.REMOVE_USER, name),
+                UserOrder(operation.SET_PASSWORD, name, (), (), self.verifier()),
             ]
             for role in users.roles:
                 has_it = role.name in user.roles
-                given = verb.TAKE_ROLES if has_it else verb.GIVE_ROLES
-                found += [UserOrder(given, name, (role.name,))] * 2
+                change = operation.TAKE_ROLES if has_it else operation.GIVE_ROLES
+                found += [UserOrder(change, name, (role.name,))] * 2
         for role in users.roles:
             grant = self._random.choice(GRANTS)
             has_it = grant in role.grants
-            found += [UserOrder(verb.REVOKE if has_it else verb.GRANT, role.name, (), (grant,))] * 4
+            found += [
+                UserOrder(operation.REVOKE if has_it else operation.GRANT, role.name, (), (grant,))
+            ] * 4
         return found
 
     def verifier(self) -> Verifier:
@@ -351,8 +353,8 @@ class UserWork:
         member = random.choice(cluster.members)
         if not member.is_up or member.is_damaged:
             return
-        verb = random.choice((UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN))
-        if not self.leave_at(member, UserOrder(verb, ROOT, (), (), self.verifier())):
+        operation = random.choice((UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN))
+        if not self.leave_at(member, UserOrder(operation, ROOT, (), (), self.verifier())):
             return
         cluster.at(random.uniform(0, 1_000), member.start)
         for _ in range(random.choice((0, 1, 2))):
@@ -378,5 +380,5 @@ class UserWork:
         except OSError:
             self._cluster.trace.count("users: no space for an administrator")
             return False
-        self._cluster.told("admin_left", member, order)
+        self._cluster.notify("admin_left", member, order)
         return True

@@ -208,7 +208,7 @@ class WaitingPulls:
 # ---------------------------------------------------------------- BrokerSession
 # One connection of a client.
 
-Answered = Callable[[Any], None]
+ReadCallback = Callable[[Any], None]
 MOST_OPEN = 1_000
 """Pulls that wait and requests that are to be read for, of one connection."""
 RETRY_FULL_MS = 100
@@ -237,9 +237,9 @@ class BrokerSession:
         self._connection = connection
         self._access = access
         self._caller = Caller(access, connection)
-        self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
+        self._to_read: deque[tuple[Callable[[], Any], ReadCallback]] = deque()
         self._reading = 0
-        self._asked: dict[int, tuple[type, float]] = {}
+        self._pending: dict[int, tuple[type, float]] = {}
         """Of requests that are not answered: what is asked, and since when."""
         self._open = 0
         """Of which there are `MOST_OPEN` at most."""
@@ -248,7 +248,7 @@ class BrokerSession:
 
     def frame(self, frame: Frame) -> None:
         message = cast(AnyBrokerMessage, frame.message)
-        self._asked[message.request_id] = type(message), time.monotonic()
+        self._pending[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)
             if refusal is not None:
@@ -453,7 +453,7 @@ class BrokerSession:
         self._open += 1
         return True
 
-    def _read(self, work: Callable[[], Any], done: Answered) -> None:
+    def _read(self, work: Callable[[], Any], done: ReadCallback) -> None:
         self._to_read.append((work, done))
         self._read_on()
 
@@ -463,7 +463,7 @@ class BrokerSession:
             self._reading += 1
             self._server.reads.submit(work, partial(self._was_read, done))
 
-    def _was_read(self, done: Answered, outcome: Any) -> None:
+    def _was_read(self, done: ReadCallback, outcome: Any) -> None:
         self._reading -= 1
         done(outcome)
         self._read_on()
@@ -487,10 +487,10 @@ class BrokerSession:
         self.answer(error_response(request_id, error))
 
     def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
-        asked = self._asked.pop(message.request_id, None)
-        if asked is not None:
+        pending = self._pending.pop(message.request_id, None)
+        if pending is not None:
             code = message.code if isinstance(message, ErrorResponse) else 0
-            self._server.requests.answered(asked[0], code, time.monotonic() - asked[1])
+            self._server.requests.answered(pending[0], code, time.monotonic() - pending[1])
         batch = None if records is None else batch_of(records)
         self._connection.send(GROUP, message, batch)
 
@@ -529,7 +529,7 @@ class RoleWatchers:
 # Sends that arrive in one turn of the loop are put as one batch. Answers that come from the flush thread
 # leave together; those that a member gives leave with its turn.
 
-Answer = Callable[[PutOutcome], None]
+PutCallback = Callable[[PutOutcome], None]
 
 MAX_PENDING_BYTES = 64 << 20
 REQUEST_BYTES = 1 << 10
@@ -548,11 +548,11 @@ class PutQueue:
         self._requests: list[PutRequest] = []
         self._pending_bytes = 0
         """Taken, and not answered yet."""
-        self._answered: deque[tuple[Answer, PutOutcome, int]] = deque()
+        self._completed: deque[tuple[PutCallback, PutOutcome, int]] = deque()
         self._is_drain_scheduled = False
         self._thread = get_ident()
 
-    def add(self, records: RecordBatch, waits: bool, answer: Answer) -> None:
+    def add(self, records: RecordBatch, waits: bool, answer: PutCallback) -> None:
         size_bytes = len(records.buffer) + REQUEST_BYTES
         if self._pending_bytes + size_bytes > MAX_PENDING_BYTES and self._pending_bytes:
             answer(PendingFull("the broker has as much unanswered as it takes", retry_after_ms=20))
@@ -572,7 +572,7 @@ class PutQueue:
                 self._pending_bytes -= size_bytes
                 self._answer(answer, outcome)
                 return
-            self._answered.append((answer, outcome, size_bytes))
+            self._completed.append((answer, outcome, size_bytes))
             if not self._is_drain_scheduled:
                 self._is_drain_scheduled = True
                 with suppress(RuntimeError):  # the loop is closed, and with it every connection
@@ -592,7 +592,7 @@ class PutQueue:
                 each.done(unknown)
             raise
 
-    def _answer(self, answer: Answer, outcome: PutOutcome) -> None:
+    def _answer(self, answer: PutCallback, outcome: PutOutcome) -> None:
         """Whoever has called is no client, and goes on."""
         try:
             answer(outcome)
@@ -606,8 +606,8 @@ class PutQueue:
         turn = LoopTurn.of(self._loop)
         turn.is_begun = True
         try:
-            while self._answered:
-                answer, outcome, size_bytes = self._answered.popleft()
+            while self._completed:
+                answer, outcome, size_bytes = self._completed.popleft()
                 self._pending_bytes -= size_bytes
                 self._answer(answer, outcome)
         finally:

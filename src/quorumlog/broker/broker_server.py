@@ -166,6 +166,7 @@ def state_of(
             for tail in record.tails
         ],
         problem=problem,
+        has_users=replica.store.has_users,
     )
 
 
@@ -182,7 +183,12 @@ def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], Non
     )
     return {
         "promise": lambda: replica.promise(epoch, directory_id, anew=True),
-        "lead": lambda: replica.lead(epoch, RunKey(*request.confirmed), request.forced_list),
+        "lead": lambda: replica.lead(
+            epoch,
+            RunKey(*request.confirmed),
+            request.forced_list,
+            may_lose_users=request.may_lose_users,
+        ),
         "slave": lambda: replica.become_slave(epoch, master),
         "resume": replica.resume,
         "drain": replica.drain,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 
 from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.broker.group_commands import ChangeUsers, refusal_in
@@ -50,6 +51,10 @@ NOBODY = Users(is_on=True)
 LOST_USERS = (
     "the log has lost its users, with a disk or by --unsafe, and nobody may do anything: stop the"
     " master, and name an administrator (quorumlog init-admin)"
+)
+LACKS_USERS = (
+    "the log lacks what its users are made from: switch to a broker that knows them, or stop this one"
+    " and begin with a new administrator as the only user (quorumlog init-admin --reset)"
 )
 PLAIN_USERS = (
     "there are users, and --ha-port has no TLS: whoever reaches it may copy the log, and what passwords"
@@ -93,6 +98,8 @@ class ClassicUsers:
         self._problem = ""
         self._first: UserOrder | None = None
         """Who is to become an administrator, by the file that was left for this start."""
+        self._with_first: tuple[Users | None, Users] = None, NO_USERS
+        """Users, and with that one among them."""
         self._propose_at_ms = 0.0
         try:
             self._first = load_first_admin(store.disk, store.root)
@@ -132,9 +139,21 @@ class ClassicUsers:
                 f"this broker has not heard for {self._may_be_old_ms / 1000:.0f} s what its master has"
                 " confirmed, or has not caught up yet: until then it does not know who the users are"
             )
-            access.learn(None, why, state.users if state.users.is_on else None)
+            access.learn(None, why, self._last())
         if self._replica is not None:
             self._replica.users_since_ms = self._since_ms
+
+    def _last(self) -> Users | None:
+        """Who may say whom to follow while the users are not known: those that were known last, and the
+        administrator that was left in this directory."""
+        users, order = self._groups.state.users, self._first
+        if order is not None and self._with_first[0] is not users:
+            self._with_first = users, users
+            with suppress(BadRequest):
+                change = change_of(users, order, secrets.token_bytes(KEY_BYTES))
+                self._with_first = users, users.changed(change)
+        last = users if order is None else self._with_first[1]
+        return last if last.is_on else None
 
     def _is_blank(self) -> bool:
         store = self._store
@@ -184,8 +203,10 @@ class ClassicUsers:
     def problems(self) -> list[str]:
         is_plain = self._is_plain and self._store.has_users
         is_lost = self.access.users is NOBODY
-        found = (self._problem, PLAIN_USERS if is_plain else "", LOST_USERS if is_lost else "")
-        return [each for each in found if each]
+        lacks_users = self._store.has_users and self._groups.lacks_commands
+        words = ((is_plain, PLAIN_USERS), (is_lost, LOST_USERS), (lacks_users, LACKS_USERS))
+        found = [each for is_so, each in words if is_so]
+        return [self._problem, *found] if self._problem else found
 
     # ---------------------------------------------------------------- changes
 
@@ -194,20 +215,26 @@ class ClassicUsers:
         order, users, now_ms = self._first, self.access.users, self._store.clock()
         if order is None:
             return
+        is_init, lacks = order.verb is UserOperation.INIT_ADMIN, self._groups.lacks_commands
         if users is not None and has_become_admin(users, order):
             self._over("")
-        elif not self._groups.is_master or users is None:
-            self._problem = f"{order.name} becomes an administrator once this broker is the master"
-        elif order.verb is UserOperation.INIT_ADMIN and users.has_administrator:
+        elif users is not None and is_init and users.has_administrator:
             self._over(
                 f"{order.name} does not become an administrator: there is one, who adds others (the help"
                 " of quorumlog init-admin says what to do where that one is lost)"
             )
+        elif not self._groups.is_master or (users is None and (is_init or not lacks)):
+            self._problem = f"{order.name} becomes an administrator once this broker is the master"
+            if lacks:
+                self._problem += ", and knows who the users are"
         elif now_ms >= self._propose_at_ms:
             self._propose_at_ms = math.inf
             self._problem = f"{order.name} is to become an administrator, and is not one yet"
             try:
-                self._change(order, self._told)
+                if lacks:
+                    self._begin_anew(order)
+                else:
+                    self._change(order, self._told)
             except LedgerError as error:
                 self._told(error)
 
@@ -244,21 +271,40 @@ class ClassicUsers:
 
     def _change(self, order: UserOrder, done: Callable[[LedgerError | None], None]) -> None:
         """Raises BadRequest."""
+        groups = self._groups
+        if groups.lacks_commands:
+            raise BadRequest(LACKS_USERS)
+        change_of(groups.state.users, order, b"")  # nobody is told of users for what is none
+        command = ChangeUsers(order, secrets.token_bytes(KEY_BYTES))
+        self._note(
+            done, lambda: groups.propose(lambda: command, lambda outcome: done(refusal_in(outcome)))
+        )
+
+    def _begin_anew(self, order: UserOrder) -> None:
+        """Raises BadRequest."""
+        users = NO_USERS.changed(change_of(NO_USERS, order, secrets.token_bytes(KEY_BYTES)))
+
+        def begin() -> None:
+            self._groups.begin_anew(users)
+            self._told(None)
+
+        self._note(self._told, begin)
+
+    def _note(self, failed: Callable[[LedgerError | None], None], then: Callable[[], None]) -> None:
+        """That there are users from here on. Raises BadRequest."""
         store, groups, replica = self._store, self._groups, self._replica
         if replica is not None and not replica.has_epochs:
             raise BadRequest("with --ha-dialect rocketmq a broker has no users: slaves hear of none")
-        change_of(groups.state.users, order, b"")  # nobody is told of users for what is none
 
         def noted(outcome: object) -> None:
             if isinstance(outcome, StoreFailure):
                 store.on_failure(outcome)
             elif isinstance(outcome, LedgerError):
-                done(outcome)
+                failed(outcome)
             elif not groups.is_master:
-                done(groups.not_master())
+                failed(groups.not_master())
             else:
-                command = ChangeUsers(order, secrets.token_bytes(KEY_BYTES))
-                groups.propose(lambda: command, lambda outcome: done(refusal_in(outcome)))
+                then()
 
         note = store.note_users if replica is None else replica.note_users
         groups.reads.submit(note, noted)

@@ -151,6 +151,11 @@ class EpochHistory:
         lists = [run.copy_list for run in self.runs if run.copy_list is not None]
         return lists[-1] if lists else None
 
+    def is_forced_since(self, epoch: Epoch) -> bool:
+        """By an operator, with --unsafe."""
+        newer = [run for run in self.runs if run.epoch > epoch and run.is_forced]
+        return any(run.copy_list is not None and run.copy_list.copies for run in newer)
+
     def held(self, end_offset: int) -> EpochHistory:
         """Of a log that ends there: a run is in it once the log has come to its begin."""
         return EpochHistory(run for run in self.runs if run.start_offset <= end_offset)
@@ -303,7 +308,7 @@ class Count(NamedTuple):
     confirmed: RunKey
     lists: tuple[CopyList, ...]
     """In force in its log."""
-    answered: frozenset[str]
+    promised_by: frozenset[str]
     is_listed: bool
     ahead: list[Shown]
     """Of those lists, whoever has a greater log; the greatest first."""
@@ -311,7 +316,7 @@ class Count(NamedTuple):
     @property
     def short(self) -> list[CopyList]:
         """Lists of which too few have promised."""
-        return [each for each in self.lists if len(each.directories & self.answered) < each.promises]
+        return [each for each in self.lists if len(each.directories & self.promised_by) < each.promises]
 
     @property
     def may_lead(self) -> bool:

@@ -257,7 +257,7 @@ class FollowMaster(NamedTuple):
         broker.become_slave(self.epoch, self.master)
 
 
-Request = Read | GrantLease | PutRecord | Renew | RevokeLease
+CoordinatorRequest = Read | GrantLease | PutRecord | Renew | RevokeLease
 OnDisk = EpochVote | Lead | FollowMaster
 
 
@@ -288,7 +288,7 @@ READS_PER_LEASE = 4
 MOST_RENEWALS_UNDER_WAY = 3
 MOST_READS_UNDER_WAY = 2
 
-Answer = CoordinatorSnapshot | GrantedLease | int | None
+CoordinatorAnswer = CoordinatorSnapshot | GrantedLease | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class FailoverRules:
         broker: BrokerReplica,
         options: FailoverOptions,
         now_ms: float,
-        start: Callable[[Request | OnDisk], None],
+        start: Callable[[CoordinatorRequest | OnDisk], None],
         *,
         begins: bool = False,
         relays_renewals: bool = False,
@@ -338,7 +338,7 @@ class FailoverRules:
         self.problem = ""
         """Why nobody leads, or this one cannot; for people."""
         self._revision = 0
-        self._asked: dict[Request, float] = {}
+        self._pending_requests: dict[CoordinatorRequest, float] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
         self._following: FollowMaster | None = None
@@ -406,9 +406,11 @@ class FailoverRules:
         if self.phase is Phase.LEADING:
             self._give_up(now_ms, "it has resigned")
 
-    def answered(self, request: Request, answer: Answer, now_ms: float, error: str = "") -> None:
+    def answered(
+        self, request: CoordinatorRequest, answer: CoordinatorAnswer, now_ms: float, error: str = ""
+    ) -> None:
         """What became of it; `error`: that is not known."""
-        sent_ms = self._asked.pop(request)
+        sent_ms = self._pending_requests.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)
         elif isinstance(request, GrantLease):
@@ -421,20 +423,20 @@ class FailoverRules:
 
     # ---------------------------------------------------------------- waiting
 
-    def _ask(self, request: Request, now_ms: float) -> None:
-        self._asked[request] = now_ms
+    def _ask(self, request: CoordinatorRequest, now_ms: float) -> None:
+        self._pending_requests[request] = now_ms
         self._start(request)
 
-    def _is_asked(self, kind: type[Request]) -> int:
-        return sum(isinstance(request, kind) for request in self._asked)
+    def _pending_count(self, kind: type[CoordinatorRequest]) -> int:
+        return sum(isinstance(request, kind) for request in self._pending_requests)
 
     def _read(self, now_ms: float) -> None:
         # One that is under way may have been too early, or may never be answered.
-        if self._is_asked(Read) < MOST_READS_UNDER_WAY:
+        if self._pending_count(Read) < MOST_READS_UNDER_WAY:
             self._next_read_ms = now_ms + self.options.lease_ms / READS_PER_LEASE
             self._ask(Read(), now_ms)
 
-    def _has_read(self, answer: Answer, now_ms: float, error: str) -> None:
+    def _has_read(self, answer: CoordinatorAnswer, now_ms: float, error: str) -> None:
         if error:
             self.problem = f"the coordinator does not answer: {error}"
             return
@@ -501,7 +503,7 @@ class FailoverRules:
         self.phase = Phase.GRANTING
         self._ask(GrantLease(self.options.lease_ms), now_ms)
 
-    def _granted(self, answer: Answer, sent_ms: float, now_ms: float, error: str) -> None:
+    def _granted(self, answer: CoordinatorAnswer, sent_ms: float, now_ms: float, error: str) -> None:
         if error:
             self._give_up(now_ms, f"the coordinator does not answer: {error}")
             return
@@ -540,7 +542,7 @@ class FailoverRules:
         record = ElectionRecord(epoch=self._epoch, master=self._broker.me, in_sync=members)
         return PutRecord(self._revision, record, self.lease, takes)
 
-    def _taken(self, request: PutRecord, answer: Answer, now_ms: float, error: str) -> None:
+    def _taken(self, request: PutRecord, answer: CoordinatorAnswer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:
             self._give_up(now_ms, f"the lease was not taken: {error}" if error else "")
             return
@@ -574,10 +576,10 @@ class FailoverRules:
         if self._broker.fenced_by > self._epoch:
             self._give_up(now_ms, f"a slave has promised epoch {self._broker.fenced_by}")
             return
-        if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
+        if now_ms >= self._next_renew_ms and self._pending_count(Renew) < MOST_RENEWALS_UNDER_WAY:
             self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
             self._ask(Renew(self.lease), now_ms)
-        if self._in_sync is None or self._is_asked(PutRecord) or self._is_asked(Read):
+        if self._in_sync is None or self._pending_count(PutRecord) or self._pending_count(Read):
             return
         wanted = self._in_sync.look(self._broker.slaves(), now_ms)
         if wanted is not None:
@@ -592,7 +594,9 @@ class FailoverRules:
             log.warning("acknowledgements need %s", names)
             self._broker.wait_for(in_sync.waited_for)
 
-    def _has_changed(self, request: PutRecord, answer: Answer, now_ms: float, error: str) -> None:
+    def _has_changed(
+        self, request: PutRecord, answer: CoordinatorAnswer, now_ms: float, error: str
+    ) -> None:
         if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
         if error or answer is None:
@@ -608,7 +612,7 @@ class FailoverRules:
         self._wait_for_others(self._in_sync)
 
     def _renewed(
-        self, request: Renew, answer: Answer, sent_ms: float, now_ms: float, error: str
+        self, request: Renew, answer: CoordinatorAnswer, sent_ms: float, now_ms: float, error: str
     ) -> None:
         if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
@@ -738,11 +742,11 @@ class FailoverService:
         if not self._is_closed:
             self.rules.changed(self._clock())
 
-    def _start(self, step: Request | OnDisk) -> None:
+    def _start(self, step: CoordinatorRequest | OnDisk) -> None:
         self._spawn(self._carry_out(step) if isinstance(step, OnDisk) else self._ask(step))
 
-    async def _ask(self, request: Request) -> None:
-        answer: Answer = None
+    async def _ask(self, request: CoordinatorRequest) -> None:
+        answer: CoordinatorAnswer = None
         error = ""
         try:
             async with asyncio.timeout(self._request_s):

@@ -122,11 +122,11 @@ QueueRow = tuple[Name, QueueId]
 Offsets = Annotated[tuple[OffsetRow, ...], Meta(max_length=MOST_ROWS)]
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class MachineInput(msgspec.Struct, frozen=True, array_like=True):
     pass
 
 
-class CreateTopic(Said, frozen=True, tag=1):
+class CreateTopic(MachineInput, frozen=True, tag=1):
     topic: Name
     queues: Queues
     perm: Perm = 6
@@ -136,7 +136,7 @@ class CreateTopic(Said, frozen=True, tag=1):
     """Ends of the queues, which count if a topic of this name was deleted: the leader fills them in."""
 
 
-class UpdateTopic(Said, frozen=True, tag=2):
+class UpdateTopic(MachineInput, frozen=True, tag=2):
     """What is None stays."""
 
     topic: Name
@@ -148,17 +148,17 @@ class UpdateTopic(Said, frozen=True, tag=2):
     """As in CreateTopic, of all its queues then."""
 
 
-class DeleteTopic(Said, frozen=True, tag=3):
+class DeleteTopic(MachineInput, frozen=True, tag=3):
     topic: Name
 
 
-class TrimQueues(Said, frozen=True, tag=4):
+class TrimQueues(MachineInput, frozen=True, tag=4):
     """What lies below these offsets is older than its topic keeps."""
 
     queues: Offsets
 
 
-class CreateGroup(Said, frozen=True, tag=5):
+class CreateGroup(MachineInput, frozen=True, tag=5):
     """With its topics for retries and for what cannot be consumed."""
 
     group: Name
@@ -166,7 +166,7 @@ class CreateGroup(Said, frozen=True, tag=5):
     """Ends of those two topics' queues, as in CreateTopic."""
 
 
-class DeleteGroup(Said, frozen=True, tag=6):
+class DeleteGroup(MachineInput, frozen=True, tag=6):
     group: Name
 
 
@@ -179,7 +179,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True):
     queues: Annotated[tuple[QueueRow, ...], Meta(max_length=MOST_ROWS)]
 
 
-class Assign(Said, frozen=True, tag=7):
+class Assign(MachineInput, frozen=True, tag=7):
     """Who reads what from now on."""
 
     group: Name
@@ -188,7 +188,7 @@ class Assign(Said, frozen=True, tag=7):
     members: Annotated[tuple[Assignment, ...], Meta(max_length=MOST_QUEUES)]
 
 
-class CommitOffsets(Said, frozen=True, tag=8):
+class CommitOffsets(MachineInput, frozen=True, tag=8):
     """Of members of this generation, each for queues of its own; `member` is empty where a group has no
     members. An offset never goes back by it."""
 
@@ -197,14 +197,14 @@ class CommitOffsets(Said, frozen=True, tag=8):
     members: Annotated[tuple[tuple[str, Offsets], ...], Meta(max_length=MOST_QUEUES)]
 
 
-class ResetOffsets(Said, frozen=True, tag=9):
+class ResetOffsets(MachineInput, frozen=True, tag=9):
     """Forwards or back. A generation begins, so that no commit from before moves them again."""
 
     group: Name
     offsets: Offsets
 
 
-class SkipDelayed(Said, frozen=True, tag=10):
+class SkipDelayed(MachineInput, frozen=True, tag=10):
     """Messages of a delay level that retention has taken away are not waited for."""
 
     level: Annotated[int, Meta(ge=1, le=18)]
@@ -213,14 +213,14 @@ class SkipDelayed(Said, frozen=True, tag=10):
     to_offset: Offset
 
 
-class ReleaseDelayed(Said, frozen=True, tag=11):
+class ReleaseDelayed(MachineInput, frozen=True, tag=11):
     """Of a classic broker: of these delay levels all below the offset is copied to where it belongs.
     None goes back by it."""
 
     levels: Annotated[tuple[tuple[Annotated[int, Meta(ge=1, le=18)], Offset], ...], Meta(max_length=18)]
 
 
-class ChangeUsers(Said, frozen=True, tag=12):
+class ChangeUsers(MachineInput, frozen=True, tag=12):
     """Of a classic broker: of users, roles, and what is granted to them."""
 
     order: UserOrder
@@ -246,16 +246,16 @@ FROM_CLIENTS = (CreateTopic, UpdateTopic, DeleteTopic, CreateGroup, DeleteGroup,
 """The others are the leader's own."""
 
 
-class FreshnessProbe(Said, frozen=True, tag=31):
+class FreshnessProbe(MachineInput, frozen=True, tag=31):
     """Nothing but that the state is as new as the question."""
 
 
-class TopicsQuestion(Said, frozen=True, tag=32):
+class TopicsQuestion(MachineInput, frozen=True, tag=32):
     topic: str = ""
     """Empty: all."""
 
 
-class GroupsQuestion(Said, frozen=True, tag=33):
+class GroupsQuestion(MachineInput, frozen=True, tag=33):
     group: str = ""
     """Empty: all."""
 
@@ -307,8 +307,8 @@ def command_of_client(body: bytes) -> Command:
     return command
 
 
-def encode(said: Said) -> bytes:
-    return _encode(said)
+def encode(message: MachineInput) -> bytes:
+    return _encode(message)
 
 
 def done(body: object = None) -> bytes:

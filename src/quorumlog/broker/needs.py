@@ -80,7 +80,7 @@ def _administers_group(command: Any) -> Needs:
     return _group(Right.ADMIN, command.group)
 
 
-SAID: dict[type, Callable[[Any], Needs]] = {
+NEEDS_OF_BODY: dict[type, Callable[[Any], Needs]] = {
     commands.CreateTopic: _administers_topic,
     commands.UpdateTopic: _administers_topic,
     commands.DeleteTopic: _administers_topic,
@@ -96,14 +96,14 @@ SAID: dict[type, Callable[[Any], Needs]] = {
 """Of commands of clients, and questions. The other commands are the leader's own."""
 
 
-def _of_said(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
+def _of_body(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
     def needs(request: Any) -> Needs | None:
         try:
-            said = decode(request.body)
+            body = decode(request.body)
         except (ValueError, RecursionError):  # the port says what is wrong with it
             return NOTHING
-        found = SAID.get(type(said))
-        return None if found is None else found(said)
+        found = NEEDS_OF_BODY.get(type(body))
+        return None if found is None else found(body)
 
     return needs
 
@@ -126,8 +126,8 @@ NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.GroupHeartbeatRequest: _consumes,
     wire.LeaveRequest: _consumes,
     wire.CommitRequest: _consumes,
-    wire.GroupCommandRequest: _of_said(commands.command_of_client),
-    wire.GroupQuestionRequest: _of_said(commands.decode_question),
+    wire.GroupCommandRequest: _of_body(commands.command_of_client),
+    wire.GroupQuestionRequest: _of_body(commands.decode_question),
     wire.ReplicaRequest: _cluster,
     wire.FailoverRequest: _cluster,
     wire.OldLogRequest: _cluster,
@@ -223,8 +223,8 @@ def words_of(request: Any) -> str:
     if not isinstance(request, wire.GroupCommandRequest):
         return f"{type(request).__name__.removesuffix('Request')} {request.verb}".rstrip()
     try:
-        said = commands.command_of_client(request.body)
+        command = commands.command_of_client(request.body)
     except (ValueError, RecursionError):
         return "a command that is none"
-    name = getattr(said, "topic", "") or getattr(said, "group", "")
-    return f"{type(said).__name__} {name}"
+    name = getattr(command, "topic", "") or getattr(command, "group", "")
+    return f"{type(command).__name__} {name}"

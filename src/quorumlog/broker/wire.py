@@ -363,6 +363,8 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     forced_list: CopyList | None = None
     """Of who leads: it asks nothing of the lists before."""
     copies: Int = 0
+    may_lose_users: bool = False
+    """Of who leads with `forced_list`: another broker has heard of users, which may be lost."""
 
     @property
     def only_looks(self) -> bool:
@@ -435,6 +437,8 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
     """Of a master."""
     tails: list[TailRow]
     problem: Text
+    has_users: bool = False
+    """There may be some, as far as it has heard."""
 
 
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):

@@ -96,12 +96,16 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = []
     start = found.start
     if start is not None:
-        said = f"after entry {start.before_index} (term {start.term}), state of {start.record_bytes} B"
+        description = (
+            f"after entry {start.before_index} (term {start.term}), state of {start.record_bytes} B"
+        )
         if start.replaces:
-            said += "; the next start of the process removes the log that this one replaces"
+            description += "; the next start of the process removes the log that this one replaces"
         if start.good_slots < 2:
-            said += "; one of two slots is not good, the next start of the process writes it again"
-        facts.append(("start", said))
+            description += (
+                "; one of two slots is not good, the next start of the process writes it again"
+            )
+        facts.append(("start", description))
     if found.states:
         firsts = [str(state.first_index) for state in found.states if not state.problem]
         facts.append(

@@ -110,8 +110,8 @@ class _At:
             note(f"warning: {self.old_variable} is now {SERVERS_VARIABLE}; the next release drops it")
 
     @classmethod
-    def of(cls, context: typer.Context, **given: Any) -> Any:
-        at = cls(**given)
+    def of(cls, context: typer.Context, **values: Any) -> Any:
+        at = cls(**values)
         at.addresses  # noqa: B018 - raises before anything is done
         return at
 
@@ -264,22 +264,22 @@ class LogPlace:
     }
 
     @classmethod
-    def of(cls, context: typer.Context, **given: Any) -> Any:
-        names = [each for each in ("servers", "path", "archive") if given.get(each)]
+    def of(cls, context: typer.Context, **values: Any) -> Any:
+        names = [each for each in ("servers", "path", "archive") if values.get(each)]
         if len(names) > 1 and not is_on_command_line(context, "servers") and "servers" in names:
             names.remove("servers")  # of the environment, for other commands
-            given["servers"] = None
+            values["servers"] = None
         if len(names) > 1:
             both = " and ".join(f"--{each}" for each in names)
             raise ConfigError(f"{both} exclude each other; name one log")
         if not names:
-            ways = ", or --archive DIR" * ("archive" in given)
+            ways = ", or --archive DIR" * ("archive" in values)
             raise ConfigError(
                 f"--servers is missing; write --servers LIST, or --path DIR of a stopped member{ways}"
             )
-        if given["servers"]:
-            given["servers"] = ",".join(split_servers(given["servers"]))
-        return cls(**given)
+        if values["servers"]:
+            values["servers"] = ",".join(split_servers(values["servers"]))
+        return cls(**values)
 
     @property
     def log(self) -> LogServers:
@@ -382,8 +382,8 @@ class TlsOfClients(dict[str, Any]):
     options: ClassVar[Options] = CLIENT_TLS
 
     @classmethod
-    def of(cls, context: typer.Context, **given: Any) -> Any:
-        return cls(given)
+    def of(cls, context: typer.Context, **values: Any) -> Any:
+        return cls(values)
 
 
 class TlsGiven(dict[str, str | None]):
@@ -406,10 +406,10 @@ class TlsGiven(dict[str, str | None]):
     }
 
     @classmethod
-    def of(cls, context: typer.Context, **given: Any) -> Any:
+    def of(cls, context: typer.Context, **values: Any) -> Any:
         return cls(
             (name.removeprefix("tls_"), None if value is None else str(value))
-            for name, value in given.items()
+            for name, value in values.items()
         )
 
 
@@ -499,25 +499,25 @@ class _Command:
             ]
         )
 
-    def __call__(self, **given: Any) -> Any:
-        given.pop("json", None)  # `output` knows
-        context = given.get("context")
+    def __call__(self, **values: Any) -> Any:
+        values.pop("json", None)  # `output` knows
+        context = values.get("context")
         if "context" not in self._signature.parameters:
-            given.pop("context", None)
-        tls = {each: given.pop(each) for each in (CLIENT_TLS if self._asks else ())}
+            values.pop("context", None)
+        tls = {each: values.pop(each) for each in (CLIENT_TLS if self._asks else ())}
         with speaking_tls(**tls):
             for name, kind in self._shared.items():
                 its = (*kind.options, "timeout") if self._asks else kind.options
-                given[name] = kind.of(context, **{each: given.pop(each) for each in its})
-            return self._function(**given)
+                values[name] = kind.of(context, **{each: values.pop(each) for each in its})
+            return self._function(**values)
 
 
 class App(typer.Typer):
     """A group of commands."""
 
     def __init__(self, **options: Any) -> None:
-        given = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
-        super().__init__(**given)
+        settings = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
+        super().__init__(**settings)
 
     def callback(self, *, has_json: bool = False, **options: Any) -> Callable[[F], F]:
         register = super().callback(**options)
@@ -654,9 +654,9 @@ def refuse_future(since_ms: int, newest_ms: int) -> None:
 
     now = datetime.now(UTC)
     if since_ms > max(milliseconds_of(now), newest_ms):
-        said = time_of(since_ms)
+        since = time_of(since_ms)
         raise ConfigError(
-            f"--since {said:%Y-%m-%dT%H:%M:%SZ} is in the future, it is {now:%Y-%m-%dT%H:%M:%SZ} now;"
+            f"--since {since:%Y-%m-%dT%H:%M:%SZ} is in the future, it is {now:%Y-%m-%dT%H:%M:%SZ} now;"
             " name an earlier time, or give only --follow for new entries"
         )
 

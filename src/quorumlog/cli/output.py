@@ -339,8 +339,8 @@ class ReportingGroup(CommandGroup):
     def main(self, args: Any = None, *names: Any, standalone_mode: bool = True, **options: Any) -> Any:
         global _as_json, _logs_objects
         _logs_objects = False
-        given = _spelt_now(list(sys.argv[1:] if args is None else args))
-        _as_json = "--json" in given[: given.index("--") if "--" in given else None]
+        words = _spelt_now(list(sys.argv[1:] if args is None else args))
+        _as_json = "--json" in words[: words.index("--") if "--" in words else None]
         closed = _occupy_closed_streams()
         # Results have the bytes that the command line had, sentences show which they are.
         for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
@@ -349,7 +349,7 @@ class ReportingGroup(CommandGroup):
         run: Any = super().main
         try:
             with Running():
-                status = run(given, *names, standalone_mode=False, **options)
+                status = run(words, *names, standalone_mode=False, **options)
         except Exception as error:
             status, sentence = _outcome(error, closed)
             if status is None:
@@ -373,22 +373,22 @@ class ReportingGroup(CommandGroup):
             raise typer.Exit(interrupted_status()) from None
 
 
-def named_now(given: list[str]) -> list[str]:
+def named_now(arguments: list[str]) -> list[str]:
     """A command of an earlier release, as it is called now."""
-    name = given[0] if given else ""
+    name = arguments[0] if arguments else ""
     if name not in _OLD_COMMANDS:
-        return given
+        return arguments
     words = _OLD_COMMANDS[name]
     note(f"warning: {name} is now {' '.join(words)}; the next release knows {' '.join(words)} only")
-    return [*words, *given[1:]]
+    return [*words, *arguments[1:]]
 
 
-def _spelt_now(given: list[str]) -> list[str]:
-    given = named_now(given)
-    spellings = _OLD_SPELLINGS.get(given[0], {}) if given else {}
-    stop = given.index("--") if "--" in given else len(given)
-    words = list(given)
-    for place, word in enumerate(given[:stop]):
+def _spelt_now(arguments: list[str]) -> list[str]:
+    arguments = named_now(arguments)
+    spellings = _OLD_SPELLINGS.get(arguments[0], {}) if arguments else {}
+    stop = arguments.index("--") if "--" in arguments else len(arguments)
+    words = list(arguments)
+    for place, word in enumerate(arguments[:stop]):
         name, equals, value = word.partition("=")
         if now := spellings.get(name):
             note(f"warning: {name} is now {now}; the next release knows {now} only")

@@ -218,8 +218,13 @@ def replay(
     if spark and rate:
         raise ConfigError("--rate limits one process; leave it out, or leave out --spark")
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
-        given = {"first_index": first_index, "stop_index": stop_index, "again": again, "report": report}
-        done = _replayed(engine, source, target, run_id, only, rate, given)
+        options = {
+            "first_index": first_index,
+            "stop_index": stop_index,
+            "again": again,
+            "report": report,
+        }
+        done = _replayed(engine, source, target, run_id, only, rate, options)
     tell(
         done,
         f"entries {done.first_index} to {done.last_index} are {done.rows} rows in {done.target},"
@@ -234,7 +239,7 @@ def _replayed(
     run_id: str,
     only: str,
     rate: float,
-    given: Any,
+    options: Any,
 ) -> Replayed:
     from quorumlog.pipelines.engine import LocalEngine
 
@@ -242,11 +247,11 @@ def _replayed(
         from quorumlog.pipelines.replaying import filter_of, replay
 
         transform = filter_of(only) if only else None
-        return replay(source, target, run_id, transform=transform, rows_per_s=rate, **given)
+        return replay(source, target, run_id, transform=transform, rows_per_s=rate, **options)
     from quorumlog.spark.pipelines import frame_filter_of, replay_frames
 
     frame_transform = frame_filter_of(only) if only else None
-    return replay_frames(engine, source, target, run_id, transform=frame_transform, **given)
+    return replay_frames(engine, source, target, run_id, transform=frame_transform, **options)
 
 
 def _target(servers: str | None, group: str, timeout: float) -> Any:

@@ -37,7 +37,7 @@ from quorumlog.client.protocol.appending import (
     AppendBatcher,
     Item,
     JoinedAppends,
-    Outcome,
+    JoinedOutcome,
     body_of,
 )
 from quorumlog.client.protocol.client_protocol import ClientProtocol
@@ -81,16 +81,16 @@ class TaskBatcher:
 
     def add(
         self, body: bytes, timeout_ms: float, machine: str = ""
-    ) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
+    ) -> tuple[asyncio.Future[JoinedOutcome], JoinedAppends]:
         """What to await, and the frame to `leave` if that is cancelled."""
         loop = self._io.own_loop.running()
         if not self._is_scheduled:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)
-        waiter: asyncio.Future[Outcome] = loop.create_future()
+        waiter: asyncio.Future[JoinedOutcome] = loop.create_future()
         return waiter, self._batcher.add(body, timeout_ms, waiter, now_ms(), machine)
 
-    def leave(self, waiter: asyncio.Future[Outcome], joined: JoinedAppends) -> None:
+    def leave(self, waiter: asyncio.Future[JoinedOutcome], joined: JoinedAppends) -> None:
         if joined.leave(waiter) and joined.request is not None:
             self._io.cancel((joined.request,))
 

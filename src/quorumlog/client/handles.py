@@ -56,7 +56,7 @@ class AsyncMachineHandle:
 # Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
 
 
-Run = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
+RunOperation = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
 
 
 class AsyncNamedReader:
@@ -67,7 +67,7 @@ class AsyncNamedReader:
         name: str,
         state: ReaderState,
         operations: ClientOperations,
-        run: Run,
+        run: RunOperation,
         results: Callable[..., Any],
     ) -> None:
         self.name = name

@@ -17,6 +17,22 @@ class KvOptions:
     """History older than that ends; 0: it does not end by itself."""
     max_watches: int = 10_000
     """Of one client; ten times so many of all."""
+    etcd: str = ""
+    """Port of etcd's gRPC API, PORT or HOST:PORT; empty: there is none. This and what follows is read at
+    the start only."""
+    etcd_gateway: str = ""
+    """The same of etcd's JSON gateway."""
+    servers: str = ""
+    """The stores of all members, HOST:PORT,..., for these ports."""
+    user: str = ""
+    """Own user of these ports, for clients that do not log in,"""
+    password_file: str = ""
+    """and the file whose first line is its password."""
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """What is read at the start only."""
+        return self.etcd, self.etcd_gateway, self.servers, self.user, self.password_file
 
     def __post_init__(self) -> None:
         for name, least in (("quota_mib", 1), ("auto_compaction_s", 0), ("max_watches", 1)):

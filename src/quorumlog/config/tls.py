@@ -30,7 +30,9 @@ class TlsOptions:
     store_listen: str = ""
     """The same of the key-value store,"""
     gateway_listen: str = ""
-    """of its gateway for clients of etcd,"""
+    """of etcd's JSON gateway on it,"""
+    etcd_listen: str = ""
+    """of etcd's gRPC API on it,"""
     broker_listen: str = ""
     """and of the broker."""
     peers: str = "required"
@@ -49,7 +51,7 @@ class TlsOptions:
             )
         if self.peers not in PEERS:
             raise ConfigError(f"[tls] peers must be plain, prefer or required, not {self.peers!r}")
-        for name in ("listen", "store_listen", "gateway_listen", "broker_listen"):
+        for name in ("listen", "store_listen", "gateway_listen", "etcd_listen", "broker_listen"):
             if address := getattr(self, name):
                 try:
                     parse_address(address)

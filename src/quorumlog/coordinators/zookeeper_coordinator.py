@@ -45,7 +45,7 @@ TIMEOUT_S = 1.0
 """Of a request and of a connection: another server is asked next time."""
 RETRY = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
 
-Call = Callable[[KazooClient], Any]
+ZooKeeperCall = Callable[[KazooClient], Any]
 """Sends a request; its result comes later."""
 
 
@@ -78,7 +78,7 @@ class ZooKeeperSession:
         self._client.add_listener(self._changed)
         self._client.start_async()
 
-    async def do(self, *calls: Call) -> list[Any]:
+    async def do(self, *calls: ZooKeeperCall) -> list[Any]:
         """Sends them one behind the other; their results, None of a node that is not there. Raises
         CoordinatorUnreachable: they may have been carried out or not."""
         try:
@@ -318,7 +318,7 @@ class ZooKeeperCoordinator:
             fill(multi)
             return multi.commit_async()
 
-        call: Call = commit
+        call: ZooKeeperCall = commit
         (results,) = await session.do(call)
         # Each has an error where one has: the others were rolled back, or not come to.
         reasons = [each for each in results if isinstance(each, Exception)]

@@ -160,6 +160,8 @@ def heartbeat(service: KafkaService, call: Call) -> None:
         found = found.heartbeat(
             fields.group_id, fields.member_id, _instance(fields), fields.generation_id
         )
+    if found is ErrorCode.coordinator_load_in_progress:
+        found = ErrorCode.none  # as Kafka has it: some clients end on a heartbeat that gets this
     call.answer({"error_code": found}, found)
 
 

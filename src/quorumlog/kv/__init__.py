@@ -15,7 +15,7 @@ from quorumlog.kv.old_spellings import takes_seconds
 if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
-    from quorumlog.kv.client.leasing import ClientOptions
+    from quorumlog.kv.client.leasing import StoreClientOptions
     from quorumlog.kv.client.values import Change, Codec, CodecName, Item, Unreadable, V
     from quorumlog.kv.endpoint import KeyValueEndpoint, KeyValueStore
     from quorumlog.kv.errors import (
@@ -82,24 +82,26 @@ def __getattr__(name: str) -> Any:
 
 @overload
 def connect(
-    servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[ClientOptions]
+    servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[StoreClientOptions]
 ) -> KeyValueClient[bytes]: ...
 
 
 @overload
 def connect(
-    servers: str, *, codec: Literal["text"], **options: Unpack[ClientOptions]
+    servers: str, *, codec: Literal["text"], **options: Unpack[StoreClientOptions]
 ) -> KeyValueClient[str]: ...
 
 
 @overload
 def connect(
-    servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[ClientOptions]
+    servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[StoreClientOptions]
 ) -> KeyValueClient[Any]: ...
 
 
 @overload
-def connect(servers: str, *, codec: Codec[V], **options: Unpack[ClientOptions]) -> KeyValueClient[V]: ...
+def connect(
+    servers: str, *, codec: Codec[V], **options: Unpack[StoreClientOptions]
+) -> KeyValueClient[V]: ...
 
 
 @takes_seconds
@@ -133,25 +135,25 @@ def connect(
 
 @overload
 def connect_async(
-    servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[ClientOptions]
+    servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[StoreClientOptions]
 ) -> AsyncKeyValueClient[bytes]: ...
 
 
 @overload
 def connect_async(
-    servers: str, *, codec: Literal["text"], **options: Unpack[ClientOptions]
+    servers: str, *, codec: Literal["text"], **options: Unpack[StoreClientOptions]
 ) -> AsyncKeyValueClient[str]: ...
 
 
 @overload
 def connect_async(
-    servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[ClientOptions]
+    servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[StoreClientOptions]
 ) -> AsyncKeyValueClient[Any]: ...
 
 
 @overload
 def connect_async(
-    servers: str, *, codec: Codec[V], **options: Unpack[ClientOptions]
+    servers: str, *, codec: Codec[V], **options: Unpack[StoreClientOptions]
 ) -> AsyncKeyValueClient[V]: ...
 
 

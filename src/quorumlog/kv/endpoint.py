@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast, overload
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast, overload
 
 import uvloop
 
@@ -19,6 +19,7 @@ from quorumlog.errors import (
     ConfigError,
     ConnectionFull,
     Forbidden,
+    LeaderNotReady,
     LedgerError,
     ProtocolViolation,
     the_extra,
@@ -44,14 +45,14 @@ from quorumlog.kv.requests import (
     size_bytes_of,
     words_to_old_client,
 )
-from quorumlog.kv.service import TICK_MS, KeyValueService, StoreOptions, refuse
+from quorumlog.kv.service import TICK_MS, KeyValueService, ServiceSession, StoreOptions, refuse
 from quorumlog.kv.store.engine import Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.keyspace import Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller, Need
-from quorumlog.net.connection import Connection, call_soon
+from quorumlog.net.connection import Connection, Session, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
@@ -59,11 +60,6 @@ from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls
 from quorumlog.node import NodeHandle
 from quorumlog.server import Endpoint, LedgerServer
-
-if TYPE_CHECKING:
-    from quorumlog.kv.gateway.gateway import EtcdGateway
-    from quorumlog.net.credentials import ClientUser
-
 
 # ---------------------------------------------------------------- KeyValueEndpoint
 # The store's port on a member, and the state machine behind it.
@@ -92,16 +88,41 @@ class _PendingRequest(NamedTuple):
     began_s: float
 
 
+class StoreConnection(Protocol):
+    """Of a client: what its session needs of a `Connection`."""
+
+    user: str
+
+    @property
+    def peer_name(self) -> str: ...
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    def send(self, group: str, message: Response | HelloResponse, /) -> None: ...
+    def when_room(self, act: Callable[[], None], /) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def violate(self, violation: ProtocolViolation, /) -> None: ...
+
+
+class LocalSession(Session, ServiceSession, Protocol):
+    """Of a client in this process."""
+
+
 class _Client:
     """One client: the session of its connection, and a `Session` of the service."""
 
-    def __init__(self, endpoint: KeyValueEndpoint, connection: Connection) -> None:
+    def __init__(
+        self, endpoint: KeyValueEndpoint, connection: StoreConnection, *, is_greeted: bool = False
+    ) -> None:
+        """`is_greeted`: it is in this process, and says no Hello."""
         self._endpoint = endpoint
         self._connection = connection
-        self._is_greeted = False
-        self._asked: dict[int, _PendingRequest] = {}
+        self._is_greeted = is_greeted
+        self._pending: dict[int, _PendingRequest] = {}
         """Requests that are not answered, by their ids."""
-        self._asked_bytes = 0
+        self._pending_bytes = 0
         self._waits = False
         self._access = endpoint.access
         self._caller = Caller(endpoint.access, connection)
@@ -119,22 +140,22 @@ class _Client:
         """Raises ProtocolViolation."""
         number = request.request_id
         if not isinstance(request, WatchRequest | CancelRequest):
-            if number in self._asked:
+            if number in self._pending:
                 raise ProtocolViolation(f"two requests with the id {number} wait for answers")
             size_bytes = REQUEST_BYTES + size_bytes_of(request)
-            if self._asked_bytes + size_bytes > MOST_ASKED_BYTES:
-                full = f"{len(self._asked)} requests of this connection wait: ask less at once"
+            if self._pending_bytes + size_bytes > MOST_ASKED_BYTES:
+                full = f"{len(self._pending)} requests of this connection wait: ask less at once"
                 refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
                 return
             question = request if isinstance(request, QuestionRequest) else None
-            self._asked[number] = _PendingRequest(
+            self._pending[number] = _PendingRequest(
                 size_bytes,
                 self._access.generation,
                 question,
                 operation_of(request),
                 time.monotonic(),
             )
-            self._asked_bytes += size_bytes
+            self._pending_bytes += size_bytes
         caller = self._caller
         if (
             caller.open_in == self._access.generation
@@ -232,15 +253,15 @@ class _Client:
             self._connection.when_room(self._has_room)
 
     def _answer(self, message: AnswerResponse | ErrorResponse) -> None:
-        asked = self._asked.pop(message.request_id, None)
-        if asked is not None:
-            self._asked_bytes -= asked.size_bytes
-            if asked.question is not None and asked.generation != self._access.generation:
-                refusal = self.refusal_of(asked.question)
+        pending = self._pending.pop(message.request_id, None)
+        if pending is not None:
+            self._pending_bytes -= pending.size_bytes
+            if pending.question is not None and pending.generation != self._access.generation:
+                refusal = self.refusal_of(pending.question)
                 if refusal is not None:
                     message = error_response(message.request_id, refusal)
             code = message.code if isinstance(message, ErrorResponse) else code_of(message.answer)
-            self._endpoint.requests.answered(asked.operation, code, time.monotonic() - asked.began_s)
+            self._endpoint.requests.answered(pending.operation, code, time.monotonic() - pending.began_s)
         self._connection.send(GROUP, message)
 
     def _has_room(self) -> None:
@@ -309,6 +330,17 @@ class KeyValueEndpoint(Endpoint):
         return self._service
 
     @property
+    def leads(self) -> bool:
+        """Its member does: what needs the leader is answered here."""
+        return self._service is not None and self._service.leads
+
+    def session_of(self, connection: StoreConnection) -> LocalSession:
+        """Of a client in this process, with the rights of `connection.user`. Raises LeaderNotReady."""
+        if self._service is None:
+            raise LeaderNotReady("the store is not open yet")
+        return _Client(self, connection, is_greeted=True)
+
+    @property
     def address(self) -> str:
         """Where it listens."""
         return self._listener.address
@@ -342,7 +374,9 @@ class KeyValueEndpoint(Endpoint):
         ]
 
     def _rights_moved(self) -> None:
-        self.service.watches.end_refused(lambda client, asked: cast(_Client, client).refusal_of(asked))
+        self.service.watches.end_refused(
+            lambda client, request: cast(_Client, client).refusal_of(request)
+        )
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)
@@ -525,18 +559,3 @@ def endpoint_of(
     return KeyValueEndpoint(
         listen, group=config.group, options=options, engine=lambda: RocksEngine(path), tls=tls
     )
-
-
-def gateway_of(
-    config: GroupConfig,
-    listen: str,
-    servers: str,
-    tls: Tls | None = None,
-    user: ClientUser | None = None,
-) -> EtcdGateway:
-    """Raises ConfigError."""
-    try:
-        from quorumlog.kv.gateway.gateway import EtcdGateway
-    except ImportError as error:
-        raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
-    return EtcdGateway(listen, servers, config.member_id, config.group, tls, user)

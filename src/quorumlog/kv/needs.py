@@ -29,8 +29,8 @@ def _keys(right: Right, key: bytes, end: bytes) -> Need:
     return Need(right, Kind.KEY, key, max(end, key + b"\0"))
 
 
-def _reading(asked: Any) -> Needs:
-    return (_keys(Right.READ, asked.key, asked.end),)
+def _reading(request: Any) -> Needs:
+    return (_keys(Right.READ, request.key, request.end),)
 
 
 def _put(put: requests.Put) -> Needs:

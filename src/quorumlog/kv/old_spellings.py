@@ -17,14 +17,14 @@ def takes_seconds(function: F) -> F:
     most = unwrap(function).__code__.co_argcount
 
     @wraps(function)
-    def taking(*arguments: Any, **given: Any) -> Any:
+    def taking(*arguments: Any, **keywords: Any) -> Any:
         if len(arguments) == most + 1:
-            *arguments, given["timeout_s"] = arguments  # type: ignore[assignment]
-        if "timeout_s" in given:
-            said = "timeout_s is now timeout_ms; the next release knows timeout_ms only"
-            warnings.warn(said, DeprecationWarning, stacklevel=2)
-            timeout_s = given.pop("timeout_s")
-            given["timeout_ms"] = None if timeout_s is None else 1000 * timeout_s
-        return function(*arguments, **given)
+            *arguments, keywords["timeout_s"] = arguments  # type: ignore[assignment]
+        if "timeout_s" in keywords:
+            warning = "timeout_s is now timeout_ms; the next release knows timeout_ms only"
+            warnings.warn(warning, DeprecationWarning, stacklevel=2)
+            timeout_s = keywords.pop("timeout_s")
+            keywords["timeout_ms"] = None if timeout_s is None else 1000 * timeout_s
+        return function(*arguments, **keywords)
 
     return cast(F, taking)

@@ -195,12 +195,12 @@ _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
 
 
-def encoded(asked: object) -> bytes:
+def encoded(value: object) -> bytes:
     """Of what a caller has given. Raises InvalidRequest."""
     try:
-        return encode(asked)
+        return encode(value)
     except (OverflowError, TypeError) as error:
-        raise InvalidRequest(f"{asked!r:.200} cannot be sent: {error}") from None
+        raise InvalidRequest(f"{value!r:.200} cannot be sent: {error}") from None
 
 
 def decode_command(body: bytes | memoryview) -> Command:
@@ -487,10 +487,10 @@ def check_compare(compare: Compare) -> None:
         raise InvalidRequest(f"{compare.target.name} cannot be compared with {compare.than!r}")
 
 
-Bounds = tuple[bytes, bytes]
+KeyBounds = tuple[bytes, bytes]
 
 
-def contains(bounds: Bounds, key: bytes) -> bool:
+def contains(bounds: KeyBounds, key: bytes) -> bool:
     start, end = bounds
     if not end:
         return key == start
@@ -757,7 +757,9 @@ class StatusAnswer(msgspec.Struct, frozen=True, array_like=True):
     refuses: str = ""
     """Why this member has refused a change for want of space and would again; empty: it would not."""
     etcd_gateway: str = ""
-    """URL of this member's gateway for clients of etcd, if it has one."""
+    """URL of this member's JSON gateway for clients of etcd, if it has one."""
+    etcd: str = ""
+    """The same of its port for etcd's gRPC API."""
 
 
 Request = (

@@ -105,13 +105,13 @@ BATCH_COMMANDS = 1024
 BATCH_BYTES = 2 << 20
 TIMEOUT_MS = 5_000
 
-Done = Callable[[bytes | LedgerError], None]
+ProposalCallback = Callable[[bytes | LedgerError], None]
 """Gets what the machine answers, or the refusal of the log."""
 
 
 class _Waiting(NamedTuple):
     body: bytes
-    done: Done
+    done: ProposalCallback
     is_alone: bool
 
 
@@ -120,7 +120,7 @@ class CommandBatches:
         self._member = member
         self._waiting: list[_Waiting] = []
 
-    def add(self, body: bytes, done: Done, *, alone: bool = False) -> None:
+    def add(self, body: bytes, done: ProposalCallback, *, alone: bool = False) -> None:
         if not self._waiting:
             self._member.enter(self._append)
         self._waiting.append(_Waiting(body, done, alone))
@@ -168,7 +168,7 @@ class CommandBatches:
 # arrived.
 
 
-Propose = Callable[[bytes, Done], None]
+Propose = Callable[[bytes, ProposalCallback], None]
 
 
 class LeaseClock:
@@ -292,16 +292,16 @@ _NO_EVENTS = encode([])
 
 
 class OneWatch:
-    def __init__(self, session: ServiceSession, asked: WatchRequest, next_revision: int) -> None:
+    def __init__(self, session: ServiceSession, request: WatchRequest, next_revision: int) -> None:
         self.session = session
-        self.number = asked.request_id
-        self.asked = asked
-        self.bounds = asked.key, asked.end
+        self.number = request.request_id
+        self.request = request
+        self.bounds = request.key, request.end
         self.next_revision = next_revision
         self.in_step = False
 
     def wants(self, is_deletion: bool) -> bool:
-        return self.asked.deletions if is_deletion else self.asked.puts
+        return self.request.deletions if is_deletion else self.request.puts
 
 
 class _WatchRound:
@@ -310,6 +310,8 @@ class _WatchRound:
 
     def __init__(self, *, is_lost: bool = False) -> None:
         self.is_lost = is_lost
+        self.session: ServiceSession | None = None
+        """Whose watches alone are told; None: those of all."""
         self.revision = 0
         """Of its last change, or of the store."""
         self.size_bytes = 0
@@ -352,7 +354,7 @@ class _WatchRound:
         return sorted(chain.from_iterable(self.places[key] for key in keys))
 
     def events_for(self, watch: OneWatch, places: list[int]) -> list[Any]:
-        first, prev_kv = watch.next_revision, watch.asked.prev_kv
+        first, prev_kv = watch.next_revision, watch.request.prev_kv
         return [
             with_prev if prev_kv else alone
             for revision, is_deletion, with_prev, alone in map(self._events.__getitem__, places)
@@ -380,7 +382,7 @@ class WatchHub:
         self._undelivered_bytes = 0
         self.delivered_revision = 0
         """The store has told of all changes up to this revision."""
-        self._heard = 0
+        self._sent_revision = 0
         """Those in step have been told of all up to this one."""
         self._next_progress_ms = 0.0
 
@@ -394,11 +396,11 @@ class WatchHub:
 
     # ---------------------------------------------------------------- watches
 
-    def add(self, session: ServiceSession, asked: WatchRequest) -> None:
+    def add(self, session: ServiceSession, request: WatchRequest) -> None:
         """Raises ConnectionFull, InvalidRequest."""
         watches = self._watches.get(session, {})
-        if asked.request_id in watches:
-            raise InvalidRequest(f"watch {asked.request_id} is there already")
+        if request.request_id in watches:
+            raise InvalidRequest(f"watch {request.request_id} is there already")
         for whose, count, most in (
             ("this connection", len(watches), self.most_watches),
             ("this member", self._count, self.most_watches * FULL_CLIENTS),
@@ -409,11 +411,11 @@ class WatchHub:
                     " or raise the limit (quorumlog kv serve --max-watches)",
                     retry_after_ms=RETRY_FULL_MS,
                 )
-        watch = OneWatch(session, asked, asked.first_revision or self.delivered_revision + 1)
-        self._watches.setdefault(session, watches)[asked.request_id] = watch
+        watch = OneWatch(session, request, request.first_revision or self.delivered_revision + 1)
+        self._watches.setdefault(session, watches)[request.request_id] = watch
         self._count += 1
         self._send(watch, [])
-        if asked.first_revision:
+        if request.first_revision:
             self._catch_up(watch)
         else:
             self._step_in(watch)
@@ -440,20 +442,20 @@ class WatchHub:
     ) -> None:
         """Rights have moved."""
         for watch in [each for of in self._watches.values() for each in of.values()]:
-            refusal = refusal_of(watch.session, watch.asked)
+            refusal = refusal_of(watch.session, watch.request)
             if refusal is not None:
                 self._end(watch, refusal)
 
     def _step_in(self, watch: OneWatch) -> None:
         watch.in_step = True
-        if watch.asked.end:
+        if watch.request.end:
             self._of_range[watch] = None
         else:
-            self._of_key.setdefault(watch.asked.key, {})[watch] = None
+            self._of_key.setdefault(watch.request.key, {})[watch] = None
 
     def _fall_behind(self, watch: OneWatch) -> None:
         self._forget(watch)
-        watch.next_revision = max(watch.next_revision, self._heard + 1)
+        watch.next_revision = max(watch.next_revision, self._sent_revision + 1)
         self._behind.setdefault(watch.session, OrderedDict())[watch] = None
 
     def _forget(self, watch: OneWatch) -> None:
@@ -462,13 +464,13 @@ class WatchHub:
         if not watch.in_step:
             return
         watch.in_step = False
-        if watch.asked.end:
+        if watch.request.end:
             del self._of_range[watch]
         else:
-            of_key = self._of_key[watch.asked.key]
+            of_key = self._of_key[watch.request.key]
             del of_key[watch]
             if not of_key:
-                del self._of_key[watch.asked.key]
+                del self._of_key[watch.request.key]
 
     def _end(self, watch: OneWatch, error: LedgerError) -> None:
         self.cancel(watch.session, watch.number)
@@ -482,7 +484,7 @@ class WatchHub:
             assert change.revision > self.delivered_revision, (change.revision, self.delivered_revision)
             self.delivered_revision = change.revision
             if not (self._rounds or self._of_range or self._of_key):
-                self._heard = self.delivered_revision
+                self._sent_revision = self.delivered_revision
             elif not 0 < len(change.written) <= MOST_CHANGES:
                 self._lose()
             else:
@@ -519,7 +521,7 @@ class WatchHub:
     def begins(self, revision: int) -> None:
         """The store holds what it did not tell of: what happened before is read from its history."""
         self.delivered_revision = revision
-        self._heard = min(self._heard, revision)
+        self._sent_revision = min(self._sent_revision, revision)
         self._lose()
         self.tell()
 
@@ -529,10 +531,18 @@ class WatchHub:
         self._add_progress()
         self.tell()
 
+    def ask_progress(self, session: ServiceSession) -> None:
+        """Its watches in step are told how far they are, behind all changes up to now."""
+        if session not in self._watches or any(each.session is session for each in self._rounds):
+            return
+        self._add_progress()
+        self._rounds[-1].session = session
+        self.tell()
+
     def _pop_progress(self) -> bool:
         """True: it was to be told next, behind all changes."""
         last = self._rounds[-1] if self._rounds else None
-        if last is None or last.watches is not None or last.is_lost or last:
+        if last is None or last.watches is not None or last.is_lost or last or last.session:
             return False
         self._rounds.pop()
         return True
@@ -562,12 +572,13 @@ class WatchHub:
                 left -= 1
                 if left <= 0:
                     return
-            self._heard = max(self._heard, now.revision)
+            self._sent_revision = max(self._sent_revision, now.revision)
             self._undelivered_bytes -= self._rounds.popleft().size_bytes
 
     def _hearing(self, now: _WatchRound) -> Iterator[OneWatch]:
         if now.is_lost or not now:
-            yield from [each for of in self._watches.values() for each in of.values() if each.in_step]
+            told = self._watches.values() if now.session is None else [self._watches[now.session]]
+            yield from [each for of in told for each in of.values() if each.in_step]
             return
         yield from list(self._of_range)
         for key in now.places:
@@ -625,11 +636,13 @@ class WatchHub:
             del self._behind[session]
 
     def _ask(self, watch: OneWatch) -> None:
-        session, asked = watch.session, watch.asked
+        session, request = watch.session, watch.request
         self._asking[session] = self._asking.get(session, 0) + 1
-        question = encode(History(watch.next_revision, asked.key, asked.end, prev_kv=asked.prev_kv))
+        question = encode(
+            History(watch.next_revision, request.key, request.end, prev_kv=request.prev_kv)
+        )
 
-        def answered(outcome: bytes | LedgerError) -> None:
+        def on_answer(outcome: bytes | LedgerError) -> None:
             left = self._asking.get(session, 0) - 1
             if left > 0:
                 self._asking[session] = left
@@ -644,7 +657,7 @@ class WatchHub:
                 self._answered(watch, outcome)
             self._go_on(session)
 
-        self._ask_history(question, answered)
+        self._ask_history(question, on_answer)
 
     def _answered(self, watch: OneWatch, outcome: bytes) -> None:
         code, second, third = _raw_head.decode(outcome)
@@ -658,7 +671,7 @@ class WatchHub:
         _, next_revision, events = _history.decode(answer)
         delivered_revision: Any = events
         has_changes = events != _NO_EVENTS
-        if not (watch.asked.puts and watch.asked.deletions):
+        if not (watch.request.puts and watch.request.deletions):
             pairs = _pairs.decode(events)
             delivered_revision = [
                 each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)
@@ -725,6 +738,8 @@ class StoreOptions:
     """URL of this member's gateway, for clients that ask for all of them."""
     max_watches: int = MOST_WATCHES
     """Limit per client; all clients together: ten times as many."""
+    etcd: str = ""
+    """URL of this member's port for etcd's gRPC API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -765,6 +780,10 @@ class KeyValueService:
         self._is_looking = False
         self._had_leader_ms = now_ms()
         """Or watches were sent away last."""
+
+    @property
+    def leads(self) -> bool:
+        return self._member.leads_in is not None
 
     def configure(self, options: StoreOptions) -> None:
         self._options = options
@@ -887,11 +906,11 @@ class KeyValueService:
         else:
             answer(session, number, outcome[0])
 
-    def _ask_history(self, question: bytes, done: Done) -> None:
-        def answered(outcome: Answer) -> None:
+    def _ask_history(self, question: bytes, done: ProposalCallback) -> None:
+        def on_answer(outcome: Answer) -> None:
             done(outcome if isinstance(outcome, LedgerError) else outcome[0])
 
-        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, self, here=True))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, self, here=True))
 
     # ---------------------------------------------------------------- leases
 
@@ -919,7 +938,7 @@ class KeyValueService:
     ) -> None:
         """Of who is not known to have a right to them yet."""
 
-        def answered(outcome: Answer) -> None:
+        def on_answer(outcome: Answer) -> None:
             try:
                 if isinstance(outcome, LedgerError):
                     raise outcome
@@ -928,12 +947,14 @@ class KeyValueService:
                 done(refusal)
 
         question = encode(LeaseKeys(lease))
-        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
+        self._enter(
+            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, session), session
+        )
 
     def _time_to_live(self, session: ServiceSession, request: TimeToLiveRequest) -> None:
         number, lease = request.request_id, request.lease
 
-        def answered(outcome: Answer) -> None:
+        def on_answer(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
                 refuse(session, number, outcome)
                 return
@@ -954,7 +975,9 @@ class KeyValueService:
             answer(session, number, done(revision, (found.ttl_ms, left_ms, found.keys)))
 
         question = encode(LeaseKeys(lease))
-        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
+        self._enter(
+            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, session), session
+        )
 
     # ---------------------------------------------------------------- the clock and the store
 
@@ -1051,19 +1074,19 @@ class KeyValueService:
             return
         self._is_looking = True
 
-        def answered(outcome: bytes | LedgerError) -> None:
+        def on_answer(outcome: bytes | LedgerError) -> None:
             self._is_looking = False
             if not isinstance(outcome, LedgerError):
                 self._stats = read_answer(outcome, StoreStatsAnswer)[1]
 
-        self._ask_history(encode(StoreStats()), answered)
+        self._ask_history(encode(StoreStats()), on_answer)
 
     def _status(self, session: ServiceSession, number: int) -> None:
-        def asked(member: NodeHandle) -> None:
+        def ask(member: NodeHandle) -> None:
             stats = encode(StoreStats())
-            member.ask(MACHINE_NAME, stats, READ_TIMEOUT_MS, answered, session, here=True)
+            member.ask(MACHINE_NAME, stats, READ_TIMEOUT_MS, on_answer, session, here=True)
 
-        def answered(outcome: Answer) -> None:
+        def on_answer(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
                 refuse(session, number, outcome)
                 return
@@ -1091,11 +1114,12 @@ class KeyValueService:
                         VERSION,
                         self._member.node().lacks_space,
                         self._options.etcd_gateway,
+                        self._options.etcd,
                     ),
                 ),
             )
 
-        self._enter(asked, session)
+        self._enter(ask, session)
 
 
 def _grows(command: Command) -> bool:

@@ -165,7 +165,7 @@ class Access:
     def _disproved(self) -> set[Connection]:
         """By users that are newer than those by whom they have proved who they are."""
         newest = self.users or self.last
-        if newest is None:
+        if newest is None or not newest.users:  # the first one may be who has proved it
             return set()
         of = self._proven_by_last
         found = {each for each, (name, by) in of.items() if newest.verifier_of(name) != by}

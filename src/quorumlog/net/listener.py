@@ -55,6 +55,7 @@ class Listener:
         run_id: str = "",
         tls: Tls | None = None,
         second: str = "",
+        is_http2: bool = False,
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
@@ -65,6 +66,7 @@ class Listener:
         `access`: who its clients are.
         `run_id`: in front of the names of connections. `tls`: what the port speaks; None: it is plain.
         `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
+        `is_http2`: a handshake of TLS says that this is spoken.
         `is_of_member`: an address from which handshakes of members come."""
         self._name = name
         self._connect = connect
@@ -78,6 +80,7 @@ class Listener:
         self._run_id = run_id
         self.tls = tls
         self._second = second
+        self._is_http2 = is_http2
         self._is_of_member = is_of_member
         self._number = 0
         self.connections: dict[str, Connection] = {}
@@ -263,7 +266,8 @@ class Listener:
         assert self.tls is not None
         peer_name = encryption.peer_name
         try:
-            await encryption.begin(self.tls.server, server_side=True)
+            context = self.tls.http2_server if self._is_http2 else self.tls.server
+            await encryption.begin(context, server_side=True)
         except TlsRefused as refusal:
             self._turn.strays.closing(peer_name, refusal)
             self._lost(encryption.connection, True)

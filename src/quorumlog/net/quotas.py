@@ -90,8 +90,7 @@ class Meter:
                 raise ProtocolViolation(f"two requests with the id {number} wait for answers")
             refusal = self._quotas.refusal_of_request(self._shares) if is_counted else None
             if refusal is not None:
-                # Around `send`: this answers nothing that was let in.
-                connection.write(encode_frame(frame.group, error_response(number, refusal)))
+                connection.send(frame.group, error_response(number, refusal))
                 continue
             self._open[number] = _OpenRequest(is_counted, message.of_watch)
             if is_counted:
@@ -235,7 +234,8 @@ class Quotas:
             self._shares.pop((share.kind, share.name), None)
 
     def _shares_of(self, connection: Any) -> tuple[_Share, ...]:
-        keys = [(ADDRESS, connection.peer_host)]
+        """`peer_host` is empty of what another connection carries, which is counted by itself."""
+        keys = [(ADDRESS, connection.peer_host)] if connection.peer_host else []
         if connection.user:
             keys.append((USER, connection.user))
         return tuple(self._shares.get(key) or _Share(*key) for key in keys)

@@ -22,6 +22,8 @@ from quorumlog.errors import ConfigError
 log = logging.getLogger("quorumlog.server")
 
 MEMBER, USER = "member", "user"
+HTTP2 = "h2"
+"""As a handshake names it (ALPN)."""
 LOOK_EVERY_S = 1.0
 """Files are looked at so often at most, and only where somebody is to be greeted."""
 EXPIRES_SOON_S = 14 * 86_400
@@ -240,15 +242,17 @@ class Tls:
     def _read(self) -> None:
         options = self.options
         stamps = self._stamps()
-        server = _context(ssl.PROTOCOL_TLS_SERVER)
-        # A session that is resumed outlives the root that its certificate was believed for.
-        server.num_tickets = 0
+        server, http2 = (_context(ssl.PROTOCOL_TLS_SERVER) for _ in range(2))
+        http2.set_alpn_protocols([HTTP2])
         dialling = _context(ssl.PROTOCOL_TLS_CLIENT)
         dialling.check_hostname = False  # peers are known by their URI
-        for context in (server, dialling):
+        for context in (server, http2, dialling):
             _load_roots(context, options.ca)
             _load_chain(context, options.cert, options.key)
-        server.verify_mode = ssl.CERT_REQUIRED
+        for context in (server, http2):
+            # A session that is resumed outlives the root that its certificate was believed for.
+            context.num_tickets = 0
+            context.verify_mode = ssl.CERT_REQUIRED
         own = _shown(server, dialling, options.cert)
         principal = principal_of(own)
         if principal is None or principal.kind != MEMBER:
@@ -267,8 +271,9 @@ class Tls:
             )
         if options.client_auth != "required":
             # Clients and peers share the port: the certificate of a peer is checked with its greeting.
-            server.verify_mode = ssl.CERT_OPTIONAL
+            server.verify_mode = http2.verify_mode = ssl.CERT_OPTIONAL
         self._server, self._dialling, self._own, self.principal = server, dialling, own, principal
+        self._http2 = http2
         self._seen = stamps
         self._looked_s = self._clock()
         self._problem = ""
@@ -296,6 +301,12 @@ class Tls:
         """For one who has dialled."""
         self._look()
         return self._server
+
+    @property
+    def http2_server(self) -> ssl.SSLContext:
+        """The same of a port that speaks HTTP/2 alone, and says so in the handshake."""
+        self._look()
+        return self._http2
 
     @property
     def dialling(self) -> ssl.SSLContext:

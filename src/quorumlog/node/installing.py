@@ -458,9 +458,9 @@ class SnapshotFetcher:
             self._source = None if want is None else want.source
             return
         too_old = self._host.members_below(MACHINES_LEVEL)
-        asked = [each for each in self._connected if each.member_id not in too_old]
-        others = [each for each in asked if each != leader]
-        if leader in asked and leader is not None:
+        candidates = [each for each in self._connected if each.member_id not in too_old]
+        others = [each for each in candidates if each != leader]
+        if leader in candidates and leader is not None:
             others.insert(0, leader)
         self._source = others[self._rotation % len(others)] if others else None
 

@@ -23,7 +23,7 @@ from quorumlog.state_machine import KEPT_RESULT_BYTES, MOST_KEPT_BYTES, Result, 
 BATCHES_A_SESSION = 5
 MOST_BYTES = MOST_KEPT_BYTES
 
-Kept = bytes | tuple[str] | None
+KeptResult = bytes | tuple[str] | None
 """(why the command was refused,)."""
 _UNKEPT = ("",)
 """One that is more than all that is kept: it goes as soon as it is there."""
@@ -35,7 +35,7 @@ class _Piece(msgspec.Struct, array_like=True):
     first_index: int
     continues: bool
     """The rest of a batch that a crash had cut."""
-    values: list[Kept]
+    values: list[KeptResult]
 
     @property
     def size_bytes(self) -> int:
@@ -52,7 +52,7 @@ class SessionBatch(NamedTuple):
     continues: bool
 
 
-class _Saved(msgspec.Struct, array_like=True):
+class _SavedResults(msgspec.Struct, array_like=True):
     sessions: list[tuple[str, list[_Piece]]]
     """The one heard of longest ago first."""
     under_way: SessionBatch | None
@@ -64,7 +64,7 @@ class KeptResults:
         self.under_way: SessionBatch | None = None
         """Its end was not applied yet: what `batches_in` goes on from."""
         if saved:
-            state = msgspec.msgpack.decode(saved, type=_Saved)
+            state = msgspec.msgpack.decode(saved, type=_SavedResults)
             self._sessions, self.under_way = dict(state.sessions), state.under_way
         self._bytes = sum(each.size_bytes for pieces in self._sessions.values() for each in pieces)
 
@@ -72,7 +72,7 @@ class KeptResults:
         """Empty if there is nothing to keep."""
         if not self._sessions and self.under_way is None:
             return b""
-        return msgspec.msgpack.encode(_Saved(list(self._sessions.items()), self.under_way))
+        return msgspec.msgpack.encode(_SavedResults(list(self._sessions.items()), self.under_way))
 
     def skip(self) -> None:
         """What follows these results was applied by an earlier process, and its results are gone: the
@@ -95,10 +95,10 @@ class KeptResults:
             return []
         terms = part.words()[TERM]
         found = [] if self.under_way is None else [self.under_way]
-        for place, said in begun:
+        for place, batch in begun:
             first_index = part.first_index + place + 1
-            stop_index, term = first_index + said.count, int(terms[place])
-            found.append(SessionBatch(said.producer, first_index, stop_index, term, said.continues))
+            stop_index, term = first_index + batch.count, int(terms[place])
+            found.append(SessionBatch(batch.producer, first_index, stop_index, term, batch.continues))
         end_index, self.under_way = part.last_index + 1, None
         batches = []
         for each in found:
@@ -127,7 +127,7 @@ class KeptResults:
                         kept[place - start] = _UNKEPT
                 self._add(each, int(indices[start]), kept)
 
-    def _add(self, batch: SessionBatch, first_index: int, values: list[Kept]) -> None:
+    def _add(self, batch: SessionBatch, first_index: int, values: list[KeptResult]) -> None:
         pieces = self._sessions.pop(batch.producer, [])
         if not pieces and first_index > batch.first_index:
             return  # its beginning went for lack of room: whoever applies it at once keeps nothing
@@ -167,7 +167,7 @@ class KeptResults:
         return msgspec.structs.replace(receipt, results=tuple(values), failures=tuple(failures))
 
 
-def _kept(result: object) -> Kept:
+def _kept(result: object) -> KeptResult:
     if isinstance(result, CommandError):
         return (words_of(result),)
     if result is None or isinstance(result, bytes):
@@ -175,8 +175,8 @@ def _kept(result: object) -> Kept:
     return (f"the result is {type(result).__name__}, not bytes",)
 
 
-def _size_of(value: Kept) -> int:
+def _size_of(value: KeptResult) -> int:
     if value is _UNKEPT:
         return MOST_BYTES + 1
-    said = value[0] if isinstance(value, tuple) else value
-    return KEPT_RESULT_BYTES + (0 if said is None else len(said))
+    result = value[0] if isinstance(value, tuple) else value
+    return KEPT_RESULT_BYTES + (0 if result is None else len(result))

@@ -288,8 +288,8 @@ class LedgerNode:
                 if self._disk_hangs or self.log_state.is_noting:
                     return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
-        said: Any = message
-        self.raft.step(said, refuse=refuse)
+        any_message: Any = message
+        self.raft.step(any_message, refuse=refuse)
         if is_push and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
 

@@ -95,8 +95,8 @@ def _level_of_own(kind: EntryKind) -> int:
 
 
 def _level_of(kind: EntryKind, body: bytes | memoryview) -> int:
-    said = decode_body(kind, body) if kind is EntryKind.LEVEL else None
-    return said.level if isinstance(said, LevelReached) else _level_of_own(kind)
+    decoded = decode_body(kind, body) if kind is EntryKind.LEVEL else None
+    return decoded.level if isinstance(decoded, LevelReached) else _level_of_own(kind)
 
 
 BoundaryStates = list[tuple[LogPoint, AnyState]]

@@ -53,7 +53,7 @@ from quorumlog.store.ledger_store import ColdRange, LedgerStore
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 
-Done = Callable[[AppendOutcome], None]
+AppendCallback = Callable[[AppendOutcome], None]
 MOST_HELD_BYTES = 64 << 20
 """And what one piece of work gives."""
 
@@ -68,7 +68,7 @@ class _Held(NamedTuple):
 class _WaitingResult:
     __slots__ = ("deadline_ms", "done", "receipt")
 
-    def __init__(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+    def __init__(self, receipt: AppendReceipt, deadline_ms: float, done: AppendCallback) -> None:
         self.receipt = receipt
         self.deadline_ms = deadline_ms
         self.done = done
@@ -85,7 +85,7 @@ class AwaitedResults:
         """By index, ascending; of entries that somebody waits for, or may."""
         self._held_bytes = 0
 
-    def committed(self, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+    def committed(self, receipt: AppendReceipt, deadline_ms: float, done: AppendCallback) -> None:
         """An append of entries for the machine is committed; `done` gets its receipt, with results."""
         self.waiting.append(_WaitingResult(receipt, deadline_ms, done))
         if receipt.last_index <= self._applied_index:
@@ -206,13 +206,13 @@ class Questions:
     def __init__(self) -> None:
         self.waiting: OrderedDict[int, deque[Question]] = OrderedDict()
         """Of each owner, by its id; the owner answered last comes last."""
-        self.asked: dict[Question, None] = {}
+        self.in_progress: dict[Question, None] = {}
         """They are being answered."""
         self._earliest_ms = math.inf
         """No deadline is before this."""
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.asked)
+        return bool(self.waiting or self.in_progress)
 
     def add(self, question: Question) -> None:
         waiting = self.waiting.get(id(question.owner))
@@ -224,7 +224,7 @@ class Questions:
     def take(self, applied_index: int) -> list[Question]:
         """Some that may be answered now, but those of who leaves megabytes of answers unread. They are
         held until `answered`."""
-        assert not self.asked, "some are being answered"
+        assert not self.in_progress, "some are being answered"
         if not self.waiting:
             return []
         ready: list[Question] = []
@@ -247,34 +247,34 @@ class Questions:
                 del self.waiting[owner_id]
             if len(ready) == MOST_QUESTIONS:
                 break
-        self.asked = dict.fromkeys(ready)
+        self.in_progress = dict.fromkeys(ready)
         return ready
 
     def answered(self, ready: list[Question], answers: Sequence[Reply], applied_index: int) -> None:
         """Answers the first questions; the others keep waiting."""
         served = {id(each.owner) for each in ready[: len(answers)]}
         for each in reversed(ready[len(answers) :]):
-            if each in self.asked:
-                del self.asked[each]
+            if each in self.in_progress:
+                del self.in_progress[each]
                 owner_id = id(each.owner)
                 self.waiting.setdefault(owner_id, deque()).appendleft(each)
                 if owner_id not in served:
                     self.waiting.move_to_end(owner_id, last=False)
         for each, answer in zip(ready, answers, strict=False):
-            if each in self.asked:  # until an answer before it has ended its connection
-                del self.asked[each]
+            if each in self.in_progress:  # until an answer before it has ended its connection
+                del self.in_progress[each]
                 each.done(answer, applied_index)
 
     def discard(self, owner: object) -> None:
         self.waiting.pop(id(owner), None)
-        self.asked = {each: None for each in self.asked if each.owner is not owner}
+        self.in_progress = {each: None for each in self.in_progress if each.owner is not owner}
 
     def expire(self, now_ms: float) -> list[Question]:
         """Those whose time is up: they wait no more."""
         if now_ms < self._earliest_ms:
             return []
         late = self._take_late(now_ms)
-        left = [*self.asked, *(each for of in self.waiting.values() for each in of)]
+        left = [*self.in_progress, *(each for of in self.waiting.values() for each in of)]
         self._earliest_ms = min((each.deadline_ms for each in left), default=math.inf)
         return late
 
@@ -282,8 +282,8 @@ class Questions:
         return self._take_late(math.inf)
 
     def _take_late(self, until_ms: float) -> list[Question]:
-        late = [each for each in self.asked if each.deadline_ms <= until_ms]
-        self.asked = {each: None for each in self.asked if each.deadline_ms > until_ms}
+        late = [each for each in self.in_progress if each.deadline_ms <= until_ms]
+        self.in_progress = {each: None for each in self.in_progress if each.deadline_ms > until_ms}
         for owner_id, waiting in list(self.waiting.items()):
             late += [each for each in waiting if each.deadline_ms <= until_ms]
             on_time = deque(each for each in waiting if each.deadline_ms > until_ms)
@@ -757,11 +757,13 @@ class MachineDriver:
         else:
             self._questions.add(question)
 
-    def ask_results(self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+    def ask_results(
+        self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: AppendCallback
+    ) -> None:
         """`done` gets the receipt of a committed append of a session with its results, which it may have
         had before."""
 
-        def answered(found: Reply | LedgerError, applied_index: int) -> None:
+        def on_answer(found: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(found, AppendReceipt):
                 done(found)
             else:
@@ -769,7 +771,7 @@ class MachineDriver:
                 done(unknown_results(receipt, why))
 
         look = partial(MachineRunner.results_of, producer=producer, receipt=receipt)
-        self.ask(Question(receipt.last_index, look, deadline_ms, answered, None))
+        self.ask(Question(receipt.last_index, look, deadline_ms, on_answer, None))
 
     def discard(self, owner: object) -> None:
         self._questions.discard(owner)
@@ -784,12 +786,12 @@ class MachineDriver:
     def _answer(self, runner: MachineRunner, ready: list[Question]) -> None:
         applied_index = self.applied_index
 
-        def answered(result: object) -> None:
+        def on_answer(result: object) -> None:
             assert isinstance(result, list), result
             self._questions.answered(ready, result, applied_index)
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
-        self._submit(partial(answers_of, ready, runner), answered, also_late=True)
+        self._submit(partial(answers_of, ready, runner), on_answer, also_late=True)
 
 
 def _applied_here(

@@ -238,7 +238,7 @@ class MachineRunner:
             if self._applying is not None:
                 self._applying.begins(first_index, last_index + 1)
             try:
-                given = self._apply_entries(own, indices)
+                applied = self._apply_entries(own, indices)
             except ApplyFailure as failure:
                 named: object = getattr(failure, "index", None)  # whatever an application has put there
                 if isinstance(named, int) and named in indices.tolist():
@@ -247,14 +247,14 @@ class MachineRunner:
                 return total._replace(stopped=stopped)
             except BaseException as error:
                 return total._replace(stopped=Stopped(first_index, last_index, error_text(error)))
-            if given.taken < own.count:
-                own, indices = own.slice(0, given.taken), indices[: given.taken]
+            if applied.taken < own.count:
+                own, indices = own.slice(0, applied.taken), indices[: applied.taken]
                 part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
             if self._applying is not None:
                 self._applying.ended(int(indices[-1]) + 1)
-            total.results.append(AppliedResults(indices, given.results))
+            total.results.append(AppliedResults(indices, applied.results))
             if batches:
-                self._kept.note(batches, indices, given.results, given.unkept)
+                self._kept.note(batches, indices, applied.results, applied.unkept)
         return ApplyResult(
             Applied.of_last(part),
             total.results,
@@ -269,13 +269,13 @@ class MachineRunner:
         them. Raises what the machine does."""
         if self._skips and not self._skips.isdisjoint(indices.tolist()):
             return self._apply_unskipped(own, indices)
-        given = self.machine.apply(own, int(indices[0]))
-        if isinstance(given, FirstResults):
-            results: Sequence[Result] | None = given.results
-            unkept = tuple(map(int, given.unkept))
-            taken = len(given.results) if 0 < len(given.results) < own.count else own.count
+        applied = self.machine.apply(own, int(indices[0]))
+        if isinstance(applied, FirstResults):
+            results: Sequence[Result] | None = applied.results
+            unkept = tuple(map(int, applied.unkept))
+            taken = len(applied.results) if 0 < len(applied.results) < own.count else own.count
         else:
-            results, unkept, taken = given, (), own.count
+            results, unkept, taken = applied, (), own.count
         if results is not None and len(results) != taken:
             raise ValueError(f"{len(results)} results for {own.count} entries")
         return _PartResult(taken, results, unkept)
@@ -292,11 +292,11 @@ class MachineRunner:
         places = np.flatnonzero(is_unskipped).tolist()
         if not places:
             return _PartResult(own.count, results, ())
-        given = self._apply_entries(_of(own, is_unskipped), indices[is_unskipped])
-        for number, place in enumerate(places[: given.taken]):
-            results[place] = None if given.results is None else given.results[number]
-        taken = own.count if given.taken == len(places) else places[given.taken]
-        return _PartResult(taken, results[:taken], tuple(places[number] for number in given.unkept))
+        applied = self._apply_entries(_of(own, is_unskipped), indices[is_unskipped])
+        for number, place in enumerate(places[: applied.taken]):
+            results[place] = None if applied.results is None else applied.results[number]
+        taken = own.count if applied.taken == len(places) else places[applied.taken]
+        return _PartResult(taken, results[:taken], tuple(places[number] for number in applied.unkept))
 
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""

@@ -175,8 +175,8 @@ class ProducerSessions:
             batch = append.batch
             assert batch is not None
         last_sequences[producer] = last_sequence + batch.count
-        said = ProducerBatch(producer, epoch, last_sequence + 1, batch.count, held > 0)
-        append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_batch(said))
+        control = ProducerBatch(producer, epoch, last_sequence + 1, batch.count, held > 0)
+        append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_batch(control))
         return None
 
     def _receipt(self, ranges: Sequence[ProducerRange]) -> AppendReceipt:

@@ -81,11 +81,11 @@ class MovedReader(NamedTuple):
 
 
 MoveOutcome = MovedReader | LedgerError
-Done = Callable[[MoveOutcome], None]
+MoveCallback = Callable[[MoveOutcome], None]
 
 
 class _WaitingMove:
-    def __init__(self, move: ReaderMove, done: Done, owner: object) -> None:
+    def __init__(self, move: ReaderMove, done: MoveCallback, owner: object) -> None:
         self.move = move
         self.done = done
         self.owner = owner
@@ -93,7 +93,7 @@ class _WaitingMove:
 
 class _Written(NamedTuple):
     entry: EntryId
-    answers: list[tuple[Done, MovedReader]]
+    answers: list[tuple[MoveCallback, MovedReader]]
 
 
 class _Judged(NamedTuple):
@@ -103,11 +103,11 @@ class _Judged(NamedTuple):
     outcome: MoveOutcome
 
 
-class _Said(NamedTuple):
+class _EntryPlan(NamedTuple):
     """An entry with moves, and the answers to them."""
 
     positions: list[ReaderPosition]
-    answers: list[tuple[Done, MovedReader]]
+    answers: list[tuple[MoveCallback, MovedReader]]
     judged: list[_Judged]
 
 
@@ -133,7 +133,7 @@ class ReaderMoves:
         """(index, answer): because of the log up to this entry, once it is committed."""
         self._next_ms = -NEVER
 
-    def move(self, move: ReaderMove, done: Done, owner: object = None) -> None:
+    def move(self, move: ReaderMove, done: MoveCallback, owner: object = None) -> None:
         """`done` gets where the reader stands once that is committed, or why not; nothing if `discard`
         comes first."""
         refusal = self._refusal_unless_leading()
@@ -184,10 +184,10 @@ class ReaderMoves:
                 waiting.done(error)
             return
         self._next_ms = now_ms + JOIN_MS
-        said, answers, judged = self._judge(state)
-        if said:
+        positions, answers, judged = self._judge(state)
+        if positions:
             try:
-                entry = self._propose(ReaderPositions(tuple(said)))
+                entry = self._propose(ReaderPositions(tuple(positions)))
             except LedgerError as error:
                 for done in [done for done, _ in answers] + [each.waiting.done for each in judged]:
                     done(error)
@@ -213,9 +213,9 @@ class ReaderMoves:
         else:
             self._judged.append((index, judged))
 
-    def _judge(self, state: LogState) -> _Said:
+    def _judge(self, state: LogState) -> _EntryPlan:
         """As much of the queue as one entry takes."""
-        said: list[ReaderPosition] = []
+        positions: list[ReaderPosition] = []
         answers = []
         judged: list[_Judged] = []
         named: set[str] = set()
@@ -224,7 +224,7 @@ class ReaderMoves:
         assert states is not None, "the state was known a moment ago"
         changed_index = states.readers_changed_index
         for waiting in self.queue:
-            if len(said) == MOST_IN_A_BODY:
+            if len(positions) == MOST_IN_A_BODY:
                 break
             taken += 1
             move = waiting.move
@@ -239,10 +239,10 @@ class ReaderMoves:
                 if outdates(old, position):
                     changed_index = self._store.end.index + 1
                 state = _behind(state, self._store.end.index + 1, position)
-                if said and _takes_the_place_of(position, said[-1]):
-                    said[-1] = position
+                if positions and _takes_the_place_of(position, positions[-1]):
+                    positions[-1] = position
                 else:
-                    said.append(position)
+                    positions.append(position)
                 old = state.reader(move.name) or old
             moved = MovedReader(0, Hold.NONE)
             if old is not None:
@@ -252,7 +252,7 @@ class ReaderMoves:
             else:
                 judged.append(_Judged(waiting, moved))
         del self.queue[:taken]
-        return _Said(said, answers, judged)
+        return _EntryPlan(positions, answers, judged)
 
     def _judged_by(self, state: LogState, move: ReaderMove, changed_index: int) -> ReaderPosition | None:
         """What is written of it; None: it changes nothing. Raises why not."""

@@ -212,10 +212,10 @@ class Repairer:
         """Where a read met damage last and the look that followed found none."""
         self._number = 0
         """Of the newest request."""
-        self._asked: tuple[DamagedRange, Replica] | None = None
+        self._pending: tuple[DamagedRange, Replica] | None = None
         self._deadline_ms = 0.0
         self._timeout_ms_of = float(ANSWER_MS)
-        self._asked_ms = 0.0
+        self._sent_ms = 0.0
         self._piece_bytes = PIECE_BYTES
         self._is_late = False
         """Somebody did not answer in time since all were asked last."""
@@ -299,8 +299,8 @@ class Repairer:
             replicas.discard(replica)
 
     def connection_lost(self, replica: Replica) -> None:
-        if self._asked is not None and self._asked[1] == replica:
-            self._pass_over(*self._asked)
+        if self._pending is not None and self._pending[1] == replica:
+            self._pass_over(*self._pending)
 
     def tick(self, now_ms: float) -> None:
         if self._store.damaged_problem and not self._is_saving and now_ms >= self._save_at_ms:
@@ -310,11 +310,11 @@ class Repairer:
             self._settle_at_ms = now_ms + RETRY_MS
             left, self._without_space = self._without_space, None
             self.settle(left)
-        if self._asked is not None and now_ms >= self._deadline_ms:
+        if self._pending is not None and now_ms >= self._deadline_ms:
             self._is_late = True
             self._piece_bytes = max(self._piece_bytes // 2, LEAST_PIECE_BYTES)
-            self._pass_over(*self._asked)
-        if self._asked is not None or self._is_writing or not self._store.damaged:
+            self._pass_over(*self._pending)
+        if self._pending is not None or self._is_writing or not self._store.damaged:
             return
         if now_ms >= self._retry_at_ms:
             self._forget_repaired()
@@ -346,8 +346,8 @@ class Repairer:
 
     def _ask(self, damaged: DamagedRange, replica: Replica, now_ms: float) -> None:
         self._number += 1
-        self._asked = (damaged, replica)
-        self._asked_ms, self._deadline_ms = now_ms, now_ms + self._timeout_ms_of
+        self._pending = (damaged, replica)
+        self._sent_ms, self._deadline_ms = now_ms, now_ms + self._timeout_ms_of
         request = RangeRequest(
             sender=self._replica,
             term=self._stored_term(),
@@ -361,7 +361,7 @@ class Repairer:
         self._host.send(Envelope(replica, request))
 
     def _pass_over(self, damaged: DamagedRange, replica: Replica) -> None:
-        self._asked = None
+        self._pending = None
         self._passed_over.setdefault(damaged, set()).add(replica)
 
     def next_wakeup_ms(self) -> float:
@@ -370,15 +370,15 @@ class Repairer:
             wakeup = min(wakeup, self._settle_at_ms)
         if not self._store.damaged or self._is_writing:
             return wakeup
-        return min(wakeup, self._deadline_ms if self._asked is not None else self._retry_at_ms)
+        return min(wakeup, self._deadline_ms if self._pending is not None else self._retry_at_ms)
 
     def on_response(self, response: RangeResponse, now_ms: float) -> None:
         """Bytes that are not the entries asked for help nobody, but are no reason to part: what this
         member knows of the range may be what is wrong."""
-        asked = self._asked
-        if asked is None or response.number != self._number or response.sender != asked[1]:
+        pending = self._pending
+        if pending is None or response.number != self._number or response.sender != pending[1]:
             return
-        damaged, replica = asked
+        damaged, replica = pending
         if response.start:
             with suppress(ValueError, msgspec.MsgspecError):
                 start = decode_start(response.start)
@@ -387,11 +387,11 @@ class Repairer:
         if response.count == 0 or damaged not in self._store.damaged:
             self._pass_over(damaged, replica)
             return
-        took_ms = now_ms - self._asked_ms
+        took_ms = now_ms - self._sent_ms
         self._timeout_ms_of = min(max(ANSWER_MS, 2 * took_ms), ANSWER_LIMIT_MS)
         if took_ms <= ANSWER_MS / 4:
             self._piece_bytes = min(2 * self._piece_bytes, PIECE_BYTES)
-        self._asked = None
+        self._pending = None
         self._is_writing = True
         self._host.read_later(
             lambda: self._take(damaged, response),

@@ -458,7 +458,7 @@ class SnapshotSender:
         self._host = host
         self._pace = pace
         self._find = find
-        self._asked: dict[Replica, SnapshotRequest] = {}
+        self._requests: dict[Replica, SnapshotRequest] = {}
         self._reading: set[Replica] = set()
         self._sent: dict[Replica, tuple[SnapshotId, int, float]] = {}
         """(what, how much of it, when): for people."""
@@ -466,26 +466,26 @@ class SnapshotSender:
         self._now_ms = 0.0
 
     def on_request(self, request: SnapshotRequest) -> None:
-        self._asked.pop(request.sender, None)
-        self._asked[request.sender] = request
-        if len(self._asked) > MOST_ASKING:
-            del self._asked[next(iter(self._asked))]
+        self._requests.pop(request.sender, None)
+        self._requests[request.sender] = request
+        if len(self._requests) > MOST_ASKING:
+            del self._requests[next(iter(self._requests))]
 
     def connection_lost(self, replica: Replica) -> None:
-        self._asked.pop(replica, None)
+        self._requests.pop(replica, None)
 
     def tick(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        if not self._asked:
+        if not self._requests:
             return
-        for replica in [each for each in self._asked if each not in self._reading]:
+        for replica in [each for each in self._requests if each not in self._reading]:
             if self._pace.is_open(replica):
-                self._answer(self._asked.pop(replica), now_ms)
+                self._answer(self._requests.pop(replica), now_ms)
 
     def next_wakeup_ms(self) -> float:
-        if not self._asked:
+        if not self._requests:
             return NEVER
-        waiting = [self._pace.next_ms(each) for each in self._asked if each not in self._reading]
+        waiting = [self._pace.next_ms(each) for each in self._requests if each not in self._reading]
         return min(waiting, default=NEVER)
 
     def _answer(self, request: SnapshotRequest, now_ms: float) -> None:

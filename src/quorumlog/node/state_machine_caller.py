@@ -21,7 +21,14 @@ from quorumlog.log_state.control_entries import MOST_MACHINES, VERSION_LEVEL, Ma
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.measures import Taken
 from quorumlog.node.installing import SnapshotFetcher
-from quorumlog.node.machine_driver import Answer, Done, MachineDriver, Question, Reply, unknown_results
+from quorumlog.node.machine_driver import (
+    Answer,
+    AppendCallback,
+    MachineDriver,
+    Question,
+    Reply,
+    unknown_results,
+)
 from quorumlog.node.machine_runner import MachineFactory, MachineRunner, version_of
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import EntryStamper, Host
@@ -260,9 +267,9 @@ class StateMachineCaller:
         batch: EntryBatch,
         machine: str,
         deadline_ms: float,
-        done: Done,
+        done: AppendCallback,
         place: SessionPlace | None = None,
-    ) -> Done:
+    ) -> AppendCallback:
         """Give the entries of an append to a machine: returns who is to be told of its outcome. Raises
         UnknownMachine, LeaderNotReady, PendingFull, what the machine's filler raises."""
         batch.set_channel(self._channel_of(machine))
@@ -364,7 +371,7 @@ class StateMachineCaller:
             done(error)
             return
 
-        def answered(answer: Reply | LedgerError, applied_index: int) -> None:
+        def on_answer(answer: Reply | LedgerError, applied_index: int) -> None:
             if isinstance(answer, LedgerError):
                 done(answer)
             else:
@@ -373,7 +380,7 @@ class StateMachineCaller:
 
         index = self._member.raft.committed_index
         query = partial(MachineRunner.query, question=question)
-        driver.ask(Question(index, query, deadline_ms, answered, owner))
+        driver.ask(Question(index, query, deadline_ms, on_answer, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():

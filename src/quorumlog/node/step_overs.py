@@ -124,7 +124,7 @@ RETRY_MS = 200
 
 StepOverOutcome = int | LedgerError
 """Index of the STEP_OVER entry, which is committed; or why there is none, or OutcomeUnknown."""
-Done = Callable[[StepOverOutcome], None]
+StepOverCallback = Callable[[StepOverOutcome], None]
 
 
 class StepOverMember(Protocol):
@@ -148,7 +148,7 @@ class StepOverMember(Protocol):
 
 
 class _UnderWay:
-    def __init__(self, name: str, index: int, unsafe: bool, term: int, done: Done) -> None:
+    def __init__(self, name: str, index: int, unsafe: bool, term: int, done: StepOverCallback) -> None:
         self.name = name
         self.index = index
         self.unsafe = unsafe
@@ -181,12 +181,12 @@ class StepOvers:
         self._found = found
         self.under_way: _UnderWay | None = None
 
-    def request(self, name: str, index: int, unsafe: bool, done: Done) -> None:
+    def request(self, name: str, index: int, unsafe: bool, done: StepOverCallback) -> None:
         """`done` gets one outcome. What it is judged by is committed, and this member leads."""
         self._member.confirm_leadership(lambda refusal: self._begin(name, index, unsafe, done, refusal))
 
     def _begin(
-        self, name: str, index: int, unsafe: bool, done: Done, refusal: LedgerError | None
+        self, name: str, index: int, unsafe: bool, done: StepOverCallback, refusal: LedgerError | None
     ) -> None:
         member = self._member
         if refusal is None and self.under_way is not None:

@@ -15,13 +15,13 @@ from typing import Any
 
 from quorumlog.errors import LedgerError, StoreFailure
 
-Work = tuple[Callable[[], Any], Callable[[Any], None]]
+DiskWork = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class DiskThread:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[DiskWork | None] = SimpleQueue()
         self._worker = threading.Thread(target=self._run, name=name, daemon=True)
         self._worker.start()
 

@@ -586,8 +586,8 @@ class LedgerServer:
         connection.send(group, driver.handshake.response(code, reason, connection.connection_id))
         if reason:
             if code == REFUSED:
-                who = "" if hello.member_id in reason.split() else f" of {hello.member_id}"
-                driver.problem_log.note(f"refused a connection{who}: {reason}", time.monotonic())
+                member = "" if hello.member_id in reason.split() else f" of {hello.member_id}"
+                driver.problem_log.note(f"refused a connection{member}: {reason}", time.monotonic())
             connection.close()
             return
         driver.admit(hello, connection, beside=beside)

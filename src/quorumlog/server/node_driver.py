@@ -182,22 +182,22 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- the loop
 
-    def enter(self, connection: Requester | None, said: Any) -> None:
+    def enter(self, connection: Requester | None, item: Any) -> None:
         """`connection.session.take(self, said)` in the next turn; dropped if the connection is closed by
         then. What that raises ends the connection, unless it is of the member itself. None: the member's
-        own, and `said` is called."""
+        own, and `item` is called."""
         if not self.stopped:
-            self._inbox.append((connection, said))
+            self._inbox.append((connection, item))
             if not self._turn_scheduled:
                 self._turn_scheduled = True
                 self._loop.call_soon(self._turn)
 
-    def _enter_again(self, connection: Requester, said: Any) -> None:
+    def _enter_again(self, connection: Requester, item: Any) -> None:
         """There is room for its answer now."""
         if self.stopped:
             connection.abort()  # it would never be answered
         else:
-            self.enter(connection, said)
+            self.enter(connection, item)
 
     def enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
@@ -333,16 +333,16 @@ class NodeDriver:
 
     def _take_inbox(self) -> None:
         inbox, self._inbox = self._inbox, []
-        for number, (connection, said) in enumerate(inbox, 1):
+        for number, (connection, item) in enumerate(inbox, 1):
             try:
                 if connection is None:
-                    said()
+                    item()
                 elif connection.closed:
                     continue
                 elif connection.is_full:
-                    connection.when_room(functools.partial(self._enter_again, connection, said))
+                    connection.when_room(functools.partial(self._enter_again, connection, item))
                 else:
-                    connection.session.take(self, said)
+                    connection.session.take(self, item)
             except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise

@@ -64,7 +64,7 @@ class ProblemLog:
         now_s: float,
         report: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """`told` hears each sentence once, and when it has gone."""
+        """`report` gets each sentence once, and once more when it no longer holds."""
         self._report = report
         self._log = log
         self._name = name
@@ -82,7 +82,7 @@ class ProblemLog:
         current = {without_figures(sentence): sentence for sentence in sentences if sentence}
         for words, sentence in current.items():
             self._say(words, sentence, self._said_s, now_s)
-        for words in [said for said in self._said_s if said not in current]:
+        for words in [reported for reported in self._said_s if reported not in current]:
             del self._said_s[words]
             self._log.info("%s: no longer: %s", self._name, words, extra={"event": "problem_over"})
             self._report(f"no longer: {words}")
@@ -91,7 +91,9 @@ class ProblemLog:
         """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
         step for which a full disk has no space."""
         words = without_figures(sentence)
-        self._noted_s = {each: said for each, said in self._noted_s.items() if now_s - said < REPEAT_S}
+        self._noted_s = {
+            each: noted_s for each, noted_s in self._noted_s.items() if now_s - noted_s < REPEAT_S
+        }
         if words not in self._noted_s and len(self._noted_s) >= MOST_NOTED:
             self._left_out += 1
             return

@@ -47,18 +47,18 @@ def fields_of(
     ignored: Container[str] = (),
 ) -> dict[str, Any]:
     """What is given, by field. Raises ConfigError for an option that there is not, or that is twice."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, text in options.items():
         parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
         if parser is not None:
             name, field_name, parse = parser
-            if field_name in given:
+            if field_name in values:
                 raise ConfigError(f"option {name} is given twice, under two names")
-            given[field_name] = parse(name, str(text).strip())
+            values[field_name] = parse(name, str(text).strip())
         elif key.lower() not in ignored:
             valid = ", ".join(name for name, _, _ in parsers.values())
             raise ConfigError(f"unknown option {key!r} {where}; valid are {valid}")
-    return given
+    return values
 
 
 def servers_of(name: str, text: str) -> str:
@@ -629,17 +629,17 @@ class LedgerOptions(ClientOptions):
                 raise ConfigError(_NO_TABLES)
             if key.lower() == "paths":
                 raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
-        given = fields_of(options, _PARSERS, "of format quorumlog")
-        is_subscribed = "groups" in given
+        values = fields_of(options, _PARSERS, "of format quorumlog")
+        is_subscribed = "groups" in values
         if is_subscribed:
-            if "group" in given:
+            if "group" in values:
                 raise ConfigError("options group and subscribe are two names of one thing; give one")
-            if len(given["groups"]) == 1:
-                [given["group"]] = given.pop("groups")
-        if "group_pattern" in given and ("group" in given or "groups" in given):
+            if len(values["groups"]) == 1:
+                [values["group"]] = values.pop("groups")
+        if "group_pattern" in values and ("group" in values or "groups" in values):
             other = "subscribe" if is_subscribed else "group"
             raise ConfigError(f"options {other} and subscribePattern exclude each other; give one")
-        parsed = cls(**given)
+        parsed = cls(**values)
         if parsed.names_several:
             parsed._check_groups()
         if parsed.servers and parsed.path:
@@ -648,7 +648,7 @@ class LedgerOptions(ClientOptions):
             ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
             ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
         ):
-            stated = [name for name in names if _PARSERS[name.lower()][1] in given]
+            stated = [name for name in names if _PARSERS[name.lower()][1] in values]
             if len(stated) > 1:
                 raise ConfigError(f"options {' and '.join(stated)} exclude each other; give one")
         if not parsed.names_several:

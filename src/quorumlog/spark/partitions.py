@@ -148,10 +148,10 @@ def _chains_at(edges: list[int], points_of: PointsOf, begin_index: int) -> dict[
     """By edge: chain_crc of the entry before it."""
     chains: dict[int, int | None] = dict.fromkeys(edges, ASK_CHAIN)
     chains[edges[0]] = 0 if edges[0] == 0 else None
-    asked = edges if len(edges) <= MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
-    asked = [edge for edge in asked if edge > begin_index]
-    points = points_of([edge - 1 for edge in asked])
-    chains.update((edge, point.chain) for edge, point in zip(asked, points, strict=True))
+    missing = edges if len(edges) <= MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
+    missing = [edge for edge in missing if edge > begin_index]
+    points = points_of([edge - 1 for edge in missing])
+    chains.update((edge, point.chain) for edge, point in zip(missing, points, strict=True))
     return chains
 
 
@@ -159,9 +159,9 @@ def with_chains(partition: LedgerPartition, points_of: PointsOf) -> LedgerPartit
     """In the task: what the plan has left to it."""
     ends = (partition.first_index - 1, partition.stop_index - 1)
     chains = [partition.previous_chain, partition.last_chain]
-    asked = [place for place in (0, 1) if chains[place] == ASK_CHAIN]
-    points = points_of([ends[place] for place in asked]) if asked else ()
-    for place, point in zip(asked, points, strict=True):
+    missing = [place for place in (0, 1) if chains[place] == ASK_CHAIN]
+    points = points_of([ends[place] for place in missing]) if missing else ()
+    for place, point in zip(missing, points, strict=True):
         chains[place] = point.chain
     return replace(partition, previous_chain=chains[0], last_chain=chains[1])
 

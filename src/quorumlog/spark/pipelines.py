@@ -62,14 +62,14 @@ _COLUMNS = "number bigint, size bigint, result binary, refusal binary"
 class SparkEngine:
     def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
         """Or how to start a session, once something is to run on it."""
-        self._given = spark
+        self._session = spark
 
     @property
     def spark(self) -> SparkSession:
         """A session may take half a minute to start: what can be refused before it is, is."""
-        if callable(self._given):
-            self._given = self._given()
-        return self._given
+        if callable(self._session):
+            self._session = self._session()
+        return self._session
 
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
@@ -240,10 +240,10 @@ def replay_frames(
 def _clients_options() -> dict[str, str]:
     """What the clients of this process speak with, and as whom. Raises ConfigError."""
     tls, user = tls_of_clients(), user_of_clients()
-    given = dict(zip(("tlsCa", "tlsCert", "tlsKey"), () if tls is None else tls.files, strict=False))
+    options = dict(zip(("tlsCa", "tlsCert", "tlsKey"), () if tls is None else tls.files, strict=False))
     if user is not None:
-        given |= {"user": user.name, "passwordFile": user.sent_file}
-    return {name: value for name, value in given.items() if value}
+        options |= {"user": user.name, "passwordFile": user.sent_file}
+    return {name: value for name, value in options.items() if value}
 
 
 def _rows_of(commits: SinkCommits) -> int:
@@ -253,9 +253,9 @@ def _rows_of(commits: SinkCommits) -> int:
 
 
 def _read(spark: SparkSession, source: Place, low: int, high: int) -> DataFrame:
-    given = {"servers": source.servers, "path": source.path, "archive": source.archive}
-    given |= {"group": source.group, "columns": "index,term,body,append_time"}
-    named = {name: value for name, value in given.items() if value}
+    options = {"servers": source.servers, "path": source.path, "archive": source.archive}
+    options |= {"group": source.group, "columns": "index,term,body,append_time"}
+    named = {name: value for name, value in options.items() if value}
     if source.servers:
         named |= _clients_options()
     reading = spark.read.format("quorumlog").options(**named).option("timeoutMs", source.timeout_ms)

@@ -82,10 +82,10 @@ class SinkOptions(ClientOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Raises ConfigError naming the option, its value and what is valid."""
-        given = fields_of(
+        values = fields_of(
             options, _PARSERS, "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
         )
-        parsed = cls(**given)
+        parsed = cls(**values)
         if not parsed.servers:
             raise ConfigError(
                 "writing format quorumlog needs option servers (host:port,host:port,...): rows go"

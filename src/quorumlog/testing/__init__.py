@@ -124,23 +124,23 @@ class SimulatedLog:
         deadline_ms = self.now_ms + timeout_ms
         while True:
             left_ms = max(1, int(deadline_ms - self.now_ms))
-            asked = self._client.append(
+            call = self._client.append(
                 tuple(map(bytes, bodies)),
                 min(left_ms, 5_000),
                 expected_last=expected_last,
                 machine=machine,
             )
-            while asked.returned_ms < 0:
+            while call.returned_ms < 0:
                 self._cluster.run_for(1.0)
-            if isinstance(asked.outcome, AppendReceipt):
-                return asked.outcome
-            if isinstance(asked.outcome, ResultUnknown):
-                raise asked.outcome
-            if not asked.is_refused:
-                raise OutcomeUnknown(f"no answer from {asked.asked_member_id}; it may be in the log")
-            assert isinstance(asked.outcome, LedgerError), asked.outcome
-            if not asked.outcome.retriable or self.now_ms >= deadline_ms:
-                raise asked.outcome
+            if isinstance(call.outcome, AppendReceipt):
+                return call.outcome
+            if isinstance(call.outcome, ResultUnknown):
+                raise call.outcome
+            if not call.is_refused:
+                raise OutcomeUnknown(f"no answer from {call.asked_member_id}; it may be in the log")
+            assert isinstance(call.outcome, LedgerError), call.outcome
+            if not call.outcome.retriable or self.now_ms >= deadline_ms:
+                raise call.outcome
             self._cluster.run_for(10.0)
 
     def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int = 30_000) -> bytes:
@@ -168,10 +168,10 @@ class SimulatedLog:
         LeaderNotReady if no member answers in that much virtual time."""
         deadline_ms = self.now_ms + timeout_ms
         while self.now_ms < deadline_ms:
-            asked = self._confirmed_leader() if member_id is None else self._up(member_id)
-            if asked is not None:
+            member = self._confirmed_leader() if member_id is None else self._up(member_id)
+            if member is not None:
                 try:
-                    return self._entries(asked, first_index)
+                    return self._entries(member, first_index)
                 except LedgerError:
                     pass  # a new leader, or damage that is being repaired
             self._cluster.run_for(50.0)
@@ -185,13 +185,13 @@ class SimulatedLog:
         """Which a majority has just confirmed; None: nobody leads, or it takes too long."""
         for member in self._cluster.members:
             if member.is_up and not member.is_paused and member.node.raft.role is Role.LEADER:
-                told: list[LedgerError | None] = []
+                outcomes: list[LedgerError | None] = []
                 node = member.node
-                member.enter(partial(node.confirm_leadership, told.append))
+                member.enter(partial(node.confirm_leadership, outcomes.append))
                 stop_ms = self.now_ms + CONFIRM_LIMIT_MS
-                while not told and self.now_ms < stop_ms and member.is_up and member.node is node:
+                while not outcomes and self.now_ms < stop_ms and member.is_up and member.node is node:
                     self._cluster.run_for(0.1)
-                if told == [None] and member.is_up and member.node is node:
+                if outcomes == [None] and member.is_up and member.node is node:
                     return member
         return None
 

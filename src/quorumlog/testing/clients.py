@@ -97,7 +97,7 @@ class SimClient:
                 if isinstance(outcome, AppendReceipt):
                     known_index = operations.acknowledged_index
                     operations.acknowledged_index = max(known_index, outcome.last_index)
-                cluster.told("appended", append)
+                cluster.notify("appended", append)
                 if isinstance(outcome, NotLeader) and outcome.leader_id:
                     self._target = cluster.place_leading_as(outcome.leader_id)
                 elif isinstance(outcome, LedgerError):
@@ -110,22 +110,22 @@ class SimClient:
             append.returned_ms = self._cluster.now_ms
             self._target = self._random.choice(self._cluster.members).place
 
-    def ask(self, machine: str, question: bytes, heard: Callable[[Answer], None]) -> None:
+    def ask(self, machine: str, question: bytes, on_answer: Callable[[Answer], None]) -> None:
         """Of the member that seems to lead; nobody hears anything if it ends meanwhile."""
         cluster, member = self._cluster, self._cluster.member(self._target)
         acknowledged_index = cluster.operations.acknowledged_index
 
-        def answered(answer: Answer) -> None:
+        def settle(answer: Answer) -> None:
             what = type(answer).__name__ if isinstance(answer, LedgerError) else "answered"
             cluster.trace.count(f"question: {what}")
             if not isinstance(answer, LedgerError):
-                told = ClientAnswer(member.member_id, acknowledged_index, answer[1])
-                cluster.told("machine_answered", told)
+                client_answer = ClientAnswer(member.member_id, acknowledged_index, answer[1])
+                cluster.notify("machine_answered", client_answer)
             elif isinstance(answer, NotLeader) and answer.leader_id:
                 self._target = cluster.place_leading_as(answer.leader_id)
-            heard(answer)
+            on_answer(answer)
 
-        member.enter(lambda: member.node.machines.ask(machine, question, 1000, answered, self))
+        member.enter(lambda: member.node.machines.ask(machine, question, 1000, settle, self))
 
     def turn_elsewhere(self) -> None:
         """The member that it asked does not answer: any of them may lead by now."""

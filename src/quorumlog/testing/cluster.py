@@ -124,7 +124,7 @@ class SimCluster:
             act()
         self.now_ms = stop_ms
 
-    def told(self, what: str, *arguments: Any) -> None:
+    def notify(self, what: str, *arguments: Any) -> None:
         """Call the hook `what` of every checker that has one of its own."""
         hooks = self._hooks.get(what)
         if hooks is None:
@@ -174,7 +174,7 @@ def make_whole(cluster: SimCluster, is_settled: Callable[[], bool] = lambda: Tru
     cluster.run_for(QUIET_MS)
     # A leader that writes an entry of its own now and then may be doing so just now.
     _wait(cluster, cluster.now_ms + WHOLE_LIMIT_MS, lambda: _is_whole(cluster), "one log, still")
-    cluster.told("made_whole")
+    cluster.notify("made_whole")
 
 
 def _begin_scrub(cluster: SimCluster) -> None:

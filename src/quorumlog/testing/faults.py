@@ -60,9 +60,9 @@ class FaultContext:
         self._lost: set[Replica] = set()
         """A member that is down gets its next directory, and the id of that, with its next start."""
 
-    def note(self, kind: str, who: str = "") -> None:
+    def note(self, kind: str, subject: str = "") -> None:
         self.cluster.trace.count(f"fault: {kind}")
-        self.cluster.trace.note(self.cluster.now_ms, "fault", f"{kind} {who}")
+        self.cluster.trace.note(self.cluster.now_ms, "fault", f"{kind} {subject}")
 
     def duration_ms(self) -> float:
         timeout_ms = self.profile.consensus.election_timeout_ms
@@ -109,8 +109,10 @@ class FaultContext:
         if member.replica in self._lost:
             return False
         up = [each.node.log_state.committed for each in self.cluster.members if each.is_up]
-        said = [state.membership for state in up if state is not None and state.membership is not None]
-        return any(body.old == body.new and member.replica in body.new for body in said)
+        memberships = [
+            state.membership for state in up if state is not None and state.membership is not None
+        ]
+        return any(body.old == body.new and member.replica in body.new for body in memberships)
 
     def restart_later(self, member: SimMember) -> None:
         self.cluster.at(self.duration_ms(), member.start)
@@ -232,9 +234,9 @@ class NetworkFaults(FaultGroup):
             "reset": self._reset,
         }
 
-    def _cut(self, kind: str, ways: set[Direction], who: str) -> None:
+    def _cut(self, kind: str, ways: set[Direction], subject: str) -> None:
         network = self._cluster.network
-        self._context.note(kind, who)
+        self._context.note(kind, subject)
         network.cut |= ways
         self._cluster.at(2 * self._context.duration_ms(), lambda: network.heal(ways))
 

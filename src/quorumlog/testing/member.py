@@ -162,7 +162,7 @@ class SimMember:
         self._begin_process()
         self._guard(self._open)
         if self._node is not None:
-            self.cluster.told("started", self)
+            self.cluster.notify("started", self)
             self.lost_power = False
             self.cluster.network.started(self)
             self._schedule()
@@ -188,7 +188,7 @@ class SimMember:
             self,
             Random(self.cluster.random.getrandbits(64)),
             self.local_ms,
-            on_ready=lambda ready: self.cluster.told("ready", self, ready),
+            on_ready=lambda ready: self.cluster.notify("ready", self, ready),
             machines=self.cluster.machines_of(self.member_id),
             held_machines=self.held_machines,
         )
@@ -272,7 +272,7 @@ class SimMember:
         if self._node is None:
             return
         self.note(how)
-        self.cluster.told("stopped", self)
+        self.cluster.notify("stopped", self)
         self._node = None
         self.hangs = self.disk.hangs = False
         self.process += 1
@@ -304,7 +304,7 @@ class SimMember:
             if isinstance(reason, DirectorySetBack):
                 self.cluster.trace.count("an older copy becomes another directory")
                 self.note("is an older copy", lambda: self.node.directory.path)
-                self.cluster.told("set_back", self)
+                self.cluster.notify("set_back", self)
             if self.config.store == "memory":
                 self._memory = self.node.directory.disk
             self._end("begins anew", silently=False)
@@ -385,7 +385,7 @@ class SimMember:
             self.cluster.trace.count("peer refused for other entries")
             sender_id = message.sender.member_id
             self.note(f"parts from {sender_id}", str(violation))
-            self.cluster.told("parted", self, message)
+            self.cluster.notify("parted", self, message)
             self.cluster.network.reset(self.member_id, sender_id, closed_by=self.member_id)
 
     def _schedule(self) -> None:
@@ -401,7 +401,7 @@ class SimMember:
         for act in inbox:
             act()
         node.turn()
-        self.cluster.told("turned", self)
+        self.cluster.notify("turned", self)
         after_ms = max(0.0, (node.next_wakeup_ms() - self.local_ms) / self.clock_rate)
         at_ms = self.cluster.now_ms + after_ms
         if at_ms < self._wake_ms:
@@ -418,7 +418,7 @@ class SimMember:
 
     def send(self, envelope: Envelope) -> bool:
         self.disk.count_effect()
-        self.cluster.told("sent", self, envelope)
+        self.cluster.notify("sent", self, envelope)
         return self.cluster.network.send(self, envelope)
 
     def replicas_with_moving_data(self) -> Iterable[Replica]:
@@ -470,7 +470,7 @@ class SimMember:
     def replacing_log(self, start: LogStart) -> None:
         self.cluster.trace.count("install: a log is replaced")
         self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
-        self.cluster.told("replacing", self, start)
+        self.cluster.notify("replacing", self, start)
 
     def members_below(self, level: int) -> list[str]:
         return self.cluster.network.members_below(level, self)

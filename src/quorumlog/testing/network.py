@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""
 
-Item = tuple[int, Callable[[], bool], Callable[[], None], bool]
+PipeItem = tuple[int, Callable[[], bool], Callable[[], None], bool]
 """(bytes, whether its connection still stands, what happens when it has passed, is it a push)."""
 
 
@@ -41,7 +41,7 @@ class Pipe:
         """`on_stuck`: a frame is at its front that will not pass as long as the way is as it is."""
         self._cluster = cluster
         self._on_stuck = on_stuck
-        self._queue: deque[Item] = deque()
+        self._queue: deque[PipeItem] = deque()
         self._queued_bytes = 0
         self._turn = 0
         """Counts what the front waits for; an older event is none of its."""
@@ -85,12 +85,12 @@ class Pipe:
     def put(
         self,
         size_bytes: int,
-        stands: Callable[[], bool],
+        is_open: Callable[[], bool],
         passed: Callable[[], None],
         *,
         is_push: bool,
     ) -> None:
-        self._queue.append((size_bytes, stands, passed, is_push))
+        self._queue.append((size_bytes, is_open, passed, is_push))
         self._queued_bytes += size_bytes
         if len(self._queue) == 1:
             self.advance()
@@ -114,14 +114,14 @@ class Pipe:
 
         def leave() -> None:
             if self._turn == turn:
-                _, stands, passed, _ = self._take()
-                if stands():
+                _, is_open, passed, _ = self._take()
+                if is_open():
                     passed()
                 self.advance()
 
         self._cluster.at(after_ms, leave)
 
-    def _take(self) -> Item:
+    def _take(self) -> PipeItem:
         item = self._queue.popleft()
         self._queued_bytes -= item[0]
         return item
@@ -181,7 +181,7 @@ class SimLink:
         """Counts connections; what was sent on an older one is dropped on arrival."""
         self.broken = False
         """Bytes were lost inside the stream: it cannot go on once the cut ends."""
-        self.numbers = {(who, role): 0 for who in (first, second) for role in ROLES}
+        self.numbers = {(dialler, role): 0 for dialler in (first, second) for role in ROLES}
         """Of each of the four connections, by who dialled it: how often it was reset by itself."""
 
     def standing(self, dialler: str, role: str, directory_id: str) -> OpenConnection:
@@ -202,7 +202,7 @@ class Parcel(NamedTuple):
     def way(self) -> Direction:
         return self.sender.place, self.to_place
 
-    def stands(self) -> bool:
+    def is_open(self) -> bool:
         """At the end of the sender, whoever else knows of it."""
         role = role_of(self.envelope.message)
         return self.link.standing(self.way[0], role, self.standing.directory_id) == self.standing
@@ -403,20 +403,22 @@ class SimNetwork:
                 self._cluster.trace.count("dial: refused")
                 acceptor.note(f"refuses {dialler.member_id}", refusal)
                 return refusal
-            said = dialler.hello(acceptor).level
-            self._levels[acceptor.place, acceptor.process, dialler.place] = said
+            level = dialler.hello(acceptor).level
+            self._levels[acceptor.place, acceptor.process, dialler.place] = level
         return ""
 
     def members_below(self, level: int, member: SimMember) -> list[str]:
         """See `Host.members_below`."""
-        heard = {
+        levels = {
             other: self._levels.get((member.place, member.process, other), 0)
             for other in sorted(member.ends)
             if other in self._cluster.member_ids or (member.place, member.process, other) in self._levels
         }
-        heard[member.place] = member.level
+        levels[member.place] = member.level
         places = self._cluster.places
-        return list(dict.fromkeys(places[other] for other, said in heard.items() if said < level))
+        return list(
+            dict.fromkeys(places[other] for other, reported in levels.items() if reported < level)
+        )
 
     # ---------------------------------------------------------------- messages
 
@@ -466,7 +468,7 @@ class SimNetwork:
             self._send(parcel)
         elif pipe.has_room:
             is_push = carries_push(envelope.message)
-            pipe.put(len(data), parcel.stands, partial(self._send, parcel), is_push=is_push)
+            pipe.put(len(data), parcel.is_open, partial(self._send, parcel), is_push=is_push)
         else:
             self._cluster.trace.count("link: full")
             return False
@@ -513,14 +515,14 @@ class SimNetwork:
             arrival_ms = max(arrival_ms, self._last_arrival.get(stream, 0.0))
             self._last_arrival[stream] = arrival_ms
         replica = sender.replica
-        heard = standing._replace(directory_id=replica.directory_id)
+        expected = standing._replace(directory_id=replica.directory_id)
 
         def deliver() -> None:
             receiver = self._cluster.member(to_id)
-            if link.standing(sender_id, role, replica.directory_id) != heard or not receiver.is_up:
+            if link.standing(sender_id, role, replica.directory_id) != expected or not receiver.is_up:
                 return
             end, way = receiver.ends[sender_id], Way(role, is_ours=False)
-            if end.standing.get(way) != heard:
+            if end.standing.get(way) != expected:
                 return
             if carries_push(envelope.message):
                 self._moved.add((sender_id, to_id))

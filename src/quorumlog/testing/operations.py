@@ -124,13 +124,13 @@ class Trace:
         """See `coverage`."""
         self._tell = tell
 
-    def note(self, now_ms: float, who: str, what: str, detail: Callable[[], str] | str = "") -> None:
+    def note(self, now_ms: float, subject: str, what: str, detail: Callable[[], str] | str = "") -> None:
         """`detail` is only asked for when somebody listens, and is no part of the hash."""
         self.events += 1
-        self.hash = crc32(f"{now_ms:.6f} {who} {what}".encode(), self.hash)
+        self.hash = crc32(f"{now_ms:.6f} {subject} {what}".encode(), self.hash)
         if self._tell is not None:
             text = detail() if callable(detail) else detail
-            self._tell(f"{now_ms:12.3f}  {who:9} {what}{'  ' if text else ''}{text}")
+            self._tell(f"{now_ms:12.3f}  {subject:9} {what}{'  ' if text else ''}{text}")
 
     def bytes_sent(self, data: bytes) -> None:
         self.hash = crc32(data, self.hash)

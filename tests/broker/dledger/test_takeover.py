@@ -15,8 +15,10 @@ from quorumlog.broker import BrokerAdmin, Message, connect
 from quorumlog.broker.client.blocking import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
+from quorumlog.broker.errors import NoSuchMessage
+from quorumlog.broker.group_commands import GROUPS_TOPIC
 from quorumlog.broker.groups.group_service import GroupService
-from quorumlog.broker.message import PutMessageResult, encode_records
+from quorumlog.broker.message import PutMessageResult, encode_records, message_id_of
 from quorumlog.broker.offline.offline_ledger import convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.broker.offline.old_log import (
@@ -27,19 +29,22 @@ from quorumlog.broker.offline.old_log import (
     encode_record,
     first_difference,
 )
-from quorumlog.broker.offline.takeover import OldReport, make_later_member, take_over
+from quorumlog.broker.offline.takeover import LEFT_USERS, OldReport, make_later_member, take_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.message_store import USERS_NAME, USERS_ON, MessageStore
 from quorumlog.broker.wire import OldLogResponse
 from quorumlog.client import LedgerClient
 from quorumlog.client.operations import Members
 from quorumlog.config import MemberAddress, StoreConfig
-from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
+from quorumlog.errors import ConfigError, MembershipRefused, NotAuthenticated, StoreFailure
+from quorumlog.log_state.users import UserOperation, UserOrder
+from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.directory_kind import RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.segments import segment_name
+from quorumlog.store.state_files import FIRST_ADMIN_NAME, save_first_admin
 from tests.broker.store.store_making import put_and_wait
 from tests.broker.store.test_golden import CONFIG
 from tests.waiting import eventually
@@ -156,6 +161,61 @@ def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:
     assert "they differ in the" in first_difference(*records)
     stored = msgspec.json.decode((tmp_path / "ma" / "taken-over").read_bytes())
     assert (stored["version"], stored["record"]["file_bytes"]) == (2, 16_384)
+
+
+def is_let_in(servers: str, user: ClientUser) -> BrokerClient | None:
+    try:
+        return connect(servers, user=user)
+    except NotAuthenticated:
+        return None
+
+
+def test_of_a_store_with_users_the_log_is_open_to_nobody_before_there_is_an_administrator(
+    tmp_path: Path,
+) -> None:
+    store = MessageStore(str(tmp_path / "n0"), CONFIG)
+    _put(store, 0, 10)
+    secret = RecordBatch.contiguous(*encode_records([Message(GROUPS_TOPIC, b"a verifier")], 0, 0))
+    receipt = put_and_wait(store, secret)
+    assert isinstance(receipt, PutMessageResult)
+    store.note_users(USERS_ON)
+    store.close()
+    states: list[OldState] = []
+    with LocalBrokers(
+        1,
+        directory=tmp_path / "log",
+        storage=STORAGE,
+        staging=False,
+        starts=False,
+        groups=lambda _: GroupService(None, states[-1]),
+    ) as brokers:
+        cluster = brokers.cluster
+        folder = str(cluster.data_dir("n0"))
+        record, report = take_over(str(tmp_path / "n0"), folder, "n0", cluster.members)
+        states.append(record.state)
+        assert LEFT_USERS in report.notes
+        shutil.copytree(tmp_path / "n0", tmp_path / "without")
+        (tmp_path / "without" / USERS_NAME).unlink()
+        take_over(str(tmp_path / "without"), str(tmp_path / "open"), "n0", cluster.members)
+        clusters = []
+        for made in (folder, str(tmp_path / "open")):
+            with DirectoryReader(OsDisk(), made) as reader:
+                clusters.append(reader.formation.cluster_id)
+        assert clusters[0] != clusters[1], "they take nothing from each other"
+        brokers.start()
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with pytest.raises(NotAuthenticated), connect(brokers.servers, timeout_ms=2_000) as nobody:
+            nobody.pull("orders", 0, 0)
+        cluster.stop("n0")
+        order = UserOrder(UserOperation.INIT_ADMIN, "alice", verifier=verifier_for("sesame"))
+        save_first_admin(OsDisk(), folder, order)
+        cluster.restart("n0")
+        eventually(lambda: not (Path(folder) / FIRST_ADMIN_NAME).exists())
+        alice = ClientUser("alice", "sesame")
+        with eventually(lambda: is_let_in(brokers.servers, alice)) as broker:
+            assert len(broker.pull("orders", 0, 0).messages) == 10
+            with pytest.raises(NoSuchMessage):
+                broker.message(message_id_of(bytes(8), receipt.physical_offset))
 
 
 def test_a_later_member_gets_the_old_files_before_it_votes(tmp_path: Path) -> None:

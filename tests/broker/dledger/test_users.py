@@ -15,7 +15,7 @@ from quorumlog.broker.client.broker_calls import UniqKeys, encode_messages
 from quorumlog.broker.dledger.dledger_broker import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.message import SCHEDULE_TOPIC
-from quorumlog.broker.needs import NEEDS, SAID, needs_of_records, needs_to_send, plain_topics
+from quorumlog.broker.needs import NEEDS, NEEDS_OF_BODY, needs_of_records, needs_to_send, plain_topics
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.client import connect as log_of
 from quorumlog.errors import Forbidden, NotAuthenticated
@@ -53,7 +53,7 @@ def brokers() -> Iterator[LocalBrokers]:
 def test_every_request_has_its_needs() -> None:
     assert set(NEEDS) == set(wire.RESPONSE_OF)
     questions = {commands.FreshnessProbe, commands.TopicsQuestion, commands.GroupsQuestion}
-    assert set(SAID) == {*commands.FROM_CLIENTS, *questions}
+    assert set(NEEDS_OF_BODY) == {*commands.FROM_CLIENTS, *questions}
 
 
 def test_topics_of_records_are_seen_one_by_one_as_they_are_all_at_once() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace as replace_record
 
 from quorumlog.broker.epochs import Epoch, Peer
 from quorumlog.broker.failover import (
+    CoordinatorRequest,
     CoordinatorSnapshot,
     ElectionRecord,
     EpochVote,
@@ -25,7 +26,6 @@ from quorumlog.broker.failover import (
     PutRecord,
     Read,
     Renew,
-    Request,
     RevokeLease,
 )
 from quorumlog.broker.replication.acknowledgements import Acknowledgements, Member, SlaveState
@@ -189,7 +189,7 @@ class Rules(FailoverRules):
     def __init__(
         self, broker: Broker, options: FailoverOptions | None = None, **options_of_group: bool
     ) -> None:
-        self.steps: list[Request | OnDisk] = []
+        self.steps: list[CoordinatorRequest | OnDisk] = []
         super().__init__(
             broker,
             options or FailoverOptions(),

@@ -25,7 +25,12 @@ from quorumlog.broker.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.groups.classic_group_log import COMMANDS, SNAPSHOTS, ClassicGroupLog
+from quorumlog.broker.groups.classic_group_log import (
+    COMMANDS,
+    SNAPSHOT_COMMANDS,
+    SNAPSHOTS,
+    ClassicGroupLog,
+)
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import saved_bytes
 from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutMessageResult, encode_records
@@ -221,7 +226,7 @@ def test_what_is_acknowledged_outlives_the_process_and_the_power(power: bool) ->
         broker.crash(random if power else None)
         assert broker.state == state
         assert broker.offsets() == {("orders", 0): offset}
-    assert broker.topic_rows()["orders"] == 3
+    assert broker.topic_rows().get("orders") == 3
     # Nobody was ever told that it was done, and it may be there or not; but the queue goes on.
     broker.groups.propose(lambda: CreateTopic("late", 1), lambda outcome: None)
     broker.crash(random if power else None)
@@ -342,6 +347,61 @@ def test_retention_takes_old_commands_and_never_what_the_state_is_made_from() ->
     # Without a master nothing is saved, and everything that is needed stays.
     broker.groups.follower.needed_position = 0
     assert broker.store.holds_from() == 0
+
+
+def is_old(broker: Broker) -> None:
+    """All that it holds is above a year old, in the hour of deletion."""
+    year_ms = 366 * 86_400_000
+    broker.clock.now_ms += year_ms - broker.clock.now_ms % 86_400_000 + 4 * 3_600_000
+
+
+def test_retention_takes_no_command_that_was_not_read_yet() -> None:
+    """The first one: nothing is known of what the state is made from."""
+    broker = Broker()
+    order = encode(CreateTopic("orders", 3))
+    broker.groups._put(COMMANDS, bytes(8) + order, lambda outcome: None)
+    for _ in range(40):
+        message = RecordBatch.contiguous(*encode_records([Message("t", bytes(900))], 0, 0))
+        broker.store.commit_log.put([PutRequest(message, True, lambda outcome: None)])
+    broker.store.flush_once()
+    broker.store.reput_once()
+    is_old(broker)
+    broker.store.cleaner.run_once()
+    for _ in range(4):
+        broker.turn()
+    assert broker.topic_rows().get("orders") == 3
+    broker.crash(None)
+    assert broker.topic_rows().get("orders") == 3
+
+
+class Batched(Puts):
+    """What is put is written a moment later, in its order."""
+
+    def __init__(self, store: MessageStore) -> None:
+        super().__init__(store)
+        self.held: list[Callable[[], None]] = []
+
+    def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None:
+        self.held.append(lambda: super(Batched, self).add(records, waits, answer))
+
+
+def test_a_command_that_waits_while_the_state_is_saved_is_needed_beside_the_snapshot() -> None:
+    broker = Broker()
+    for number in range(20):
+        assert broker.command(CreateTopic(f"topic-{number}", 1)) is None
+    broker.groups._puts = puts = Batched(broker.store)
+    broker.groups.propose(lambda: CreateTopic("last", 1), lambda outcome: None)
+    broker.groups.follower.since_snapshot = SNAPSHOT_COMMANDS
+    broker.turn()
+    for write in puts.held:
+        write()
+    broker.turn()
+    newest, commands = broker.groups.follower.newest_snapshot(), broker.store.queues.get(COMMANDS)
+    assert newest is not None
+    assert commands is not None
+    (last,) = broker.groups.reader.pull(COMMANDS, commands.max_offset - 1, 1).records.messages()
+    assert newest.next_command <= last.queue_offset
+    assert newest.position <= last.physical_offset, "retention would take it"
 
 
 def test_a_state_too_large_for_a_message_is_saved_in_parts_and_half_of_one_is_passed_over() -> None:

@@ -33,15 +33,15 @@ def test_a_member_holds_what_it_has_not_given_up_in_this_generation() -> None:
     members.begin(GroupState({}, {"g": group}, {}))
     all_of_it = dict.fromkeys(ORDERS, "a")
     assert members.held("g", group) == all_of_it, "an earlier master knew whether it is orderly"
-    members.heard("g", "a", WANTS)
+    members.on_heartbeat("g", "a", WANTS)
     assert members.held("g", group) == {}
-    members.heard("g", "a", WANTS, is_orderly=True)
+    members.on_heartbeat("g", "a", WANTS, is_orderly=True)
     assert members.held("g", group) == all_of_it
     given_up = frozenset(ORDERS[1:])
-    members.heard("g", "a", WANTS, is_orderly=True, given_up=given_up, generation=3)
+    members.on_heartbeat("g", "a", WANTS, is_orderly=True, given_up=given_up, generation=3)
     assert (members.held("g", group), members.has_given_up("g", group)) == (all_of_it, False)
     changes = members.changes
-    members.heard("g", "a", WANTS, is_orderly=True, given_up=given_up, generation=4)
+    members.on_heartbeat("g", "a", WANTS, is_orderly=True, given_up=given_up, generation=4)
     assert members.changes > changes
     assert (members.held("g", group), members.has_given_up("g", group)) == ({ORDERS[0]: "a"}, True)
     members.expire(2_000.0)

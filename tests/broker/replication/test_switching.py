@@ -23,7 +23,7 @@ from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.wire import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError
-from sim.replicas.operators import OperatorGone, SimulatedAsked
+from sim.replicas.operators import OperatorGone, SimulatedProbe
 from sim.replicas.world import World
 from tests.broker.store.store_making import SMALL, numbers_in_queue
 
@@ -41,7 +41,7 @@ def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
     return world
 
 
-def refused(asked: SimulatedAsked, to: str) -> str:
+def refused(asked: SimulatedProbe, to: str) -> str:
     """Why; empty: it was not."""
     try:
         Switch(asked, to).run()
@@ -76,7 +76,7 @@ def test_of_two_switches_at_once_one_is_done(is_master_lost: bool) -> None:
     world = group(6)
     if is_master_lost:
         down(world, "a")
-    first, second = SimulatedAsked(world), SimulatedAsked(world)
+    first, second = SimulatedProbe(world), SimulatedProbe(world)
     done = []
 
     def meanwhile(line: str) -> None:
@@ -102,7 +102,7 @@ def test_a_planned_switch_loses_nothing_and_what_is_under_way_is_acknowledged_be
         world.put(a)
     assert world.acknowledged == []
     world.meanwhile = lambda: following(world, 1)
-    report = Switch(SimulatedAsked(world), "b", timeout_ms=10_000).run()
+    report = Switch(SimulatedProbe(world), "b", timeout_ms=10_000).run()
     assert (report.master, report.lost, report.followers) == ("b", None, ["a", "c"])
     assert sorted(world.acknowledged) == [0, 1, 2, 3, 4]
     assert (a.living.role, b.living.role) == (BrokerRole.SLAVE, BrokerRole.SYNC_MASTER)
@@ -185,10 +185,10 @@ def test_of_a_pair_one_reads_and_waits_and_goes_on_alone_once_the_other_is_given
     refusal = a.living._refusal()
     assert "1 replicas are in sync, the master included, of 2" in str(refusal)
     with pytest.raises(SwitchRefused, match="needs --unsafe"):
-        Switch(SimulatedAsked(world), "a", without=["b"]).run()
+        Switch(SimulatedProbe(world), "a", without=["b"]).run()
     with pytest.raises(SwitchRefused, match="is the master already"):
-        Switch(SimulatedAsked(world), "a", unsafe=True).run()
-    report = Switch(SimulatedAsked(world), "a", without=["b"], unsafe=True).run()
+        Switch(SimulatedProbe(world), "a", unsafe=True).run()
+    report = Switch(SimulatedProbe(world), "a", without=["b"], unsafe=True).run()
     assert report.lost is None, "nothing that was acknowledged is on b alone"
     world.put(a)
     following(world)
@@ -217,7 +217,7 @@ def test_of_a_pair_the_slave_goes_on_alone_and_says_what_may_be_missing() -> Non
     # One of two has all that was acknowledged: two copies.
     assert not world.switch("b")
     assert "1 replicas are in sync" in str(b.living._refusal())
-    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
+    report = Switch(SimulatedProbe(world), "b", without=["a"], unsafe=True).run()
     assert report.lost is None
     world.put(b)
     following(world)
@@ -238,10 +238,10 @@ def test_the_range_that_may_be_lost_begins_where_consumers_have_seen_the_log() -
     down(world, "a")
     assert "2 of a, b, c answer, 3 are needed" in world.switch("b")
     with pytest.raises(SwitchRefused, match="must never become master again"):
-        Switch(SimulatedAsked(world), "b", unsafe=True).run()
+        Switch(SimulatedProbe(world), "b", unsafe=True).run()
     with pytest.raises(SwitchRefused, match="broker c answers, or is on no list"):
-        Switch(SimulatedAsked(world), "b", without=["a", "c"], unsafe=True).run()
-    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
+        Switch(SimulatedProbe(world), "b", without=["a", "c"], unsafe=True).run()
+    report = Switch(SimulatedProbe(world), "b", without=["a"], unsafe=True).run()
     assert report.lost == Lost(seen, -1)
 
 
@@ -262,8 +262,8 @@ def test_the_range_that_is_lost_begins_where_the_logs_part() -> None:
     world.away.clear()
     down(world, "b")
     with pytest.raises(SwitchRefused, match="Take --to c"):
-        Switch(SimulatedAsked(world), "a").run()
-    report = Switch(SimulatedAsked(world), "a", without=["b"], unsafe=True).run()
+        Switch(SimulatedProbe(world), "a").run()
+    report = Switch(SimulatedProbe(world), "a", without=["b"], unsafe=True).run()
     assert report.lost == Lost(common, -1)
     assert c.living.max_offset > common
 
@@ -315,7 +315,7 @@ def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow
             return
         raise AssertionError(line)
 
-    asked = SimulatedAsked(world)
+    asked = SimulatedProbe(world)
 
     def meanwhile() -> None:
         if a.living.is_drained and b.living.record.promised.number == 1:
@@ -387,7 +387,7 @@ def test_who_drains_a_master_and_is_killed_leaves_it_the_master() -> None:
     world = group(14)
     a = world.brokers["a"]
     with pytest.raises(OperatorGone):
-        Switch(SimulatedAsked(world, is_gone_at=4), "b").run()
+        Switch(SimulatedProbe(world, is_gone_at=4), "b").run()
     assert a.living.is_drained
     world.put(a)
     assert world.acknowledged == []
@@ -415,7 +415,7 @@ def test_a_switch_that_is_killed_between_its_steps_leaves_nothing_that_a_switch_
 def test_another_directory_than_the_one_that_was_asked_first_refuses() -> None:
     world = group(16)
     down(world, "a")
-    asked = SimulatedAsked(world)
+    asked = SimulatedProbe(world)
     world.brokers["b"].empty("a")
     assert "another directory" in refused(asked, "b")
     assert "has not connected to a master yet" in world.switch("b") or "not on the list" in world.switch(
@@ -520,7 +520,7 @@ def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:
     world = World(20)
     down(world, "a")
     assert "has not connected to a master yet" in world.switch("b")
-    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
+    report = Switch(SimulatedProbe(world), "b", without=["a"], unsafe=True).run()
     assert report.lost == Lost(0, -1)
 
 
@@ -625,7 +625,7 @@ def test_a_broker_is_added_under_load_and_one_that_lacks_much_is_waited_for(
     for _ in range(30):
         world.put(a)
 
-    class Probe(SimulatedAsked):
+    class Probe(SimulatedProbe):
         def __init__(self, server: str) -> None:
             super().__init__(world)
 
@@ -765,7 +765,7 @@ def test_what_a_given_up_master_had_confirmed_beyond_the_own_end_is_nothing_of_t
     c.living.store.commit_log.replicated_offset = a.living.confirm_offset  # it was told so
     world.cut("c")
     down(world, "a")
-    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
+    report = Switch(SimulatedProbe(world), "b", without=["a"], unsafe=True).run()
     assert report.lost is not None
     world.is_past_given_up = True
     for _ in range(12):

@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.broker.broker_port import BrokerSession
-from quorumlog.broker.classic_users import LOST_USERS
+from quorumlog.broker.classic_users import LACKS_USERS, LOST_USERS
 from quorumlog.broker.errors import SwitchRefused
+from quorumlog.broker.group_commands import CreateTopic
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import (
     REPLICA_NAME,
@@ -22,7 +23,7 @@ from quorumlog.broker.store.message_store import (
 from quorumlog.broker.wire import QueuesRequest, ReplicaRequest
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.users import UserOperation, UserOrder
-from quorumlog.store.state_files import replace_file, save_first_admin
+from quorumlog.store.state_files import FIRST_ADMIN_NAME, replace_file, save_first_admin
 from sim.replicas import schedule
 from sim.replicas.machines import Broker
 from sim.replicas.promises import ROOT
@@ -443,9 +444,12 @@ def test_a_state_that_lacks_commands_is_not_saved_as_a_whole() -> None:
     assert changed(world, "a", ALICE) == [None]
     follower = world.brokers["a"].own_users.groups.follower
     follower.is_whole = False
+    answers: list[object] = []
     for number in range(40):
-        order = UserOrder(UserOperation.ADD_ROLE, f"role{number}")
-        assert changed(world, "a", order) == [None]
+        command = CreateTopic(f"topic{number}", 1)
+        world.brokers["a"].own_users.groups.propose(lambda command=command: command, answers.append)
+        hears(world)
+    assert len(answers) == 40
     assert not follower.is_whole
     assert follower.newest_snapshot() is None
 
@@ -458,6 +462,123 @@ def test_a_slave_that_begins_in_the_middle_of_the_log_may_meet_commands_before_t
     ran = schedule.run(seed)
     assert not ran.failure, ran.failure
     assert ran.counts["replicas: changes of users"] > 5
+
+
+def left(broker: Broker, verb: UserOperation, name: str) -> None:
+    """As `init-admin` does, and it starts again."""
+    broker.crash(broker.world.random, power=False)
+    save_first_admin(broker.disk, ROOT, UserOrder(verb, name))
+    broker.start()
+
+
+def loses_the_first_commands(broker: Broker) -> None:
+    """As of a disk."""
+    store = broker.living.store
+    store.cleaner.drop_before(store.commit_log.files.base_of(store.commit_log.max_offset))
+
+
+def a_log_that_lacks_what_its_users_are_made_from_begins_with_a_new_administrator() -> None:
+    world = group(15)
+    a, c = world.brokers["a"], world.brokers["c"]
+    assert changed(world, "a", ALICE) == [None]
+    assert changed(world, "a", UserOrder(UserOperation.ADD_USER, "bob")) == [None]
+    while a.living.max_offset < 2 * world.config.mapped_file_size_commit_log:
+        world.put(a)
+        hears(world, rounds=2)
+    loses_the_first_commands(a)
+    left(a, UserOperation.INIT_ADMIN, "carol")
+    hears(world, rounds=60)
+    assert lets_in(world, "carol") == everybody(world, is_let_in=False), "who is it to be beside?"
+    assert not a.own_users.lets_in("alice")
+    assert LACKS_USERS in a.own_users.users.problems
+    (refused,) = changed(world, "a", UserOrder(UserOperation.ADD_USER, "eve"))
+    assert LACKS_USERS in str(refused)
+    c.crash(world.random, power=False)
+    left(a, UserOperation.RESET_ADMIN, "dora")
+    hears(world, rounds=60)
+    c.start()
+    hears(world, rounds=60)
+    for name in ("", "alice", "bob", "carol"):
+        assert lets_in(world, name) == everybody(world, is_let_in=False)
+    assert lets_in(world, "dora") == everybody(world, is_let_in=True)
+    assert not a.own_users.users.problems
+    assert changed(world, "a", UserOrder(UserOperation.ADD_USER, "eve", ("admin",))) == [None]
+    for broker in world.brokers.values():
+        broker.crash(world.random, power=True)
+        broker.start()
+    hears(world, rounds=60)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=False)
+    assert lets_in(world, "eve") == everybody(world, is_let_in=True)
+
+
+def test_a_log_that_lacks_what_its_users_are_made_from_begins_with_a_new_administrator() -> None:
+    a_log_that_lacks_what_its_users_are_made_from_begins_with_a_new_administrator()
+
+
+def may_switch(broker: Broker, user: str) -> bool:
+    connection = SimpleNamespace(user=user, peer_name="c:1")
+    session = BrokerSession(cast(Any, None), cast(Any, connection), broker.own_users.users.access)
+    return session._refusal(FOLLOW, None) is None
+
+
+def test_who_is_left_at_a_slave_that_knows_no_user_may_switch_to_it() -> None:
+    """Its master is lost, which has told it that there would be some."""
+    world = group(16)
+    a, b = world.brokers["a"], world.brokers["b"]
+    a.living.note_users()
+    hears(world)
+    a.crash(world.random, power=True)
+    passes(world, "b", "c")
+    assert not may_switch(b, "") and not may_switch(b, "alice")
+    for slave in (b, world.brokers["c"]):
+        left(slave, UserOperation.INIT_ADMIN, "alice")
+        slave.own_users.turn()
+        assert may_switch(slave, "alice") and not may_switch(slave, "")
+        assert lets_in(world, "alice") == everybody(world, is_let_in=False)
+    assert world.switch("b") == ""
+    hears(world, rounds=60)
+    assert lets_in(world) == everybody(world, is_let_in=False)
+    assert lets_in(world, "alice") == everybody(world, is_let_in=True)
+    for slave in (b, world.brokers["c"]):
+        assert not slave.disk.exists(f"{ROOT}/{FIRST_ADMIN_NAME}")
+
+
+def who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody() -> None:
+    """a has acknowledged one, and b has heard that there are some; c never has."""
+    for is_asked in (True, False):
+        world = group(17, copies=1)
+        a, b = world.brokers["a"], world.brokers["b"]
+        told = list[LedgerError | None]()
+        a.own_users.change(ALICE, told.append)
+        a.own_users.turn()
+        hears_states(world, "b")
+        assert b.living.store.users_mark == USERS_HEARD
+        for _ in range(20):
+            a.work()
+        assert told == [None]
+        a.crash(world.random, power=False)
+        if not is_asked:
+            world.away.add("b")
+        without = ["a"] if is_asked else ["a", "b"]
+        assert world.switch("c", unsafe=True, without=without) == ""
+        world.away.clear()
+        if not is_asked:
+            assert world.switch("c") == ""
+        hears(world)
+        assert not b.own_users.lets_in("")
+        assert LOST_USERS in b.own_users.users.problems
+        assert world.brokers["c"].own_users.lets_in("") is not is_asked
+
+
+def test_who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody() -> None:
+    who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody()
+
+
+def test_the_first_user_is_read_before_retention_takes_the_command() -> None:
+    """Of a master that writes more than a file before it has read its first command."""
+    ran = schedule.run(1971, ["zookeeper"])
+    assert not ran.failure, ran.failure
+    assert ran.counts["replicas: looks by users"] > 5
 
 
 def test_snapshots_have_the_users_when_the_commands_are_gone() -> None:

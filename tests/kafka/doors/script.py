@@ -286,10 +286,8 @@ class Script:
         send("a new epoch", 1, 0)
         send("the epoch before", 0, 9)
         send("an unknown producer's sequence 0", 0, 0, producer=own + 100_000)
-        send("an unknown producer's sequence 5", 0, 5, producer=own + 200_000)
-        end = 2**31 - 1
-        send("a sequence at the end", 0, end, producer=own + 300_000)
-        send("and from the begin again", 0, 0, producer=own + 300_000)
+        late = made_batch([b"i"], producer=(own + 200_000, 0, 5), **Now)
+        self.send("an unknown producer's sequence 5", late, partition=2)
 
     # ------------------------------------------------------------ Fetch
 

@@ -1,4 +1,4 @@
-"""The same requests to members and to a real Kafka: what is answered differently stands in docs/kafka.md."""
+"""The same requests to members and to a real Kafka: docs/kafka.md says what is answered differently."""
 
 from __future__ import annotations
 

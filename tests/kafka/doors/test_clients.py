@@ -1,4 +1,4 @@
-"""Each client of Kafka as it is shipped: it makes a topic, writes to it, reads it in a group, and commits."""
+"""Each client of Kafka as it is shipped makes a topic, writes to it, reads in a group, and commits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ Rows = dict[str, tuple[int, int, str]]
 """Partition, offset and value, by key."""
 
 
+def fresh(name: str) -> str:
+    return f"{name}-{time.time_ns()}"
+
+
 def check_offsets(rows: Rows) -> None:
     """Of a topic of two partitions that only these were written to."""
     assert {key: value for key, (_, _, value) in rows.items()} == {
@@ -42,7 +46,7 @@ def test_librdkafka(members: KafkaMembers, compression: str) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    topic, group = f"librdkafka-{compression}", f"librdkafka-{compression}"
+    topic = group = fresh(f"librdkafka-{compression}")
     servers = {"bootstrap.servers": members.kafka_servers}
     admin = AdminClient(servers)
     admin.create_topics([NewTopic(topic, 2)])[topic].result(60)
@@ -90,10 +94,10 @@ def test_aiokafka(members: KafkaMembers) -> None:
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
     async def run() -> None:
-        topic, servers = "aiokafka", members.kafka_servers
+        topic, servers = fresh("aiokafka"), members.kafka_servers
         admin = AIOKafkaAdminClient(bootstrap_servers=servers)
         await admin.start()
-        await admin.create_topics([NewTopic(topic, 2, -1)])
+        await admin.create_topics([NewTopic(topic, 2, 3)])
         sent: Rows = {}
         async with AIOKafkaProducer(
             bootstrap_servers=servers, enable_idempotence=True, compression_type="gzip"
@@ -106,7 +110,7 @@ def test_aiokafka(members: KafkaMembers) -> None:
         async with AIOKafkaConsumer(
             topic,
             bootstrap_servers=servers,
-            group_id="aiokafka",
+            group_id=topic,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         ) as consumer:
@@ -117,8 +121,8 @@ def test_aiokafka(members: KafkaMembers) -> None:
             ends = await consumer.end_offsets(consumer.assignment())
             assert ends == {each: await consumer.committed(each) for each in consumer.assignment()}
         assert read == sent
-        assert {each[0] for each in await admin.list_consumer_groups()} >= {"aiokafka"}
-        found = await admin.list_consumer_group_offsets("aiokafka")
+        assert {each[0] for each in await admin.list_consumer_groups()} >= {topic}
+        found = await admin.list_consumer_group_offsets(topic)
         assert {each: at.offset for each, at in found.items()} == ends
         assert set(ends) == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
         await admin.close()
@@ -130,11 +134,11 @@ def test_kafka_python(members: KafkaMembers) -> None:
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient, NewTopic
 
-    topic, servers = "kafka-python", members.kafka_servers.split(",")
+    topic, servers = fresh("kafka-python"), members.kafka_servers.split(",")
     admin = KafkaAdminClient(bootstrap_servers=servers)
-    admin.create_topics([NewTopic(topic, 2, -1)])
+    admin.create_topics([NewTopic(topic, 2, 3)])
     sent: Rows = {}
-    with KafkaProducer(bootstrap_servers=servers, compression_type="lz4", acks="all") as producer:
+    with KafkaProducer(bootstrap_servers=servers, compression_type="gzip", acks="all") as producer:
         waiting = [producer.send(topic, b"v%d" % n, b"k%d" % n) for n in range(COUNT)]
         for n, each in enumerate(waiting):
             at = each.get(60)
@@ -144,7 +148,7 @@ def test_kafka_python(members: KafkaMembers) -> None:
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=servers,
-        group_id="kafka-python",
+        group_id=topic,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
@@ -157,7 +161,7 @@ def test_kafka_python(members: KafkaMembers) -> None:
     partitions = [TopicPartition(topic, each) for each in (0, 1)]
     ends = consumer.end_offsets(partitions)
     assert {each: consumer.committed(each) for each in partitions} == ends
-    first = consumer.offsets_for_times({each: 0 for each in partitions})
+    first = consumer.offsets_for_times(dict.fromkeys(partitions, 0))
     assert {at.offset for at in first.values()} == {0}
     consumer.close()
     admin.delete_topics([topic])
@@ -170,7 +174,7 @@ def test_java(members: KafkaMembers, tmp_path: Path, version: str) -> None:
         client = JavaClient(tmp_path, version)
     except Unavailable as reason:
         pytest.skip(f"Kafka's Java clients are not to be had: {reason}")
-    topic, servers = f"java-{version}", members.kafka_servers
+    topic, servers = fresh(f"java-{version}"), members.kafka_servers
     assert client.run(servers, "create", topic, 2) == [["2"]]
     sent = {
         key: (int(own), int(at)) for own, at, key in client.run(servers, "send", topic, COUNT, "zstd")
@@ -188,7 +192,7 @@ def test_kcat(members: KafkaMembers) -> None:
     if shutil.which("kcat") is None:
         pytest.skip("kcat is not installed: apt-get install kcat")
     kcat = ("kcat", "-b", members.kafka_servers)
-    topic = f"kcat-{time.time_ns()}"
+    topic = fresh("kcat")
     lines = "".join(f"k{n}:v{n}\n" for n in range(COUNT))
     subprocess.run([*kcat, "-P", "-t", topic, "-K:"], input=lines, text=True, check=True, timeout=120)
     command = [*kcat, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%p %o %k %s\n"]

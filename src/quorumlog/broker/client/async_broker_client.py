@@ -291,23 +291,23 @@ class AsyncBrokerClient:
     async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
         """Bytes of the classic store that the broker's group has taken over: `size_bytes` from
         `position` on; without a size its record (`taken-over`)."""
-        asked = OldLogRequest(position=position, size_bytes=size_bytes)
-        answer = answer_of(await self._calls.call(asked))
+        request = OldLogRequest(position=position, size_bytes=size_bytes)
+        answer = answer_of(await self._calls.call(request))
         assert isinstance(answer, OldLogResponse), answer
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """State of a master or a slave, after the requested change. Raises NotReplicated."""
-        asked = ReplicaRequest() if request is None else request
-        answer = answer_of(await self._calls.call(asked))
+        message = ReplicaRequest() if request is None else request
+        answer = answer_of(await self._calls.call(message))
         assert isinstance(answer, ReplicaResponse), answer
         return answer
 
     async def failover(self, *, resigns: bool = False) -> FailoverResponse:
         """State of the broker towards its coordinator; `resigns`: after it has given up leadership.
         Raises NotReplicated."""
-        asked = FailoverRequest(verb="resign" if resigns else "")
-        answer = answer_of(await self._calls.call(asked))
+        request = FailoverRequest(verb="resign" if resigns else "")
+        answer = answer_of(await self._calls.call(request))
         assert isinstance(answer, FailoverResponse), answer
         return answer
 

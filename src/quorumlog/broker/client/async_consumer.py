@@ -278,7 +278,7 @@ MOST_AT_ONCE = 64
 ORDERLY_PAUSE_MS = 1_000
 """Between two attempts of an orderly consumer at one message."""
 EARLIEST, LATEST = "earliest", "latest"
-Start = str | float | datetime
+StartPoint = str | float | datetime
 Handler = Callable[[StoredMessage], Awaitable[object] | object]
 
 
@@ -311,7 +311,7 @@ class AsyncConsumer:
         group: str,
         topics: Mapping[str, str] | str,
         *,
-        begin: Start = EARLIEST,
+        begin: StartPoint = EARLIEST,
         name: str = "",
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
@@ -434,11 +434,11 @@ class AsyncConsumer:
 
     async def _begin_generation(self, answer: AssignmentResponse) -> None:
         """Another generation. Raises what the first look at a queue is refused with."""
-        given = {(topic, queue_id): offset for topic, queue_id, offset in answer.queues}
+        assigned = {(topic, queue_id): offset for topic, queue_id, offset in answer.queues}
         resets = set(answer.resets)
-        for key in [key for key in self.queues if key not in given]:
+        for key in [key for key in self.queues if key not in assigned]:
             self._revoke(key)
-        for key, committed in given.items():
+        for key, committed in assigned.items():
             queue = self.queues.get(key)
             # After a reset, or where another member has read it meanwhile, the group stands elsewhere.
             if queue is None or key in resets or committed > queue.done_offset:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
-from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, Start
+from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, StartPoint
 from quorumlog.broker.client.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, ConnectingShell
 from quorumlog.broker.client.broker_calls import (
@@ -264,7 +264,7 @@ class Consumer(BlockingRun):
         group: str,
         topics: Mapping[str, str] | str,
         *,
-        begin: Start = EARLIEST,
+        begin: StartPoint = EARLIEST,
         name: str = "",
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,

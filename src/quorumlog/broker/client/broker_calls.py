@@ -320,8 +320,8 @@ class BrokerProduct(Product):
         self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
     ) -> ServerView | None:
         if type(message) is not RESPONSE_OF[type(call.message)]:
-            asked = type(call.message).__name__
-            raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")
+            request_type = type(call.message).__name__
+            raise ProtocolViolation(f"{type(message).__name__} as the answer to {request_type}")
         return self.view_of(message)
 
 

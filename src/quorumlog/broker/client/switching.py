@@ -28,7 +28,14 @@ from quorumlog.broker.epochs import (
 )
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable
+from quorumlog.errors import (
+    NO_RIGHT,
+    LeaderNotReady,
+    LedgerError,
+    OutcomeUnknown,
+    RequestTimeout,
+    Unreachable,
+)
 
 _POLL_S = 0.02
 ASK_TIMEOUT_MS = 5_000
@@ -77,18 +84,25 @@ class BrokerProbe(ABC):
         self.answers: dict[str, ReplicaResponse] = {}
         self.unreachable: dict[str, str] = {}
         """Why, by id."""
+        self.is_refused_by_users = False
+        """Somebody does not answer because there are users."""
 
-    def ask(self, asked: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
+    @property
+    def has_users(self) -> bool:
+        """There may be some, as far as anybody has heard."""
+        return self.is_refused_by_users or any(answer.has_users for answer in self.answers.values())
+
+    def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What it has answered last is what a switch goes by, so another directory under its name
         refuses."""
         request = request or ReplicaRequest()
-        if asked in self.answers:
-            request = replace(request, asked_directory_id=self.answers[asked].directory_id)
-        answer = self.answers[asked] = self._call(asked, request)
+        if broker_id in self.answers:
+            request = replace(request, asked_directory_id=self.answers[broker_id].directory_id)
+        answer = self.answers[broker_id] = self._call(broker_id, request)
         return answer
 
     @abstractmethod
-    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+    def _call(self, broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
         """Raises LedgerError."""
 
     def shown(self) -> list[Shown]:
@@ -142,6 +156,7 @@ class ClusterProbe(BrokerProbe):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
+                self.is_refused_by_users |= isinstance(error, (*NO_RIGHT, LeaderNotReady))
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
@@ -159,8 +174,8 @@ class ClusterProbe(BrokerProbe):
         # The newest word of where somebody is first: what is waiting is taken from its end.
         return [*((peer.id, peer.address) for peer in peers), *rows]
 
-    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
-        return self._clients[asked].replica(request)
+    def _call(self, broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
+        return self._clients[broker_id].replica(request)
 
     def _check_by_hand(self) -> None:
         for broker_id, client in self._clients.items():
@@ -291,21 +306,34 @@ class Switch:
         gone = self._check(shown, count)
         lost = None if count.may_lead else _lost(kept, own, count, gone)
         listed = None if count.may_lead and not self.without else forced_list(own, shown)
+        may_lose_users = not count.may_lead and probe.has_users
+        if may_lose_users:
+            self.say(
+                f"there may be users: if the log of {to} has none, it serves nobody until an"
+                " administrator is named there (quorumlog init-admin)"
+            )
         led = probe.ask(
-            to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
+            to,
+            ReplicaRequest(
+                verb="lead",
+                epoch=epoch,
+                confirmed=count.confirmed,
+                forced_list=listed,
+                may_lose_users=may_lose_users,
+            ),
         )
         return self._follow(led, [each for each in others if each not in probe.unreachable], lost)
 
     def _ask_each(self, broker_ids: list[str], request: ReplicaRequest) -> list[str]:
         """Who has answered; the others are unreachable."""
-        answered = list[str]()
+        responders = list[str]()
         for broker_id in broker_ids:
             try:
                 self.probe.ask(broker_id, request)
-                answered.append(broker_id)
+                responders.append(broker_id)
             except LedgerError as error:
                 self.probe.unreachable[broker_id] = str(error)
-        return answered
+        return responders
 
     def _follow(
         self, master: ReplicaResponse, broker_ids: list[str], lost: Lost | None = None
@@ -318,15 +346,16 @@ class Switch:
             ha_address=master.ha_address,
             directory_id=master.leader,  # empty, too: of an epoch that the release before has begun
         )
-        told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.probe.unreachable)
-        return SwitchReport(master.id, master.epoch, master.max_offset, lost, told, unreachable)
+        followers = self._ask_each(sorted(broker_ids), request)
+        unreachable = sorted(self.probe.unreachable)
+        return SwitchReport(master.id, master.epoch, master.max_offset, lost, followers, unreachable)
 
     def _gather(self, master: ReplicaResponse) -> SwitchReport:
         """Whoever missed the switch to this master is told to follow it."""
 
         def follows(answer: ReplicaResponse) -> bool:
-            told = "" if answer.master is None else answer.master.id
-            return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
+            master_id = "" if answer.master is None else answer.master.id
+            return (answer.role, master_id, answer.epoch) == (SLAVE, master.id, master.epoch)
 
         answers = self.probe.answers.items()
         report = self._follow(
@@ -344,8 +373,8 @@ class Switch:
         """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a
         message that was acknowledged may be lost, and nobody has said that it may."""
         to, without, unreachable = self.to, self.without, self.probe.unreachable
-        answered = {each.me.directory_id for each in shown}
-        missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
+        directory_ids = {each.me.directory_id for each in shown}
+        missing = {one: peer for one, peer in named_by(shown).items() if one not in directory_ids}
         # Where nobody knows a list whoever is known of may be on one.
         ids = sorted({peer.id for peer in missing.values()} | {*([] if count.lists else unreachable)})
         all_without = f"--to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
@@ -369,9 +398,9 @@ class Switch:
             )
         if count.short:
             lists = [peer for each in count.short for peer in each.members]
-            short = sorted({peer.id for peer in lists if peer.directory_id not in answered})
+            short = sorted({peer.id for peer in lists if peer.directory_id not in directory_ids})
             needs = "; ".join(
-                f"{len(each.directories & answered)} of {', '.join(each.ids)} answer,"
+                f"{len(each.directories & directory_ids)} of {', '.join(each.ids)} answer,"
                 f" {each.promises} are needed"
                 for each in count.short
             )

@@ -192,12 +192,12 @@ class RolePassThrough:
         self._answers.clear()
         for machine in self._machines:
 
-            def answered(answer: Answer, machine: str = machine) -> None:
-                self._answered(term, machine, answer)
+            def on_answer(answer: Answer, machine: str = machine) -> None:
+                self._on_answer(term, machine, answer)
 
-            self._member.ask(machine, b"", ASK_TIMEOUT_MS, answered, self)
+            self._member.ask(machine, b"", ASK_TIMEOUT_MS, on_answer, self)
 
-    def _answered(self, term: int, machine: str, answer: Answer) -> None:
+    def _on_answer(self, term: int, machine: str, answer: Answer) -> None:
         if self._asked_term != term or self._member.leads_in != term:
             return
         if isinstance(answer, LedgerError) and not isinstance(answer, CommandError):
@@ -675,14 +675,14 @@ class DLedgerBroker:
     def is_up(self) -> bool:
         return self.member.is_up
 
-    def propose(self, command: Callable[[], Command], told: ResultCallback) -> None:
+    def propose(self, command: Callable[[], Command], on_result: ResultCallback) -> None:
         def appended(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendReceipt):
                 (result,) = outcome.results
                 unknown = ResultUnknown("it is committed, and its result is unknown")
-                told(unknown if result is None else result)
+                on_result(unknown if result is None else result)
             else:
-                told(self.refusal_of(outcome))
+                on_result(self.refusal_of(outcome))
 
         def append() -> None:
             batch = EntryBatch.from_bodies([encode(command())])
@@ -690,15 +690,15 @@ class DLedgerBroker:
 
         self.member.enter(append)
 
-    def ask(self, question: bytes, told: ResultCallback, session: BrokerSession) -> None:
-        def answered(answer: Answer) -> None:
-            told(self.refusal_of(answer) if isinstance(answer, LedgerError) else answer[0])
+    def ask(self, question: bytes, on_result: ResultCallback, session: BrokerSession) -> None:
+        def on_answer(answer: Answer) -> None:
+            on_result(self.refusal_of(answer) if isinstance(answer, LedgerError) else answer[0])
 
         member = self.member
-        member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
+        member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, on_answer, session), session)
 
-    def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
-        self.ask(encode(FreshnessProbe()), lambda answer: told(refusal_in(answer)), session)
+    def confirm(self, on_done: DoneCallback, session: BrokerSession) -> None:
+        self.ask(encode(FreshnessProbe()), lambda answer: on_done(refusal_in(answer)), session)
 
     def end_of(self, key: QueueKey) -> int:
         return self.filler.next_offsets.get(key, 0)

@@ -69,7 +69,7 @@ class SendSessions:
         """Raises BadRequest."""
         check_producer(request.producer)
 
-        def told(answer: ProducerConnected | LedgerError) -> None:
+        def on_connected(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
                 session.refuse(request.request_id, self._broker.refusal_of(answer))
                 return
@@ -86,7 +86,9 @@ class SendSessions:
             node = self._broker.member.node()
             ends = None if request.ends is None else ProducerEpoch(*request.ends)
             deadline_ms = node.deadline_ms(TIMEOUT_MS)
-            node.sessions.connect(request.producer, request.token, ends, deadline_ms, told, session)
+            node.sessions.connect(
+                request.producer, request.token, ends, deadline_ms, on_connected, session
+            )
 
         self._broker.member.enter(connect, session)
 
@@ -173,32 +175,34 @@ class SessionReleases:
         groups = self._broker.groups
         return 0 if groups is None else groups.feed.state.delayed.get(level, 0)
 
-    def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
+    def ask(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
         def shown(answer: KnownProducer | LedgerError) -> None:
             if isinstance(answer, KnownProducer):
-                told(begin + answer.session.last_sequence + 1)
+                on_offset(begin + answer.session.last_sequence + 1)
             elif isinstance(answer, ProducerExpired):
-                told(begin)  # nothing was ever released
+                on_offset(begin)  # nothing was ever released
             else:
-                told(answer)
+                on_offset(answer)
 
         member = self._broker.member
         member.enter(lambda: member.node().sessions.show(session_of(level, begin), shown, self))
 
-    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
-        self._broker.member.enter(lambda: self._connect(level, begin, None, told))
+    def open(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
+        self._broker.member.enter(lambda: self._connect(level, begin, None, on_offset))
 
-    def _connect(self, level: int, begin: int, ends: ProducerEpoch | None, told: OffsetCallback) -> None:
+    def _connect(
+        self, level: int, begin: int, ends: ProducerEpoch | None, on_offset: OffsetCallback
+    ) -> None:
         """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
 
         def connected(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
-                told(answer)
+                on_offset(answer)
             elif not answer.opened:
-                self._connect(level, begin, answer.epoch, told)
+                self._connect(level, begin, answer.epoch, on_offset)
             else:
                 self._epochs[level] = answer.epoch
-                told(begin + answer.last_sequence + 1)
+                on_offset(begin + answer.last_sequence + 1)
 
         node = self._broker.member.node()
         deadline_ms = node.deadline_ms(TIMEOUT_MS)

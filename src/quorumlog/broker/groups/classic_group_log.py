@@ -6,7 +6,8 @@ takes the oldest commands, but never the newest snapshot and what lies behind it
 
     COMMANDS   8 bytes, drawn by who proposes it; one command
     SNAPSHOTS  [next command, position, part, parts, bytes]: commands below the next one are in it, and
-               the others lie in the commit log from the position on; -1: from where the snapshot lies
+               the others lie in the commit log from the position on; -1: from where the snapshot lies;
+               -2: so, too, and whatever was carried out before is of no matter
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from quorumlog.errors import (
     ResultUnknown,
     StoreFailure,
 )
+from quorumlog.log_state.users import Users
 from quorumlog.net.frame import Frame
 
 log = logging.getLogger("quorumlog.broker")
@@ -80,6 +82,8 @@ COMMANDS = QueueKey(GROUPS_TOPIC, COMMANDS_QUEUE)
 SNAPSHOTS = QueueKey(GROUPS_TOPIC, SNAPSHOTS_QUEUE)
 TOKEN_BYTES = 8
 MOST_MESSAGES, MOST_BYTES = 1_024, 1 << 20
+_FROM_HERE, _ANEW = -1, -2
+"""Positions of a snapshot."""
 _Part = tuple[int, int, int, int, bytes]
 _part = msgspec.msgpack.Decoder(_Part)
 
@@ -141,20 +145,21 @@ class StateFollower:
         self.is_whole = True
         """No command is missing. A slave that begins in the middle of a log may be shown those behind a
         snapshot first."""
-        self._snapshots_end = 0
+        self.snapshots_end = 0
 
     def read(self) -> News:
         """What was shown since. Raises MessageDamaged, StoreFailure."""
         cuts = self._count_cuts()
         _, snapshots_end = self._bounds(SNAPSHOTS)
         is_anew = self.next_command is None or cuts != self._cuts
-        is_anew |= not self.is_whole and snapshots_end != self._snapshots_end
+        if not is_anew and snapshots_end != self.snapshots_end:
+            is_anew = not self.is_whole or self._is_begun_anew(snapshots_end)
         snapshot, at = None, None if is_anew else self.next_command
         needed, is_whole = self.needed_position, is_anew or self.is_whole
         if is_anew:
             needed = -1
         size_bytes = self.snapshot_bytes
-        if at is None or snapshots_end != self._snapshots_end:
+        if at is None or snapshots_end != self.snapshots_end:
             newest = self.newest_snapshot()
             if newest is not None:
                 needed, size_bytes = newest.position, len(newest.data)
@@ -179,6 +184,11 @@ class StateFollower:
             needed = commands[0].physical_offset
         told = (snapshots_end, size_bytes, is_anew, cuts, is_whole)
         return News(snapshot, commands, pulled.next_offset, needed, *told)
+
+    def _is_begun_anew(self, snapshots_end: int) -> bool:
+        """By a snapshot that has come since."""
+        low = max(self._bounds(SNAPSHOTS)[0], self.snapshots_end)
+        return any(self._part_at(at)[1] == _ANEW for at in range(low, snapshots_end))
 
     def newest_snapshot(self) -> Snapshot | None:
         """The newest that is there as a whole."""
@@ -218,7 +228,7 @@ class StateFollower:
         if news.is_anew or news.snapshot is not None:
             self.since_snapshot, self.last_position = 0, -1
         self._cuts, self.is_whole = news.cuts, news.is_whole
-        if news.snapshots_end != self._snapshots_end:
+        if news.snapshots_end != self.snapshots_end:
             self.since_snapshot = 0
         outcomes = []
         for message in news.commands:
@@ -226,20 +236,26 @@ class StateFollower:
             outcomes.append(Outcome(token, self.machine.carry_out(command)))
             self.last_position = message.physical_offset
             self.since_snapshot += 1
-        self.next_command = news.next_command
         self.needed_position = news.needed_position
-        self._snapshots_end, self.snapshot_bytes = news.snapshots_end, news.snapshot_bytes
+        self.next_command = news.next_command  # after the position: see `holds_from`
+        self.snapshots_end, self.snapshot_bytes = news.snapshots_end, news.snapshot_bytes
         self._feed.state = self.machine.state
         return outcomes
 
-    def state_to_keep(self, commands_end: int, part_bytes: int) -> list[bytes]:
-        """As messages of SNAPSHOTS. `commands_end`: of the whole log."""
+    def state_to_keep(
+        self, commands_end: int, part_bytes: int, only_users: Users | None = None
+    ) -> list[bytes]:
+        """As messages of SNAPSHOTS. `commands_end`: of the whole log, with those on their way to it.
+        `only_users`: with these every broker begins anew; all commands are carried out."""
         assert self.next_command is not None
         state: GroupState = self.machine.state
+        if only_users is not None:
+            state = msgspec.structs.replace(state, users=only_users)
         data = saved_bytes(state)
         # Whatever is on its way was written behind the last one that was carried out.
-        position = -1
+        position = _FROM_HERE if only_users is None else _ANEW
         if self.next_command != commands_end:
+            assert only_users is None
             position = self.last_position if self.last_position >= 0 else self.needed_position
         parts = max(-(-len(data) // part_bytes), 1)
         return [
@@ -262,10 +278,15 @@ class StateFollower:
 
     @property
     def holds_from(self) -> int:
-        """What retention has to leave of the commit log begins there."""
-        if self.next_command is None:
+        """What retention has to leave of the commit log begins there. Any thread."""
+        at = self.next_command  # before the position, which is set first
+        if at is None:
             return 0
-        return self.needed_position if self.needed_position >= 0 else sys.maxsize
+        if self.needed_position >= 0:
+            return self.needed_position
+        # A command that is shown, and was not read yet, may lie anywhere; what is shown later lies
+        # behind what retention deletes now.
+        return 0 if self._bounds(COMMANDS)[1] > at else sys.maxsize
 
 
 # ---------------------------------------------------------------- ClassicGroupLog
@@ -490,9 +511,28 @@ class ClassicGroupLog:
         is_far = behind_bytes > files.segment_bytes + 4 * follower.snapshot_bytes
         if not is_far and follower.since_snapshot < SNAPSHOT_COMMANDS:
             return
-        parts = follower.state_to_keep(
-            self.end_of(COMMANDS), min(SNAPSHOT_PART_BYTES, files.segment_bytes // 4)
-        )
+        self._save()
+
+    @property
+    def lacks_commands(self) -> bool:
+        """It is the master, and its log has neither all commands nor a snapshot of those it lacks."""
+        is_read = self.follower.snapshots_end == self.end_of(SNAPSHOTS)
+        return self.is_master and is_read and not self.follower.is_whole
+
+    def begin_anew(self, users: Users) -> None:
+        """Where it lacks commands: what is known of topics and groups is all there is from here on, and
+        these are the users, at every broker. In a moment, once `lacks_commands` does not hold."""
+        if self.lacks_commands and not self._is_saving and self.follower.next_command == self._told_end:
+            self._save(users)
+
+    @property
+    def _told_end(self) -> int:
+        """A command that waits may be written before a snapshot, and has no number yet."""
+        return self.end_of(COMMANDS) + len(self._waiting)
+
+    def _save(self, only_users: Users | None = None) -> None:
+        part_bytes = min(SNAPSHOT_PART_BYTES, self._store.commit_log.files.segment_bytes // 4)
+        parts = self.follower.state_to_keep(self._told_end, part_bytes, only_users)
         self._is_saving = True
         left = len(parts)
 

@@ -126,7 +126,7 @@ class DelayScheduler:
     # ---------------------------------------------------------------- what is released already
 
     def _ask(self, level: _Level, *, opens: bool) -> None:
-        def told(answer: int | LedgerError) -> None:
+        def on_offset(answer: int | LedgerError) -> None:
             if self._is_stale(level):
                 return
             if isinstance(answer, LedgerError):
@@ -136,7 +136,7 @@ class DelayScheduler:
             self._again(level, 0.0)
 
         releases = self._log.releases
-        (releases.open if opens else releases.ask)(level.number, level.begin, told)
+        (releases.open if opens else releases.ask)(level.number, level.begin, on_offset)
 
     # ---------------------------------------------------------------- what is due
 

@@ -273,13 +273,13 @@ class GroupService:
                     if refusal is not None:
                         raise refusal
                     self._check_master()
-                    self._rebalancer.heard(session, message)
+                    self._rebalancer.on_heartbeat(session, message)
                 except LedgerError as error:
                     session.refuse(message.request_id, error)
 
             self._log.confirm(confirmed, session)
         elif message.group in state.groups:
-            self._rebalancer.heard(session, message)
+            self._rebalancer.on_heartbeat(session, message)
         else:
             command = CreateGroup(message.group)
             self._proposals.propose(command, lambda outcome: made(refusal_in(outcome)))
@@ -331,10 +331,10 @@ def _tell(session: BrokerSession, request_id: int, outcome: bytes | LedgerError)
         session.answer(GroupAnswer(request_id=request_id, body=outcome))
 
 
-def _checked(said: object, kind: type[_T], what: str) -> _T:
+def _checked(value: object, kind: type[_T], what: str) -> _T:
     """What is to be an entry, or part of one: each member decodes it again. Raises BadRequest."""
     try:
-        return msgspec.convert(said, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        reason = named_reason(error, msgspec.msgpack.encode(said), kind)
+        reason = named_reason(error, msgspec.msgpack.encode(value), kind)
         raise BadRequest(f"{what} makes no sense: {reason}") from None

@@ -170,8 +170,8 @@ def topic_of(state: GroupState, name: str) -> Topic:
     return topic
 
 
-def _begins(state: GroupState, name: str, given: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (given + (0,) * count)[:count] if name in state.ended else (0,) * count
+def _begins(state: GroupState, name: str, begins: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (begins + (0,) * count)[:count] if name in state.ended else (0,) * count
 
 
 def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
@@ -348,7 +348,7 @@ FORMAT_BEFORE_USERS, FORMAT = 1, 2
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _SavedGroups(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     form: int
     topics: list[tuple[str, Topic]]
     groups: list[GroupRow]
@@ -357,7 +357,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     users: Users = NO_USERS
 
 
-_saved = msgspec.msgpack.Decoder(_Saved)
+_saved = msgspec.msgpack.Decoder(_SavedGroups)
 
 
 class GroupFeed:
@@ -416,14 +416,14 @@ class GroupMachine(StateMachine):
 
     def _answer(self, question: bytes) -> object:
         try:
-            asked = decode_question(question)
+            decoded = decode_question(question)
         except UNREADABLE as error:
             raise BadRequest(f"no question to topics and groups: {error}") from None
-        if isinstance(asked, TopicsQuestion):
-            return topic_rows(self.state, asked.topic)
-        if isinstance(asked, GroupsQuestion):
-            return group_rows(self.state, asked.group)
-        assert isinstance(asked, FreshnessProbe), asked
+        if isinstance(decoded, TopicsQuestion):
+            return topic_rows(self.state, decoded.topic)
+        if isinstance(decoded, GroupsQuestion):
+            return group_rows(self.state, decoded.group)
+        assert isinstance(decoded, FreshnessProbe), decoded
         return None
 
     # ---------------------------------------------------------------- snapshots

@@ -55,10 +55,10 @@ class Releases(Protocol):
     def begin_of(self, level: int) -> int:
         """Another number: what is known of the level is asked anew."""
 
-    def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
+    def ask(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
         """The offset of the next message to release, as far as it is known."""
 
-    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
+    def open(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
         """The same, once nothing that an earlier master began can come in any more."""
 
     def release(
@@ -92,14 +92,14 @@ class GroupLog(Protocol):
     @property
     def is_up(self) -> bool: ...
 
-    def propose(self, command: Callable[[], Command], told: ResultCallback) -> None:
+    def propose(self, command: Callable[[], Command], on_result: ResultCallback) -> None:
         """In front of all that is proposed later. `command` is called in the moment in which it is
         written."""
 
-    def ask(self, question: bytes, told: ResultCallback, session: BrokerSession) -> None:
+    def ask(self, question: bytes, on_result: ResultCallback, session: BrokerSession) -> None:
         """The machine, when all that was acknowledged before is carried out."""
 
-    def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
+    def confirm(self, on_done: DoneCallback, session: BrokerSession) -> None:
         """That this member is master still, at some moment after this."""
 
     def end_of(self, key: QueueKey) -> int:
@@ -187,8 +187,8 @@ class Proposals:
 # What members commit. An entry leaves at once, unless one of the group is on its way: what comes
 # meanwhile is gathered, and leaves as the next one.
 
-Done = Callable[[LedgerError | None], None]
-Propose = Callable[[CommitOffsets, Done], None]
+CommitCallback = Callable[[LedgerError | None], None]
+Propose = Callable[[CommitOffsets, CommitCallback], None]
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class _Gathered:
     generation: int
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """The highest, by member and queue."""
-    waiting: list[Done] = field(default_factory=list)
+    waiting: list[CommitCallback] = field(default_factory=list)
 
 
 class OffsetCommits:
@@ -209,7 +209,7 @@ class OffsetCommits:
         """Entries of this master, by group: several only where a generation ends."""
 
     def add(
-        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: Done
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: CommitCallback
     ) -> None:
         """`done` is told once the entry that holds them has taken effect."""
         gathered = self._gathered.get(group)
@@ -237,7 +237,7 @@ class OffsetCommits:
             for member, highest in sorted(gathered.offsets.items())
         )
 
-        def told(error: LedgerError | None) -> None:
+        def on_committed(error: LedgerError | None) -> None:
             under_way[group] -= 1
             if not under_way[group]:
                 del under_way[group]
@@ -246,7 +246,7 @@ class OffsetCommits:
             for done in gathered.waiting:
                 done(error)
 
-        self._propose(CommitOffsets(group, gathered.generation, members), told)
+        self._propose(CommitOffsets(group, gathered.generation, members), on_committed)
 
     def end(self, error: LedgerError) -> None:
         """This member is master no more."""
@@ -371,7 +371,7 @@ class GroupMembers:
     def end(self) -> None:
         self._groups.clear()
 
-    def heard(
+    def on_heartbeat(
         self,
         group: str,
         member: str,
@@ -386,10 +386,10 @@ class GroupMembers:
         if member not in members and len(members) >= MOST_MEMBERS:
             return False
         before = members.get(member)
-        told = _Member(topics, None, is_orderly, given_up, generation)
-        if before is None or replace(before, seen_ms=None) != told:
+        present = _Member(topics, None, is_orderly, given_up, generation)
+        if before is None or replace(before, seen_ms=None) != present:
             self.changes += 1
-        members[member] = told
+        members[member] = present
         return True
 
     def left(self, group: str, member: str) -> None:
@@ -493,10 +493,10 @@ class Rebalancer:
 
     # ---------------------------------------------------------------- members
 
-    def heard(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
+    def on_heartbeat(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
         """Of a group and topics that there are. Raises PendingFull."""
         wanted: Subscriptions = tuple(sorted({*message.topics, (retry_topic(message.group), "*")}))
-        is_there = self._members.heard(
+        is_there = self._members.on_heartbeat(
             message.group,
             message.member,
             wanted,
@@ -604,7 +604,7 @@ class Rebalancer:
         self._assigning.add(command.group)
         self._commits.flush(command.group)  # what the generation that ends has read
 
-        def told(outcome: bytes | LedgerError) -> None:
+        def on_result(outcome: bytes | LedgerError) -> None:
             self._assigning.discard(command.group)
             self._settled.pop(command.group, None)
             self._settled_state = None
@@ -612,4 +612,4 @@ class Rebalancer:
                 self._settle()
                 self._answer_parked()
 
-        self._proposals.propose(command, told)
+        self._proposals.propose(command, on_result)

@@ -192,15 +192,15 @@ class OldLog:
         self._files.close()
 
 
-def piece_of(old: OldLog | None, asked: OldLogRequest) -> OldLogResponse:
+def piece_of(old: OldLog | None, request: OldLogRequest) -> OldLogResponse:
     """For a later member. Raises BadRequest, OSError."""
     if old is None:
         return OldLogResponse()
-    if not asked.size_bytes:
+    if not request.size_bytes:
         return OldLogResponse(record=encode_record(old.record))
-    stop = asked.position + asked.size_bytes
-    if not old.first_position <= asked.position < stop <= old.end_position:
-        raise BadRequest(f"the old commit log has no bytes from {asked.position} to {stop}")
-    if asked.size_bytes > PIECE_BYTES:
+    stop = request.position + request.size_bytes
+    if not old.first_position <= request.position < stop <= old.end_position:
+        raise BadRequest(f"the old commit log has no bytes from {request.position} to {stop}")
+    if request.size_bytes > PIECE_BYTES:
         raise BadRequest(f"a piece of the old commit log has at most {PIECE_BYTES} bytes")
-    return OldLogResponse(data=old.read_bytes(asked.position, asked.size_bytes))
+    return OldLogResponse(data=old.read_bytes(request.position, request.size_bytes))

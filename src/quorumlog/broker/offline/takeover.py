@@ -16,6 +16,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.blocking import BrokerClient
 from quorumlog.broker.group_commands import (
     DLQ_PREFIX,
+    GROUPS_TOPIC,
     LEVELS,
     MOST_QUEUES,
     READ,
@@ -51,13 +52,14 @@ from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL, MembershipEntry, encode_body
 from quorumlog.log_state.log_state import EMPTY
+from quorumlog.log_state.users import UsersChange
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk, refusal
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.made_directories import RestoredDirectory
 from quorumlog.store.member_directory import draw_directory_id
 from quorumlog.store.segments import segment_name
-from quorumlog.store.state_files import VERSION_WITH_START, MemberRecord, replace_file
+from quorumlog.store.state_files import VERSION_WITH_START, MemberRecord, replace_file, version_of
 
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -66,6 +68,7 @@ _COUNTED = {HALF_TOPIC, OP_TOPIC, TIMER_TOPIC}
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_")
 _SYSTEM_TOPICS = {
+    GROUPS_TOPIC,
     SCHEDULE_TOPIC,
     UNDELIVERED_TOPIC,
     "TBW102",
@@ -87,6 +90,12 @@ _SYSTEM_GROUPS = {
     "__MONITOR_CONSUMER",
 }
 _SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_SYS_RMQ_")
+
+
+LEFT_USERS = (
+    "users are not taken over, and nobody may do anything: before its first start, give the directory of"
+    " one of the members an administrator (quorumlog init-admin), who adds the others"
+)
 
 
 class OldReport(NamedTuple):
@@ -185,13 +194,13 @@ def old_state(
     where it is, and it is needed."""
     if not without_config:
         _check_config(root, config, held)
-    given = config.topics
-    if given is None:
+    configured = config.topics
+    if configured is None:
         # RocketMQ's own classic stores have the file; ours have no settings but what they hold.
-        given = {key.topic: JavaTopic() for key in (*held.ends, *held.expired)}
+        configured = {key.topic: JavaTopic() for key in (*held.ends, *held.expired)}
     topics: dict[str, OldTopic] = {}
     left_topics = []
-    for name, topic in sorted(given.items()):
+    for name, topic in sorted(configured.items()):
         if _is_system(name, topic, held) or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             continue
         queues = max(topic.read_queue_nums, topic.write_queue_nums, held.queues_of(name))
@@ -205,7 +214,7 @@ def old_state(
         topics[name] = OldTopic(name, queues, topic.perm & (READ | WRITE))
     offsets = config.offsets or {}
     names = {key.rpartition("@")[2] for key in offsets}
-    names |= {name.removeprefix(RETRY_PREFIX) for name in given if name.startswith(RETRY_PREFIX)}
+    names |= {name.removeprefix(RETRY_PREFIX) for name in configured if name.startswith(RETRY_PREFIX)}
     groups = []
     left_groups = []
     for name in sorted(names.union(config.groups or [])):
@@ -217,7 +226,7 @@ def old_state(
             left_groups.append(name)
             continue
         for own in (retry_topic(name), dlq_topic(name)):
-            queues = max(given.get(own, JavaTopic()).read_queue_nums, held.queues_of(own), 1)
+            queues = max(configured.get(own, JavaTopic()).read_queue_nums, held.queues_of(own), 1)
             topics[own] = OldTopic(own, min(queues, MOST_QUEUES), READ | WRITE)
         groups.append((name, [key for key in offsets if key.rpartition("@")[2] == name]))
     state = OldState(
@@ -309,21 +318,19 @@ def take_over(
     disk: Disk | None = None,
 ) -> Takeover:
     """`store` is read, and left as it is. `without_config`: see `old_state`. Raises ConfigError where it
-    runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure."""
+    runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure.
+
+    Of a store with users nobody may do anything until an administrator is named."""
     disk = OsDisk() if disk is None else disk
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")
     with OfflineStore(store, disk) as old:
-        if disk.exists(f"{store}/{USERS_NAME}"):
-            raise ConfigError(
-                f"{store} has users, and a log that takes it over would begin without: delete"
-                f" {store}/{USERS_NAME} to accept that, and name them anew (quorumlog init-admin) before"
-                " clients reach its ports"
-            )
+        has_users = disk.exists(f"{store}/{USERS_NAME}")
         record, report, end_position = _survey(old, store, disk, without_config=without_config)
         index_bytes = StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes
         names = ",".join(sorted(f"{m.member_id}={m.host}:{m.port}" for m in members))
-        seed = f"{record.digest} {group} {names}"
+        # A copy without the file would make a log without users: of another cluster.
+        seed = f"{record.digest} {group} {names}{' users' if has_users else ''}"
         replicas = tuple(
             Replica(m.member_id, _id_of(seed, m.member_id))
             for m in sorted(members, key=lambda member: member.member_id)
@@ -337,14 +344,18 @@ def take_over(
             segment_bytes=record.file_bytes,
             index_segment_bytes=index_bytes,
             formation=formation,
-            version=VERSION_WITH_START,
+            version=version_of(LEVEL, has_start=True) if has_users else VERSION_WITH_START,
             kind=DirectoryKind.LOG_BROKER.stored,
+            users=has_users,
         )
         with RestoredDirectory(disk, data_dir, member) as target:
             target.begin(start_behind(record))
             addresses = tuple((each.member_id, str(each)) for each in members)
             membership = MembershipEntry(replicas, replicas, addresses=addresses)
             target.log.append_own(EntryBatch.noop(), 1)
+            if has_users:
+                body = encode_body(UsersChange(clears=True))
+                target.log.append_own(EntryBatch.control(EntryKind.USERS, body), 1)
             body = encode_body(membership)
             target.log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, body), 1)
             copy_old_log(
@@ -355,6 +366,8 @@ def take_over(
             )
             target.prepare(1)
             target.complete()
+    if has_users:
+        report = report._replace(notes=(*report.notes, LEFT_USERS))
     return Takeover(record, report)
 
 

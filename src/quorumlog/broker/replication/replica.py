@@ -341,9 +341,17 @@ class BrokerReplica:
             self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
         )
 
-    def lead(self, epoch: int, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None) -> None:
+    def lead(
+        self,
+        epoch: int,
+        confirmed: RunKey = _NO_RUN,
+        forced_list: CopyList | None = None,
+        *,
+        may_lose_users: bool = False,
+    ) -> None:
         """By hand: in the epoch that it was the last to be promised. `confirmed`: the newest run that is
-        known to be. `forced_list`: asks nothing of those before. Raises StaleEpoch, SwitchRefused,
+        known to be. `forced_list`: asks nothing of those before. `may_lose_users`: another broker has
+        heard of some, who are lost if this log has none. Raises StaleEpoch, SwitchRefused,
         StoreFailure."""
         with self._lock:
             self._check_epoch(epoch)
@@ -357,6 +365,8 @@ class BrokerReplica:
                 raise SwitchRefused(
                     f"broker {self.id} has not connected to a master yet, and knows no replica list"
                 )
+            if may_lose_users and forced_list is not None:
+                self.store.note_users(USERS_ON)
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
             self.observer.role_changed()
 
@@ -620,6 +630,8 @@ class BrokerReplica:
             # --unsafe: it says itself how far it is.
             commit_log = self.store.commit_log
             commit_log.replicated_offset = min(commit_log.replicated_offset or 0, follow.start_offset)
+            if follow.history.is_forced_since(self.history.epoch):
+                self.store.leave_master_behind()
             # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))

@@ -232,13 +232,15 @@ class FlushedFile:
         opened = cls(slots, file_bytes, queue_bytes)
         if slots.payload is not None:
             _, *sizes = flushed_of(slots.payload)
-            for option, held, asked in (
+            for option, held, configured in (
                 ("mapped_file_size_commit_log", sizes[0], file_bytes),
                 ("mapped_file_size_consume_queue", sizes[1], queue_bytes),
             ):
-                if held != asked:
+                if held != configured:
                     opened.close()
-                    raise ConfigError(f"{root} was made with {option} = {held}, not {asked}: set it so")
+                    raise ConfigError(
+                        f"{root} was made with {option} = {held}, not {configured}: set it so"
+                    )
         return opened
 
     def load(self) -> int:
@@ -277,9 +279,9 @@ def read_records(
     stop = min(stop_position, file_stop)
     wanted = most_bytes
     while True:
-        asked = min(wanted, stop - position)
+        size_bytes = min(wanted, stop - position)
         # A file that a crash has left short is read as what a start makes of it.
-        data = files.pread(asked, position).ljust(asked, b"\0")
+        data = files.pread(size_bytes, position).ljust(size_bytes, b"\0")
         scan = scan_records(data)
         is_short = scan.stop is ScanStop.BYTES and not len(scan.starts)
         if not is_short or position + len(data) >= stop or scan.wanted_bytes <= len(data):

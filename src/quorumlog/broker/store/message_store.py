@@ -496,9 +496,9 @@ class MessageStore:
 
     def queue_count(self, topic: str) -> int:
         """0: there is no such topic."""
-        asked = 0 if self.topics is None else self.topics.get(topic, 0)
+        configured = 0 if self.topics is None else self.topics.get(topic, 0)
         held = [key.queue_id + 1 for key, _ in self.queues.items() if key.topic == topic]
-        return max([asked, *held])
+        return max([configured, *held])
 
     def start(self) -> None:
         """Threads for the services."""

@@ -260,8 +260,10 @@ def takeover(
     """Make a member of a replicated log from a stopped classic store; run it on each machine.
 
     The store is not changed. All copies of the commit log, and of the folder config of a Java broker,
-    must be identical: topics, groups, their offsets and delays are taken over from it. A member that is
-    added later gets the old commit log --from another one; start it then, and add it.
+    must be identical: topics, groups, their offsets and delays are taken over from it. If the store has
+    users, the log begins with none, and nobody may do anything: give one member an administrator with
+    init-admin before its first start. A member that is added later gets the old commit log --from
+    another one; start it then, and add it.
 
     \b
     Examples:

@@ -201,16 +201,19 @@ def failover_row(state: FailoverResponse) -> dict[str, Any]:
 
 
 def say_failover(state: FailoverResponse) -> None:
-    who = f"leads for another {state.lease_left_ms} ms" if state.lease_left_ms else state.phase
+    leadership = f"leads for another {state.lease_left_ms} ms" if state.lease_left_ms else state.phase
     in_sync = ", ".join(state.in_sync_set) or "nobody"
-    say(f"failover: {who}, epoch {state.epoch}, master {state.master or 'not known'}, in sync {in_sync}")
+    say(
+        f"failover: {leadership}, epoch {state.epoch}, master {state.master or 'not known'},"
+        f" in sync {in_sync}"
+    )
 
 
 _SAMPLE_S = 0.5
 """Over so long the rate is counted."""
 
 
-class _AskedBroker(NamedTuple):
+class _BrokerSample(NamedTuple):
     address: str
     broker: BrokerClient
     status: BrokerStatusResponse
@@ -224,7 +227,7 @@ def print_brokers(at: BrokerServers) -> None:
 
     rows: list[tuple[object, ...]] = []
     with ExitStack() as connections:
-        asked: list[_AskedBroker] = []
+        samples: list[_BrokerSample] = []
         for address in at.addresses:
             try:
                 broker = connections.enter_context(
@@ -234,12 +237,12 @@ def print_brokers(at: BrokerServers) -> None:
             except LedgerError:
                 rows.append((None, address, "not reached", *[None] * 5))
                 continue
-            asked.append(_AskedBroker(address, broker, status, replica, time.monotonic()))
-        if asked:
-            time.sleep(max(_SAMPLE_S - (time.monotonic() - asked[0].asked_s), 0))
-        rows += [_row(each) for each in asked]
-    known = {each.replica.id for each in asked if each.replica is not None}
-    for each in asked:
+            samples.append(_BrokerSample(address, broker, status, replica, time.monotonic()))
+        if samples:
+            time.sleep(max(_SAMPLE_S - (time.monotonic() - samples[0].asked_s), 0))
+        rows += [_row(each) for each in samples]
+    known = {each.replica.id for each in samples if each.replica is not None}
+    for each in samples:
         if each.replica is None or each.replica.role == "SLAVE":
             continue
         for slave in each.replica.slaves:
@@ -250,13 +253,13 @@ def print_brokers(at: BrokerServers) -> None:
     print_table("broker, address, role, epoch #, log ends #, on disk #, lag #, messages/s #", rows)
 
 
-def _row(asked: _AskedBroker) -> tuple[object, ...]:
+def _row(sample: _BrokerSample) -> tuple[object, ...]:
     from quorumlog.errors import LedgerError
 
-    status, replica = asked.status, asked.replica
+    status, replica = sample.status, sample.replica
     try:
-        put = asked.broker.status().put_messages - status.put_messages
-        rate: int | None = round(put / max(time.monotonic() - asked.asked_s, 0.001))
+        put = sample.broker.status().put_messages - status.put_messages
+        rate: int | None = round(put / max(time.monotonic() - sample.asked_s, 0.001))
     except LedgerError:
         rate = None
     epoch, name, lag = status.term or None, None, None
@@ -265,7 +268,7 @@ def _row(asked: _AskedBroker) -> tuple[object, ...]:
         if replica.role == "SLAVE":
             lag = max(replica.master_offset - replica.max_offset, 0)
     ends = status.max_offset, status.flushed_offset
-    return name, asked.address, status.role, epoch, *ends, lag, rate
+    return name, sample.address, status.role, epoch, *ends, lag, rate
 
 
 def replica_of(broker: BrokerClient) -> ReplicaResponse | None:

@@ -216,7 +216,7 @@ def serve_dledger(
     from quorumlog.store.disk import OsDisk
 
     refuse_optimised_python()
-    given = {
+    command_line = {
         "member_id": member_id,
         "members": members,
         "data_dir": str(directory),
@@ -226,7 +226,7 @@ def serve_dledger(
         "admin": admin,
         "log_format": log_format,
     }
-    server_config = load_server_config(path, given)
+    server_config = load_server_config(path, command_line)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a broker has one group; serve the others with `quorumlog serve`")
     group = server_config.groups[0]
@@ -262,7 +262,7 @@ def serve_dledger(
     )
     tls = tls_of(server_config.tls)
     endpoint = DLedgerEndpoint(broker, addresses[group.member_id], tls=tls)
-    server = ServingMember(server_config, path, given, endpoints=[endpoint], tls=tls)
+    server = ServingMember(server_config, path, command_line, endpoints=[endpoint], tls=tls)
     run_member(server, [partial(look_at_member, broker, group.group)])
 
 
@@ -494,10 +494,10 @@ def serve(
             raise ConfigError(
                 "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or give --insecure"
             )
-    given = list(option or [])
+    settings = list(option or [])
     if in_sync_replicas:
-        given.append(f"in_sync_replicas={in_sync_replicas}")
-    config = store_config(flush, given)
+        settings.append(f"in_sync_replicas={in_sync_replicas}")
+    config = store_config(flush, settings)
     path = None if log_config is None else str(log_config)
     users, _ = load_broker_config(path)
 
@@ -600,7 +600,7 @@ def serve(
     announce("stopped cleanly")
 
 
-def store_config(flush: FlushOption, given: list[str]) -> MessageStoreConfig:
+def store_config(flush: FlushOption, settings: list[str]) -> MessageStoreConfig:
     """Raises ConfigError naming the option."""
     from dataclasses import fields
 
@@ -608,7 +608,7 @@ def store_config(flush: FlushOption, given: list[str]) -> MessageStoreConfig:
 
     defaults: dict[str, object] = {e.name: e.default for e in fields(MessageStoreConfig)}
     values: dict[str, object] = {}
-    for text in given:
+    for text in settings:
         name, equals, value = text.partition("=")
         if not equals or name not in defaults or name == "flush_disk_type":
             names = ", ".join(each for each in defaults if each != "flush_disk_type")

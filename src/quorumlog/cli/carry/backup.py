@@ -88,10 +88,10 @@ def backup(
             note(f"stopped before index {taking.next_index}; repeat the command to continue there")
             raise
     new = f"{taken.new_entries} of them new ({spoken_size(taken.new_bytes)})"
-    given = f", from {taken.member_id}" if taken.member_id else ""
+    source = f", from {taken.member_id}" if taken.member_id else ""
     tell(
         taken,
-        f"{taken.directory} holds entries {taken.first_index} to {taken.last_index}, {new}{given};"
+        f"{taken.directory} holds entries {taken.first_index} to {taken.last_index}, {new}{source};"
         f" verified, chain {taken.last_chain:08x}",
     )
 

@@ -13,7 +13,7 @@ from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.cli.carry.export_file import ExportFile, Source
+    from quorumlog.cli.carry.export_file import ExportFile, ExportSource
 
 
 def export(
@@ -66,7 +66,9 @@ def export(
         _export(source, target, first_index, stop_index)
 
 
-def _export(source: Source, target: ExportFile, first_index: int | None, stop_index: int | None) -> None:
+def _export(
+    source: ExportSource, target: ExportFile, first_index: int | None, stop_index: int | None
+) -> None:
     from quorumlog.cli.carry.export_format import Ending
 
     extent = target.extent
@@ -97,7 +99,7 @@ def _export(source: Source, target: ExportFile, first_index: int | None, stop_in
 
 
 def _refuse_another_log(
-    source: Source, target: ExportFile, first_index: int | None, stop_index: int | None
+    source: ExportSource, target: ExportFile, first_index: int | None, stop_index: int | None
 ) -> None:
     """Whether the file is the beginning of just this export."""
     extent, file = target.extent, target.path

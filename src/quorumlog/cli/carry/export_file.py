@@ -117,7 +117,7 @@ def _opened(path: Path) -> BinaryIO:
     return file
 
 
-class Source(NamedTuple):
+class ExportSource(NamedTuple):
     """What is committed, as of now: entries of [begin_index, stop_index)."""
 
     group: str
@@ -129,16 +129,16 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def served(at: LogServers) -> Iterator[Source]:
+def served(at: LogServers) -> Iterator[ExportSource]:
     with at.connected() as log:
         stop_index = log.end_index() + 1
         leader = leader_of(log.status())
         begin_index = max(leader.ledger_begin_index, 0) if leader is not None else 0
-        yield Source(at.group, begin_index, stop_index, log.read_batches)
+        yield ExportSource(at.group, begin_index, stop_index, log.read_batches)
 
 
 @contextmanager
-def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[Source]:
+def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[ExportSource]:
     """Raises DirectoryDamaged if committed entries are missing that the export should hold."""
     with DirectoryReader(OsDisk(), path) as reader:
         if group is not None and reader.group and group != reader.group:
@@ -151,4 +151,4 @@ def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[Sou
                 f"entries {readable} to {reader.ledger_end_index} are not known to be committed and are"
                 " left out; to include them export from the running cluster"
             )
-        yield Source(reader.group, max(reader.ledger_begin_index, 0), readable, reader.batches)
+        yield ExportSource(reader.group, max(reader.ledger_begin_index, 0), readable, reader.batches)

@@ -131,19 +131,19 @@ class ExportReader:
             yield Record(index, term, body, position)
         raise FileTorn("the end mark is missing", position, count)
 
-    def _end(self, said: Ending, crc: int, found: Ending, position: int) -> None:
-        if crc32(_CHECKED_RECORD.pack(END_MARK, said.last_index, said.records)) != crc:
+    def _end(self, ending: Ending, crc: int, found: Ending, position: int) -> None:
+        if crc32(_CHECKED_RECORD.pack(END_MARK, ending.last_index, ending.records)) != crc:
             raise FileDamaged("the CRC of the end mark is wrong", position, found.records)
-        if said.records != found.records or said.last_index < found.last_index:
+        if ending.records != found.records or ending.last_index < found.last_index:
             raise FileDamaged(
-                f"the end mark counts {said.records} records up to index {said.last_index}, and the"
+                f"the end mark counts {ending.records} records up to index {ending.last_index}, and the"
                 f" last one is index {found.last_index}",
                 position,
                 found.records,
             )
         if self._file.read(1):
             raise FileDamaged("bytes follow the end mark", position + _RECORD.size, found.records)
-        self.ending = said
+        self.ending = ending
 
 
 _SHOWN_EVERY = 4096

@@ -149,12 +149,12 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
         raise ValueError(f"unknown operation {what!r}; known are put, delete, range")
 
     try:
-        given = msgspec.json.decode(text)
-        known(given, "compare", "then", "else")
+        document = msgspec.json.decode(text)
+        known(document, "compare", "then", "else")
         return (
-            [compare(row) for row in given.get("compare", ())],
-            [operation(row) for row in given.get("then", ())],
-            [operation(row) for row in given.get("else", ())],
+            [compare(row) for row in document.get("compare", ())],
+            [operation(row) for row in document.get("then", ())],
+            [operation(row) for row in document.get("else", ())],
         )
     except (ValueError, KeyError, AttributeError, TypeError, msgspec.MsgspecError) as error:
         raise ConfigError(
@@ -302,7 +302,7 @@ def range_(
     else:
         start = key_of(bytes_of(key))
         stop = FROM_KEY if end is None else key_of(bytes_of(end))
-    asked = Range(
+    request = Range(
         start,
         stop,
         limit,
@@ -313,7 +313,7 @@ def range_(
         without_count=True,
     )
     with at.connected() as kv:
-        found = kv.read_range(asked, stale=stale)
+        found = kv.read_range(request, stale=stale)
     if count:
         tell({"count": found.total}, str(found.total))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.cli.run.toml_config import ServerConfig
+    from quorumlog.kv.endpoint import KeyValueEndpoint
     from quorumlog.server.endpoints import Endpoint
 
 
@@ -35,6 +37,7 @@ class EngineName(StrEnum):
 
 
 MIB = 1 << 20
+EVERYWHERE = ("0.0.0.0", "::", "[::]")
 
 
 def _check_address(option: str, address: str) -> None:
@@ -82,7 +85,15 @@ def serve(
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
-            help="Also serve the part of etcd's JSON gateway that Patroni uses, on this port of the"
+            help="Also serve etcd's JSON gateway, as for Patroni, on this port of the host of"
+            " --listen (extra `etcd-gateway`).",
+            metavar="PORT|HOST:PORT",
+        ),
+    ] = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option(
+            help="Also serve etcd's gRPC API, for etcdctl and clients of etcd v3, on this port of the"
             " host of --listen (extra `etcd-gateway`).",
             metavar="PORT|HOST:PORT",
         ),
@@ -90,7 +101,8 @@ def serve(
     servers: Annotated[
         str | None,
         typer.Option(
-            help="The --listen addresses of all members: the gateway forwards requests to the leader.",
+            help="The --listen addresses of all members: ports for clients of etcd forward requests to"
+            " the leader.",
             envvar="QUORUMLOG_KV_SERVERS",
             metavar="LIST",
         ),
@@ -99,7 +111,8 @@ def serve(
         str | None,
         typer.Option(
             "--user",
-            help="The gateway's own user, for clients that do not log in, if the stores have users.",
+            help="Own user of the ports for clients of etcd, for those that do not log in, if the"
+            " stores have users.",
             envvar="QUORUMLOG_USER",
         ),
     ] = None,
@@ -130,18 +143,21 @@ def serve(
           --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911 --listen 10.0.0.1:20921
 
     \b
-    For Patroni, add --etcd-gateway 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921
+    For clients of etcd, add --etcd 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921, and for
+    Patroni --etcd-gateway instead of --etcd
     """
     from quorumlog.admin.store import look_at_store
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.config import KvOptions
-    from quorumlog.kv.endpoint import endpoint_of, gateway_of
+    from quorumlog.kv.endpoint import endpoint_of
+    from quorumlog.kv.etcd import etcd_gateway as etcd_json_gateway
+    from quorumlog.kv.etcd import etcd_port
     from quorumlog.kv.service import StoreOptions
 
     refuse_optimised_python()
-    given = {
+    command_line = {
         "member_id": member_id,
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
@@ -152,46 +168,61 @@ def serve(
         "log_format": log_format,
     }
     path = None if config is None else str(config)
-    server_config = load_server_config(path, given)
+    server_config = load_server_config(path, command_line)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_as(server_config)
     tls = tls_of(server_config.tls)
-    url = ""
+    urls = {"etcd": "", "etcd_gateway": ""}
 
     def options_of(config: ServerConfig) -> StoreOptions:
         table = config.kv or KvOptions()
         history_s = table.auto_compaction_s if auto_compaction is None else auto_compaction
         quota = table.quota_mib if quota_mib is None else quota_mib
         watches = table.max_watches if max_watches is None else max_watches
-        return StoreOptions(history_s * 1000, quota * MIB, url, watches)
+        return StoreOptions(history_s * 1000, quota * MIB, max_watches=watches, **urls)
 
     group = server_config.groups[0]
-    endpoints: list[Endpoint] = []
     _check_address("--listen", listen)
-    if etcd_gateway is not None:
-        address = etcd_gateway if ":" in etcd_gateway else f"{listen.rpartition(':')[0]}:{etcd_gateway}"
-        _check_address("--etcd-gateway", address)
-        if address == listen:
+    table = server_config.kv or KvOptions()
+    servers = servers or table.servers
+    taken = {listen: "--listen"}
+    made: list[Callable[[KeyValueEndpoint], Endpoint]] = []
+    for option, said, make, second in (
+        ("--etcd", etcd or table.etcd, etcd_port, "etcd_listen"),
+        ("--etcd-gateway", etcd_gateway or table.etcd_gateway, etcd_json_gateway, "gateway_listen"),
+    ):
+        if not said:
+            continue
+        address = said if ":" in said else f"{listen.rpartition(':')[0]}:{said}"
+        _check_address(option, address)
+        if address in taken:
             raise ConfigError(
-                f"--etcd-gateway and --listen have the same address {address}; each needs its own port"
+                f"{option} and {taken[address]} have the same address {address}; each needs its own port"
             )
+        taken[address] = option
         if not servers and len(group.members) > 1:
             raise ConfigError(
-                "--etcd-gateway needs --servers, the --listen addresses of all members: it forwards"
-                " requests to the leader"
+                f"{option} needs --servers, the --listen addresses of all members: it forwards requests"
+                " to the leader"
             )
         servers = servers or listen
         split_servers(servers)
-        endpoints.append(gateway_of(group, address, servers, tls, user_of(as_user, password_file)))
-        scheme = "http" if tls is None or tls.options.gateway_listen else "https"
-        url = f"{scheme}://{address}"
+        name, file = as_user or table.user or None, password_file or table.password_file or None
+        user = user_of(name, None if file is None else Path(file))
+        made.append(
+            partial(make, listen=address, servers=servers, member_id=group.member_id, tls=tls, user=user)
+        )
+        scheme = "http" if tls is None or getattr(tls.options, second) else "https"
+        host, _, port = address.rpartition(":")
+        host = group.own_address.host if host in EVERYWHERE else host  # where others reach it
+        urls[option.strip("-").replace("-", "_")] = f"{scheme}://{host}:{port}"
     endpoint = endpoint_of(group, listen, engine.value, options_of(server_config), tls)
     server = ServingMember(
         server_config,
         path,
-        given,
-        endpoints=[*endpoints, endpoint],
+        command_line,
+        endpoints=[*(make(endpoint) for make in made), endpoint],
         tls=tls,
         reload_store=lambda config: endpoint.configure(options_of(config)),
     )

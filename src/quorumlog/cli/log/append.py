@@ -473,8 +473,8 @@ def lines_of(receipt: AppendReceipt, *, is_json: bool) -> Iterator[str]:
     for place, (index, term) in enumerate(places):
         why, result = refused.get(place), receipt.results[place]
         if is_json:
-            said = row_of(result) if why is None else {"refused": why}
-            yield json.dumps({"index": index, "term": term, **said}, separators=(",", ":")) + "\n"
+            row = row_of(result) if why is None else {"refused": why}
+            yield json.dumps({"index": index, "term": term, **row}, separators=(",", ":")) + "\n"
         else:
             yield (f"refused: {why}" if why is not None else as_text(result)) + "\n"
 

@@ -58,9 +58,9 @@ def list_members(at: LogServers) -> None:
     """
     with at.connected() as log:
         rows = _rows(_leader_row(log, at.timeout))
-        told = {status.address: status for status in log.status()}
+        statuses = {status.address: status for status in log.status()}
     for row in rows:
-        status = told.get(str(row["address"]))
+        status = statuses.get(str(row["address"]))
         row["role"] = status.role if status is not None and status.reachable else None
         row["waits_for"] = status.waits_for if status is not None else ""
     table = []
@@ -225,7 +225,7 @@ def _change(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Asked again as long as that may help; why it has to wait is said whenever it is another reason.
     What a staging group has done by itself, or before, is done."""
-    said, say_again_s, may_be_done = "", 0.0, bool(staging)
+    last_reason, say_again_s, may_be_done = "", 0.0, bool(staging)
     if dry_run:
         until_s = min(until_s, time.monotonic() + ANSWERS_WITHIN_S)
     while True:
@@ -241,15 +241,16 @@ def _change(
             elif isinstance(error, OutcomeUnknown):
                 may_pass = may_be_done = True
             else:
-                may_pass = error.retriable and bool(said)  # else it may be the servers that are wrong
+                # Before the first reason it may be the servers that are wrong.
+                may_pass = error.retriable and bool(last_reason)
             if not may_pass or time.monotonic() >= until_s:
                 raise
         progresses = operation in ("promote", "replace")
-        if reason != said or (progresses and time.monotonic() >= say_again_s):
+        if reason != last_reason or (progresses and time.monotonic() >= say_again_s):
             progress = _progress(log, member_id) if progresses else ""
             where = f"{staging}: " if staging else ""
             err().print(f"{where}{operation} {member_id}: waits: {reason}{progress}", highlight=False)
-            said, say_again_s = reason, time.monotonic() + SAY_AGAIN_S
+            last_reason, say_again_s = reason, time.monotonic() + SAY_AGAIN_S
         time.sleep(ASK_AGAIN_S)
 
 
@@ -306,9 +307,9 @@ def reload(at: LogServers) -> None:
 def _sentences_of(answer: ReloadResponse | LedgerError) -> list[tuple[str, str]]:
     if isinstance(answer, LedgerError):
         return [("failed", str(answer))]
-    told = [("changed", each) for each in answer.changed]
-    told += [("needs a restart", each) for each in answer.needs_restart]
-    return told or [("unchanged", "nothing has changed")]
+    sentences = [("changed", each) for each in answer.changed]
+    sentences += [("needs a restart", each) for each in answer.needs_restart]
+    return sentences or [("unchanged", "nothing has changed")]
 
 
 def transfer(
@@ -326,7 +327,7 @@ def transfer(
     if not to.strip():
         raise ConfigError(f"--to {to!r} names no member; write its id, as in --to n1")
     with at.connected() as log:
-        said = "leads"
+        outcome = "leads"
         try:
             leader_id = log.transfer(to)
         except TransferFailed:
@@ -341,8 +342,8 @@ def transfer(
                 ) from None
             if leader is None or leader.id != to:
                 raise
-            leader_id, said = to, "leads already"
-    tell({"leader_id": leader_id}, f"{leader_id} {said}")
+            leader_id, outcome = to, "leads already"
+    tell({"leader_id": leader_id}, f"{leader_id} {outcome}")
 
 
 upgrade_app = App()
@@ -372,7 +373,7 @@ def upgrade_status(at: LogServers) -> None:
         rows = [row for row in rows if row.id in members]
     log_level = max((row.log_level for row in rows), default=-1)
     levels = [(row.id or row.address, row.level if row.reachable else -1) for row in rows]
-    told = [
+    levels_of_members = [
         {"id": row.id, "release": row.version or None, "level": level if level >= 0 else None}
         for row, (_, level) in zip(rows, levels, strict=True)
     ]
@@ -384,12 +385,12 @@ def upgrade_status(at: LogServers) -> None:
                 row["release"] or "no answer",
                 "not told" if row["level"] is None else row["level"],
             )
-            for row in told
+            for row in levels_of_members
         ]
         print_table("id, release, level #", cells)
         say(_what_to_do(log_level, levels))
 
-    tell({"level": log_level if log_level >= 0 else None, "members": told}, show)
+    tell({"level": log_level if log_level >= 0 else None, "members": levels_of_members}, show)
 
 
 def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:

@@ -71,16 +71,16 @@ def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
     tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
 
 
-def _changed(at: UsersServers, order: UserOrder, said: str) -> None:
+def _changed(at: UsersServers, order: UserOrder, sentence: str) -> None:
     with at.changing() as log:
         index = log.change_users(order)
-    tell({"index": index}, said)
+    tell({"index": index}, sentence)
 
 
-def _order(verb: str, name: str, **more: Any) -> UserOrder:
+def _order(operation: str, name: str, **more: Any) -> UserOrder:
     from quorumlog.log_state.users import UserOperation, UserOrder
 
-    return UserOrder(UserOperation(verb), name, **more)
+    return UserOrder(UserOperation(operation), name, **more)
 
 
 def new_verifier(name: str, file: Path | None) -> Verifier:
@@ -174,8 +174,8 @@ def give_roles(at: UsersServers, name: Name, roles: Roles) -> None:
 
     Example: quorumlog user give bob orders-reader --servers 127.0.0.1:20911
     """
-    given = tuple(sorted({*roles}))
-    _changed(at, _order("give-roles", name, roles=given), f"{name} has {', '.join(given)}")
+    granted = tuple(sorted({*roles}))
+    _changed(at, _order("give-roles", name, roles=granted), f"{name} has {', '.join(granted)}")
 
 
 @user_app.command("take")
@@ -236,8 +236,8 @@ def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, name
 
     Example: quorumlog grant orders-reader read topic 'orders*'
     """
-    given = grant_of(right, kind, names)
-    _changed(at, _order("grant", to, grants=(given,)), f"{to} may {given}")
+    granted = grant_of(right, kind, names)
+    _changed(at, _order("grant", to, grants=(granted,)), f"{to} may {granted}")
 
 
 def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -256,15 +256,15 @@ def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = ""
     """
     from quorumlog.log_state.users import User, Users
 
-    asked = grant_of(right, kind, name)
-    if not asked.is_exact and asked.prefix:
+    requested = grant_of(right, kind, name)
+    if not requested.is_exact and requested.prefix:
         raise ConfigError(f"{name!r} matches several names: give one")
     with at.changing() as log:
         found: UsersResponse = log.users()
     if not found.is_on:
         note("there are no users: everybody can")
     users = Users(True, b"", tuple(User(each.name, each.roles) for each in found.users), found.roles)
-    reaches = users.who_can(asked.right, asked.kind, asked.prefix)
+    reaches = users.who_can(requested.right, requested.kind, requested.prefix)
     rows = [{"user": each.user, "role": each.role, "grant": str(each.grant)} for each in reaches]
     _table(rows, ("user", "role", "grant"))
 
@@ -280,14 +280,20 @@ def init_admin(
         typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Also if there already is an administrator, or this user.")
+        bool,
+        typer.Option(
+            "--reset",
+            help="Also if there already is an administrator, or this user. If the log of a classic"
+            " broker lacks what its users are made from: as the only user.",
+        ),
     ] = False,
 ) -> None:
     """Record an administrator in the directory of a stopped member or broker, for its next start.
 
     For a group whose port should admit nobody before it has users, or whose administrators have lost
     their passwords. The directory must be of the group that holds the users; of classic brokers,
-    the master's.
+    the master's. If the master is lost and a slave does not know its users, the slave's: the
+    administrator may then switch to it.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """
@@ -297,15 +303,15 @@ def init_admin(
     from quorumlog.store.state_files import load_member, save_first_admin
 
     verifier = None if certificate else new_verifier(name, new_password_file)
-    verb = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
-    order = checked_order(UserOrder(verb, name, verifier=verifier))
+    operation = UserOperation.RESET_ADMIN if reset else UserOperation.INIT_ADMIN
+    order = checked_order(UserOrder(operation, name, verifier=verifier))
     path, disk = check_directory(directory), OsDisk()
     with refusals_named(path):
         lock = lock_directory(disk, path)
         try:
             record = load_member(disk, path)
             if record is None:
-                _refuse_unless_master(disk, path)
+                _refuse_unless_master(disk, path, reset=reset)
             before = os.umask(0o077)
             try:
                 save_first_admin(disk, path, order)
@@ -322,16 +328,19 @@ def init_admin(
     )
 
 
-def _refuse_unless_master(disk: Disk, path: str) -> None:
-    """Of a classic broker that has slaves, or is one."""
+def _refuse_unless_master(disk: Disk, path: str, *, reset: bool) -> None:
+    """Of a classic broker that has slaves, or is one. Of a slave that has heard of users only who says
+    whom to follow while it does not know them."""
     from quorumlog.broker.epochs import Peer
     from quorumlog.broker.replication.replica_file import ReplicaFile
     from quorumlog.broker.store.log_files import BrokerRole
+    from quorumlog.broker.store.message_store import USERS_NAME
     from quorumlog.store.directory_kind import DirectoryKind, kind_of
 
     if kind_of(disk, path) is not DirectoryKind.BROKER:
         raise ConfigError(f"{path} is not the data directory of a member, or of a broker")
     held = ReplicaFile(disk, path).load(Peer(id=""))
-    if held is not None and held.role is BrokerRole.SLAVE:
+    is_slave = held is not None and held.role is BrokerRole.SLAVE
+    if held is not None and is_slave and (reset or not disk.exists(f"{path}/{USERS_NAME}")):
         master = "" if held.master is None else f", {held.master.id or held.master.ha_address}"
         raise ConfigError(f"{path} is that of a slave: do it in the directory of its master{master}")

@@ -43,7 +43,10 @@ def _tell(rows: Iterable[MemberStatusRow], kinds: tuple[str, ...], words: str = 
     tell_rows(
         [dict(zip(names, event, strict=True)) for event in events],
         "time, member, times #, what",
-        [(f"{_time(ms):%Y-%m-%d %H:%M:%SZ}", who, times, text) for ms, who, _, text, times in events],
+        [
+            (f"{_time(ms):%Y-%m-%d %H:%M:%SZ}", member, times, text)
+            for ms, member, _, text, times in events
+        ],
         if_none="the members that answer remember nothing of the kind since they were started",
     )
 

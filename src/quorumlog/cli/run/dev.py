@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ from quorumlog.cli.options import FlushMode, Level, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.cli.run.serve import refuse_optimised_python
+from quorumlog.config import ConsensusConfig
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from quorumlog.server import Endpoint, LocalCluster
 
 TLS_FOLDER = "tls"
+STORE_CONSENSUS = ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10)
+"""Leases are at least three election time-outs long: three seconds."""
 PORTS_NAME = "ports"
 """File in --dir: the ports of n0, n1, ..., so that clients find the cluster again."""
 
@@ -61,6 +65,18 @@ def dev(
             " the next ports (extra `admin`).",
             metavar="HOST:PORT",
         ),
+    ] = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option(
+            help="Run a key-value store on each member, with etcd's gRPC API on this port of the first"
+            " one; the others use the next ports (extra `etcd-gateway`).",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    etcd_gateway: Annotated[
+        str | None,
+        typer.Option(help="The same with etcd's JSON gateway.", metavar="HOST:PORT"),
     ] = None,
     kafka: Annotated[
         str | None,
@@ -102,22 +118,26 @@ def dev(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
     raise_descriptor_limit()
-    kafka_servers = None if kafka is None else _kafka_servers(kafka, members)
+    kafka_servers = _ports_from(kafka, [f"n{number}" for number in range(members)])
 
     def tls_of(member_id: str) -> TlsOptions | None:
         return _tls_of(cluster.directory / TLS_FOLDER, member_id) if tls else None
 
-    def kafka_of(member_id: str) -> list[Endpoint]:
+    def endpoints_of(member_id: str) -> list[Endpoint]:
         options = tls_of(member_id)
-        return [_kafka_of(member_id, kafka_servers or {}, None if options is None else Tls(options))]
+        own_tls = None if options is None else Tls(options)
+        found = [] if stores is None else stores.endpoints(member_id, own_tls)
+        return [*found, _kafka_of(member_id, kafka_servers, own_tls)] if kafka_servers else found
 
+    stores = _Stores(members, etcd, etcd_gateway) if etcd or etcd_gateway else None
     cluster = LocalCluster(
         members,
-        endpoints=None if kafka_servers is None else kafka_of,
+        endpoints=endpoints_of if stores is not None or kafka_servers else None,
         directory=directory,
         flush=flush.value,
         ports=ports,
         tls=tls_of,
+        consensus=None if stores is None else STORE_CONSENSUS,
     )
     ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()
@@ -136,11 +156,62 @@ def dev(
                 **({} if ca is None else {"tls_ca": str(ca)}),
                 **({"kafka": ",".join(kafka_servers.values())} if kafka_servers else {}),
                 **({"admin": pages} if pages else {}),
+                **({} if stores is None else stores.urls),
             },
-            lambda: _print_address_list(cluster, ca, pages, kafka_servers),
+            lambda: _print_address_list(cluster, ca, pages, stores, kafka_servers),
         )
         stop.wait()
         note("stopping")
+
+
+class _Stores:
+    """A key-value store on each member, and ports for clients of etcd."""
+
+    def __init__(self, members: int, etcd: str | None, etcd_gateway: str | None) -> None:
+        """Raises ConfigError."""
+        from quorumlog.server.free_ports import free_ports
+
+        ids = [f"n{number}" for number in range(members)]
+        self._stores = dict(zip(ids, (f"127.0.0.1:{port}" for port in free_ports(members)), strict=True))
+        self._etcd, self._gateway = _ports_from(etcd, ids), _ports_from(etcd_gateway, ids)
+
+    @property
+    def urls(self) -> dict[str, list[str]]:
+        found = {"etcd": self._etcd, "etcd_gateway": self._gateway}
+        return {name: list(of.values()) for name, of in found.items() if of}
+
+    def endpoints(self, member_id: str, tls: Tls | None) -> list[Endpoint]:
+        from quorumlog.kv.endpoint import KeyValueEndpoint
+        from quorumlog.kv.etcd import etcd_gateway, etcd_port
+        from quorumlog.kv.service import StoreOptions
+
+        scheme = "http" if tls is None else "https"
+        etcd, gateway = self._etcd.get(member_id), self._gateway.get(member_id)
+        store = KeyValueEndpoint(
+            self._stores[member_id],
+            options=StoreOptions(
+                etcd=f"{scheme}://{etcd}" if etcd else "",
+                etcd_gateway=f"{scheme}://{gateway}" if gateway else "",
+            ),
+            tls=tls,
+        )
+        servers = ",".join(self._stores.values())
+        found: list[Endpoint] = []
+        if etcd:
+            found.append(etcd_port(store, etcd, servers, member_id, tls))
+        if gateway:
+            found.append(etcd_gateway(store, gateway, servers, member_id, tls))
+        return [*found, store]
+
+
+def _ports_from(first: str | None, ids: Sequence[str]) -> dict[str, str]:
+    """HOST:PORT of each member. Raises ConfigError."""
+    from quorumlog.config import parse_address
+
+    if first is None:
+        return {}
+    host, port = parse_address(first)
+    return {member_id: f"{host}:{port + number}" for number, member_id in enumerate(ids)}
 
 
 def _has_terminal() -> bool:
@@ -183,14 +254,6 @@ def _answer_for(cluster: LocalCluster, admin: str, answering: ExitStack) -> list
     return [answering.enter_context(port).url for port in ports]
 
 
-def _kafka_servers(kafka: str, members: int) -> dict[str, str]:
-    """By member. Raises ConfigError."""
-    from quorumlog.config import KafkaOptions, parse_address
-
-    host, first = parse_address(KafkaOptions(kafka).listen)
-    return {f"n{number}": f"{host}:{first + number}" for number in range(members)}
-
-
 def _kafka_of(member_id: str, servers: dict[str, str], tls: Tls | None) -> Endpoint:
     """Raises ConfigError."""
     from quorumlog.cli.run.serving_member import kafka_room
@@ -202,7 +265,11 @@ def _kafka_of(member_id: str, servers: dict[str, str], tls: Tls | None) -> Endpo
 
 
 def _print_address_list(
-    cluster: LocalCluster, ca: Path | None, pages: list[str], kafka_servers: dict[str, str] | None
+    cluster: LocalCluster,
+    ca: Path | None,
+    pages: list[str],
+    stores: _Stores | None,
+    kafka_servers: dict[str, str],
 ) -> None:
     console = out()
     console.print(
@@ -214,6 +281,9 @@ def _print_address_list(
         if ca is not None:
             line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {ca}"
         console.print(line, soft_wrap=True)
+    for name, addresses in ({} if stores is None else stores.urls).items():
+        what = "etcdctl and clients of etcd" if name == "etcd" else "etcd's JSON gateway"
+        console.print(f"\nFor {what}: {','.join(addresses)}", soft_wrap=True)
     if kafka_servers:
         console.print(f"\nFor clients of Kafka: {','.join(kafka_servers.values())}", soft_wrap=True)
     if pages:

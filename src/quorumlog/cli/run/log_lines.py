@@ -78,9 +78,9 @@ class Folding(logging.Filter):
     """What is said again and again, with whatever figures: five times in a minute, and then how many
     more there were, once something else is said."""
 
-    def __init__(self, said: Callable[[logging.LogRecord], object]) -> None:
+    def __init__(self, emit: Callable[[logging.LogRecord], object]) -> None:
         super().__init__()
-        self._said = said
+        self._emit = emit
         self._known: dict[tuple[int, str], tuple[float, int, logging.LogRecord]] = {}
         """Since when, how often, and the last of each."""
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Folding(logging.Filter):
                 if times > FOLDS_AFTER:
                     last.msg = f"{last.getMessage()} ({times - FOLDS_AFTER} more in the last minute)"
                     last.args = None
-                    self._said(last)
+                    self._emit(last)
         key = (record.levelno, without_figures(record.getMessage()))
         since_s, times, _ = self._known.get(key, (record.created, 0, record))
         if times == 0 and len(self._known) >= MOST_KNOWN:

@@ -108,7 +108,7 @@ def serve(
     from quorumlog.cli.run.toml_config import load_server_config
 
     refuse_optimised_python()
-    given = {
+    command_line = {
         "member_id": member_id,
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
@@ -127,9 +127,9 @@ def serve(
         "log_format": log_format,
     }
     path = None if config is None else str(config)
-    server_config = load_server_config(path, given)
+    server_config = load_server_config(path, command_line)
     log_as(server_config)
-    run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
+    run_member(ServingMember(server_config, path, command_line, tls=tls_of(server_config.tls)))
 
 
 def tls_of(options: TlsOptions | None) -> Tls | None:

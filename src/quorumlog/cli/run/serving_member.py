@@ -14,7 +14,7 @@ from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce, say_ready
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig, KafkaOptions
+from quorumlog.config import GroupConfig, KafkaOptions, KvOptions
 from quorumlog.errors import ConfigError, the_extra
 from quorumlog.net.tls import Tls
 from quorumlog.server import Endpoint, LedgerServer
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from quorumlog.kafka.endpoint import KafkaEndpoint
 
 
-def named_machines(given: Sequence[str]) -> dict[str, str]:
+def named_machines(texts: Sequence[str]) -> dict[str, str]:
     """By name, what `--state-machine` was given. Without one it is the factory's, in small letters."""
     named: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, _, place = text.rpartition("=")
         name = name or place.rpartition(":")[2].lower()
         if name in named:
@@ -90,12 +90,12 @@ class ServingMember(LedgerServer):
         self,
         config: ServerConfig,
         path: str | None,
-        given: Mapping[str, Any],
+        command_line: Mapping[str, Any],
         endpoints: Sequence[Endpoint] = (),
         tls: Tls | None = None,
         reload_store: Callable[[ServerConfig], Sequence[str]] | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `endpoints` and `tls` as of `LedgerServer`.
+        """`path`, `command_line`: see `load_server_config`; `endpoints`, `tls`: see `LedgerServer`.
         `reload_store`: of a member with a store; returns what has changed."""
         if config.kv is not None and reload_store is None:
             raise ConfigError(f"{path}: [kv] is for `quorumlog kv serve` only")
@@ -118,9 +118,10 @@ class ServingMember(LedgerServer):
         self.admin, self.tls = config.admin, tls
         self._tls_options, self._log_format = config.tls, config.log_format
         self._places = dict(config.state_machines)
+        self._kv_ports = (config.kv or KvOptions()).ports
         self._listens_on = config.bind or self.address
         self._path = path
-        self._given = given
+        self._command_line = command_line
 
     def hung_up(self) -> ReloadResponse:
         changed = [] if self._tls is None else [self._tls.reload()]
@@ -131,7 +132,7 @@ class ServingMember(LedgerServer):
                 )
             return self._reloaded(changed or ["nothing to reload: there is no --config file"])
         try:
-            config = load_server_config(self._path, self._given)
+            config = load_server_config(self._path, self._command_line)
             of_groups = self.reload(config.groups)
             changed += self.set_limits(config.limits)
         except ConfigError as error:
@@ -146,6 +147,7 @@ class ServingMember(LedgerServer):
             "[admin]": config.admin == self.admin,
             "[kafka]": config.kafka == self._kafka_options,
             "[users]": config.users == self.users.options,
+            "the ports for clients of etcd in [kv]": (config.kv or KvOptions()).ports == self._kv_ports,
         }
         differ = [name for name, is_same in of_process.items() if not is_same]
         for name in differ:

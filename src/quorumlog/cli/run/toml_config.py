@@ -29,6 +29,8 @@
 
     [kv]                                    # of `quorumlog kv serve`
     quota_mib = 8192
+    etcd = "2379"                           # etcd's gRPC API
+    servers = "10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921"
 
     [kafka]                                 # a port for clients of Kafka
     listen = "10.0.0.1:9092"
@@ -94,7 +96,8 @@ _KINDS: dict[Any, str] = {
     tuple[str, ...]: 'is not a list of strings; write ["n0"]',
     dict[str, str]: 'is not a table of strings; write { NAME = "package.module:Factory" }',
     dict[str, dict[str, Any]]: "is not tables, one a group; write [groups.NAME]",
-    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches",
+    KvOptions: "is no table of a store; write [kv] with quota_mib, auto_compaction_s, max_watches, etcd,"
+    " etcd_gateway, servers",
     KafkaOptions: 'is no table of the port for Kafka; write [kafka] with listen = "HOST:PORT"',
     AdminOptions: 'is no table of the port for metrics; write [admin] with listen = "HOST:PORT"',
 }
@@ -125,12 +128,12 @@ class ServerConfig(NamedTuple):
     kafka: KafkaOptions | None = None
 
 
-def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
-    """`given`: options of the command line by their field names; None means not given.
+def load_server_config(path: str | None, command_line: Mapping[str, Any]) -> ServerConfig:
+    """`command_line`: options of the command line by their field names; None means not given.
 
     Raises ConfigError naming the option, and the file where the option stands in one.
     """
-    overrides = {name: value for name, value in given.items() if value is not None}
+    overrides = {name: value for name, value in command_line.items() if value is not None}
     document = _parse(path) if path is not None else {}
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
@@ -183,11 +186,11 @@ def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
 
 
 def tls_options(
-    table: dict[str, str], given: Mapping[str, str | None], path: str | None = None
+    table: dict[str, str], command_line: Mapping[str, str | None], path: str | None = None
 ) -> TlsOptions | None:
     """Of the table `[tls]` of a file, and the command line, which wins. Raises ConfigError."""
     place = f"{path} [tls]" if table else None
-    options = {**table, **{name: value for name, value in given.items() if value is not None}}
+    options = {**table, **{name: value for name, value in command_line.items() if value is not None}}
     if not options:
         return None
     return _of_table(TlsOptions, {"cert": "", "key": "", "ca": "", **options}, place)

@@ -31,7 +31,7 @@ MAX_JOINED_BYTES = 1024 * 1024
 MAX_JOINED_RECORDS = 1024
 """As for the bytes; and all of a frame share its outcome."""
 
-Outcome = AppendReceipt | LedgerError | None
+JoinedOutcome = AppendReceipt | LedgerError | None
 """What became of one append of a frame. None: certainly not written, to be sent again by itself."""
 
 
@@ -96,7 +96,7 @@ class JoinedAppends:
         self.left += waiter in self.waiters
         return self.left == len(self.waiters)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[JoinedOutcome]:
         """Of the finished request, in the order of the waiters."""
         assert self.request is not None
         assert self.request.is_done, self.request.state
@@ -161,7 +161,7 @@ class AppendBatcher:
         return [joined for joined in ready if joined.waiters]
 
 
-def _with_results(whole: AppendReceipt) -> list[Outcome]:
+def _with_results(whole: AppendReceipt) -> list[JoinedOutcome]:
     """Each command's own: its result, or why the machine has refused it."""
     refused = {place: CommandError(why) for place, why in whole.failures}
     return [

@@ -155,12 +155,12 @@ class Asking:
 
     def watch(
         self,
-        asked: WatchRequest,
+        request: WatchRequest,
         status: Callable[[ClientMessage], None],
         ended: Callable[[Call], None],
     ) -> Call:
         """`ended` gets it once it is done, which it begins with where nobody answers in time."""
-        call = self._call(asked, LEADER_OR_ANY, None, changes=False)
+        call = self._call(request, LEADER_OR_ANY, None, changes=False)
         call.on_message, call.on_done = status, ended
         self._io.submit((call,))
         return call

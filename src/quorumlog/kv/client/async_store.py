@@ -210,8 +210,8 @@ class AsyncKeyValueClient(Generic[V]):
     async def _question(
         self, question: Question, answer: type[Any], stale: bool = False
     ) -> tuple[int, Any]:
-        asked = QuestionRequest(question=encoded(question), here=stale)
-        return await self.asking.call(asked, answer, target=ANY_MEMBER if stale else LEADER)
+        request = QuestionRequest(question=encoded(question), here=stale)
+        return await self.asking.call(request, answer, target=ANY_MEMBER if stale else LEADER)
 
     # ---------------------------------------------------------------- reading
 
@@ -252,10 +252,10 @@ class AsyncKeyValueClient(Generic[V]):
         """The keys from `key` up to `end`, excluded, in the order of `sort_by`; at most `limit`, 0:
         all. `revision`: as of then, 0: now. `count_only`: no items, only `total`. Raises Compacted,
         FutureRevision, InvalidRequest above 32 MiB."""
-        asked = Range(
+        request = Range(
             key_of(key), key_of(end), limit, revision, sort_by, descending, keys_only, count_only
         )
-        return await self._read_range(asked, stale)
+        return await self._read_range(request, stale)
 
     @overload
     async def prefix(
@@ -281,16 +281,16 @@ class AsyncKeyValueClient(Generic[V]):
     ) -> RangeResult[Any]:
         """Every key with this prefix (an empty prefix: all keys); otherwise as `range`."""
         start, end = range_of(prefix)
-        asked = Range(start, end, limit, revision, sort_by, descending, keys_only, count_only)
-        return await self._read_range(asked, stale)
+        request = Range(start, end, limit, revision, sort_by, descending, keys_only, count_only)
+        return await self._read_range(request, stale)
 
     async def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult[V | None]:
         """As `range`, for a request that exists already."""
         return await self._read_range(asked, stale)
 
-    async def _read_range(self, asked: Range, stale: bool = False) -> RangeResult[Any]:
-        revision, found = await self._question(asked, RangeAnswer, stale)
-        return self.values.range(revision, found, keys_only=asked.keys_only)
+    async def _read_range(self, request: Range, stale: bool = False) -> RangeResult[Any]:
+        revision, found = await self._question(request, RangeAnswer, stale)
+        return self.values.range(revision, found, keys_only=request.keys_only)
 
     @overload
     def scan(
@@ -310,8 +310,8 @@ class AsyncKeyValueClient(Generic[V]):
         start, end = range_of(prefix)
         revision = 0
         while True:
-            asked = Range(start, end, page_items, revision, keys_only=keys_only, without_count=True)
-            newest, page = await self._question(asked, RangeAnswer)
+            request = Range(start, end, page_items, revision, keys_only=keys_only, without_count=True)
+            newest, page = await self._question(request, RangeAnswer)
             revision = revision or newest
             for item in self.values.range(revision, page, keys_only=keys_only).items:
                 yield item
@@ -334,7 +334,7 @@ class AsyncKeyValueClient(Generic[V]):
         from now on. `prev_kv`: each change has the previous item. Raises Unreachable if no member
         accepts it in `timeout_ms`, and the errors of `Watching`."""
         stop = b"" if end is None else key_of(end)
-        asked = WatchRequest(
+        request = WatchRequest(
             key=key_of(key),
             end=stop,
             first_revision=first_revision,
@@ -342,15 +342,15 @@ class AsyncKeyValueClient(Generic[V]):
             puts=puts,
             deletions=deletions,
         )
-        return Watching(self.asking, self.values, asked)
+        return Watching(self.asking, self.values, request)
 
     def watch_prefix(
         self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
     ) -> Watching[V]:
         """As `watch`, for every key with this prefix."""
         start, end = range_of(prefix)
-        asked = WatchRequest(key=start, end=end, first_revision=first_revision, prev_kv=prev_kv)
-        return Watching(self.asking, self.values, asked)
+        request = WatchRequest(key=start, end=end, first_revision=first_revision, prev_kv=prev_kv)
+        return Watching(self.asking, self.values, request)
 
     # ---------------------------------------------------------------- leases, locks, elections
 
@@ -394,8 +394,8 @@ class AsyncKeyValueClient(Generic[V]):
     async def health(self, *, timeout_ms: float | None = None) -> None:
         """Commit an entry that changes no key. Raises the errors of a put: DiskFull, NoSpace,
         Unreachable, LeaderNotReady, OutcomeUnknown."""
-        asked = CommandRequest(command=encoded(_CHANGES_NOTHING))
-        await self.asking.call(asked, TxnAnswer, timeout_ms=timeout_ms)
+        request = CommandRequest(command=encoded(_CHANGES_NOTHING))
+        await self.asking.call(request, TxnAnswer, timeout_ms=timeout_ms)
         refuses = (await self.asking.call(StoreStatusRequest(), StatusAnswer))[1].refuses  # larger ones
         if refuses:
             raise DiskFull(refuses)

@@ -36,8 +36,8 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
             raise KeyError(key)
 
     def __contains__(self, key: Key) -> bool:
-        asked = Range(key_of(key), count_only=True)
-        return self._thread.run(self._it.read_range(asked)).total > 0
+        request = Range(key_of(key), count_only=True)
+        return self._thread.run(self._it.read_range(request)).total > 0
 
     def __iter__(self) -> Iterator[bytes]:
         for item in self._each(self._it.scan(keys_only=True)):
@@ -63,18 +63,18 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
     def revoke(self, lease: Lease | int) -> int:
         """End a lease, or that of an id; gives how many keys ended with it. Raises LeaseNotFound,
         OutcomeUnknown."""
-        given = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(given.revoke())
+        handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
+        return self._thread.run(handle.revoke())
 
     def keep_alive(self, lease: Lease | int) -> int:
         """Once; gives its TTL in milliseconds. Raises LeaseNotFound."""
-        given = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(given.keep_alive_once())
+        handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
+        return self._thread.run(handle.keep_alive_once())
 
     def time_to_live(self, lease: Lease | int) -> tuple[int, int, list[bytes]]:
         """See `Lease.time_to_live`."""
-        given = lease if isinstance(lease, Lease) else self._it.lease(lease)
-        return self._thread.run(given.time_to_live())
+        handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
+        return self._thread.run(handle.time_to_live())
 
     @takes_seconds
     @contextmanager

@@ -65,9 +65,9 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
 
     def __iter__(self) -> Iterator[Change[V]]:
         while True:
-            given = self._step(self._it._fill)
+            changes = self._step(self._it._fill)
             try:
-                change = given.popleft()
+                change = changes.popleft()
             except IndexError:  # another thread has taken it
                 continue
             yield change

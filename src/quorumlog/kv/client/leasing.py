@@ -131,8 +131,8 @@ class Lease:
         if self.ttl_ms:
             timeout_ms = min(timeout_ms, max(500.0, 1000 * self._third_s))
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        asked = checked(KeepAliveRequest(leases=(self.id,)))
-        _, (ttl_ms,) = await self._asking.call(asked, list[int], timeout_ms=timeout_ms)
+        request = checked(KeepAliveRequest(leases=(self.id,)))
+        _, (ttl_ms,) = await self._asking.call(request, list[int], timeout_ms=timeout_ms)
         if not ttl_ms:
             self.lost.set()
             raise LeaseNotFound(f"the lease {self.id} has ended")
@@ -371,7 +371,7 @@ class Election(_Place[V]):
 # Options that several calls share, by name: `async_store` says what each means.
 
 
-class ClientOptions(TypedDict, total=False):
+class StoreClientOptions(TypedDict, total=False):
     """Of `quorumlog.kv.connect`, besides the codec."""
 
     timeout_ms: float

@@ -130,10 +130,10 @@ Key = str | bytes
 
 def key_of(key: Key) -> bytes:
     """Raises InvalidRequest."""
-    given = utf8(key) if isinstance(key, str) else key
-    if not isinstance(given, bytes) or not given:
+    raw = utf8(key) if isinstance(key, str) else key
+    if not isinstance(raw, bytes) or not raw:
         raise InvalidRequest(f"a key is text or bytes, at least one byte long, not {key!r}")
-    return given
+    return raw
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
@@ -144,8 +144,8 @@ def end_of_prefix(prefix: bytes) -> bytes:
 
 def range_of(prefix: Key) -> tuple[bytes, bytes]:
     """(key, end) of all that begins so; an empty prefix is everything."""
-    given = utf8(prefix) if isinstance(prefix, str) else prefix
-    return (given, end_of_prefix(given)) if given else (FROM_KEY, FROM_KEY)
+    raw = utf8(prefix) if isinstance(prefix, str) else prefix
+    return (raw, end_of_prefix(raw)) if raw else (FROM_KEY, FROM_KEY)
 
 
 class Item(NamedTuple, Generic[V_co]):
@@ -259,8 +259,8 @@ class Values(Generic[V]):
         items = [without_value(kv) for kv in answer.kvs] if keys_only else self.items(answer.kvs)
         return RangeResult(revision, items, answer.more, answer.count)
 
-    def txn(self, revision: int, answer: TxnAnswer, asked: Txn) -> TxnResult[V]:
-        carried_out = asked.success if answer.succeeded else asked.failure
+    def txn(self, revision: int, answer: TxnAnswer, request: Txn) -> TxnResult[V]:
+        carried_out = request.success if answer.succeeded else request.failure
         answers = [
             self._one(revision, each, operation)
             for each, operation in zip(answer.answers, carried_out, strict=True)
@@ -271,17 +271,17 @@ class Values(Generic[V]):
         self,
         revision: int,
         answer: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer,
-        asked: Operation,
+        operation: Operation,
     ) -> PutResult[V] | DeleteResult[V] | RangeResult[V | None] | TxnResult[V]:
         if isinstance(answer, PutAnswer):
             return self.put(revision, answer)
         if isinstance(answer, DeleteAnswer):
             return self.deletion(revision, answer)
         if isinstance(answer, RangeAnswer):
-            keys_only = isinstance(asked, Range) and asked.keys_only
+            keys_only = isinstance(operation, Range) and operation.keys_only
             return self.range(revision, answer, keys_only=keys_only)
-        assert isinstance(asked, Txn), asked
-        return self.txn(revision, answer, asked)
+        assert isinstance(operation, Txn), operation
+        return self.txn(revision, answer, operation)
 
 
 def without_value(kv: KeyValue) -> Item[None]:

@@ -34,19 +34,19 @@ class Watching(Generic[V]):
         self,
         asking: Asking,
         values: Values[V],
-        asked: WatchRequest,
+        request: WatchRequest,
         most_held_bytes: int | None = None,
         holds: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
-        asked = checked(asked)
-        if not asked.key:
+        request = checked(request)
+        if not request.key:
             raise InvalidRequest("a key is at least one byte")
         self._asking = asking
         self._values = values
-        self._asked = asked
+        self._request = request
         # The member may not have come as far as another one that was asked before.
-        self._received = asked.first_revision or asking.seen_revision + 1
+        self._received = request.first_revision or asking.seen_revision + 1
         """Every change below has come."""
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
@@ -61,7 +61,7 @@ class Watching(Generic[V]):
         self._is_closed = False
         self._call: Call | None = None
         """None: no more is taken."""
-        self._open(asked)
+        self._open(request)
 
     @property
     def next_revision(self) -> int:
@@ -74,13 +74,13 @@ class Watching(Generic[V]):
 
     # ---------------------------------------------------------------- what comes
 
-    def _open(self, asked: WatchRequest) -> None:
-        self._call = self._asking.watch(asked, self._on_message, self._ended)
+    def _open(self, request: WatchRequest) -> None:
+        self._call = self._asking.watch(request, self._on_message, self._ended)
         if self._call.is_done:
             self._ended(self._call)
 
     def _left_off(self) -> WatchRequest:
-        return msgspec.structs.replace(self._asked, first_revision=self._received)
+        return msgspec.structs.replace(self._request, first_revision=self._received)
 
     def _on_message(self, message: ClientMessage) -> None:
         if not isinstance(message, EventsResponse):

@@ -317,7 +317,7 @@ class EncodedItems:
 # Reading ranges of keys, now and at a revision, and their history.
 
 
-Body = tuple[Any, ...]
+AnswerBody = tuple[Any, ...]
 """An answer, as `answers` has it, with its tag."""
 RANGE_TAG, HISTORY_TAG = 3, 20
 
@@ -332,39 +332,45 @@ SLICE_ITEMS = 1_000
 """Taken before those that will not be told are sorted out."""
 
 
-def read_range(keyspace: Keyspace, asked: Range, room: AnswerRoom) -> Body:
+def read_range(keyspace: Keyspace, request: Range, room: AnswerRoom) -> AnswerBody:
     """Where there is no room, what is given is none. Raises Compacted, FutureRevision."""
-    if asked.revision:
-        keyspace.check_revision(asked.revision)
+    if request.revision:
+        keyspace.check_revision(request.revision)
     if room.is_over:
         return RANGE_TAG, [], False, 0
-    is_simple = asked.sort_by is Target.KEY and not _is_filtered(asked)
-    if not (asked.end or asked.revision or asked.keys_only or asked.count_only or _is_filtered(asked)):
-        stored = keyspace.engine.get(CURRENT, asked.key)
+    is_simple = request.sort_by is Target.KEY and not _is_filtered(request)
+    if not (
+        request.end
+        or request.revision
+        or request.keys_only
+        or request.count_only
+        or _is_filtered(request)
+    ):
+        stored = keyspace.engine.get(CURRENT, request.key)
         if stored is None or not room.take(len(stored)):
             return RANGE_TAG, [], False, 0
         return RANGE_TAG, [msgspec.Raw(stored)], False, 1
-    is_past = 0 < asked.revision < keyspace.revision
-    start, stop = bounds(asked.key, asked.end)
-    reverse = asked.descending and is_simple
+    is_past = 0 < request.revision < keyspace.revision
+    start, stop = bounds(request.key, request.end)
+    reverse = request.descending and is_simple
     found: Iterator[bytes]
     if is_past:
-        found = _past(keyspace, asked, reverse)
+        found = _past(keyspace, request, reverse)
     else:
         found = (value for _, value in keyspace.engine.scan(CURRENT, start, stop, reverse=reverse))
     answered_items, looked_at, more = EncodedItems(room), 0, False
-    if not asked.count_only and is_simple:
-        answered_items, looked_at, more = _first(asked, found, room)
-    elif not asked.count_only:
-        answered_items, looked_at, more = _sorted(keyspace, asked, found, room)
+    if not request.count_only and is_simple:
+        answered_items, looked_at, more = _first(request, found, room)
+    elif not request.count_only:
+        answered_items, looked_at, more = _sorted(keyspace, request, found, room)
     count = 0
-    if (asked.count_only or not asked.without_count) and not room.is_over:
+    if (request.count_only or not request.without_count) and not room.is_over:
         count = looked_at + sum(1 for _ in found) if is_past else _count(keyspace, start, stop)
     return RANGE_TAG, answered_items.encoded(), more, count
 
 
-def _is_filtered(asked: Range) -> bool:
-    return bool(asked.min_mod or asked.max_mod or asked.min_create or asked.max_create)
+def _is_filtered(request: Range) -> bool:
+    return bool(request.min_mod or request.max_mod or request.min_create or request.max_create)
 
 
 def _count(keyspace: Keyspace, start: bytes, stop: bytes | None) -> int:
@@ -372,12 +378,12 @@ def _count(keyspace: Keyspace, start: bytes, stop: bytes | None) -> int:
     return keyspace.keys if is_whole else keyspace.engine.count(CURRENT, start, stop)
 
 
-def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
+def _past(keyspace: Keyspace, request: Range, reverse: bool) -> Iterator[bytes]:
     """In the order of keys: what they were at an earlier revision."""
-    if not asked.end:
-        found = keyspace.at(asked.key, asked.revision)
+    if not request.end:
+        found = keyspace.at(request.key, request.revision)
         return iter(() if found is None else (found,))
-    start, stop = bounds(asked.key, asked.end)
+    start, stop = bounds(request.key, request.end)
     scan = keyspace.engine.scan
     current = (key for key, _ in scan(CURRENT, start, stop, reverse=reverse))
     # What was deleted since lies among the older versions only.
@@ -385,43 +391,43 @@ def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
     versions = scan(OLDER, escaped(start)[:-2], behind, reverse=reverse)
     older = (parse_older_key(stored)[0] for stored, _ in versions)
     keys = (key for key, _ in groupby(merge(current, older, reverse=reverse)))
-    found_at = (keyspace.at(key, asked.revision) for key in keys)
+    found_at = (keyspace.at(key, request.revision) for key in keys)
     return (version for version in found_at if version is not None)
 
 
-def _first(asked: Range, found: Iterator[bytes], room: AnswerRoom) -> tuple[EncodedItems, int, bool]:
+def _first(request: Range, found: Iterator[bytes], room: AnswerRoom) -> tuple[EncodedItems, int, bool]:
     """(what is told, how many were looked at, whether there are more)."""
     answered_items = EncodedItems(room)
     for value in found:
-        if asked.limit and answered_items.count == asked.limit:
+        if request.limit and answered_items.count == request.limit:
             return answered_items, answered_items.count + 1, True
-        if not answered_items.add(_without_value(value) if asked.keys_only else value):
+        if not answered_items.add(_without_value(value) if request.keys_only else value):
             break
     return answered_items, answered_items.count, False
 
 
 def _sorted(
-    keyspace: Keyspace, asked: Range, found: Iterator[bytes], room: AnswerRoom
+    keyspace: Keyspace, request: Range, found: Iterator[bytes], room: AnswerRoom
 ) -> tuple[EncodedItems, int, bool]:
     """The same, filtered and in the order that was asked for. It holds what there is room for, and the
     first one behind: whatever comes, none of those further behind would be told."""
-    most = asked.limit or sys.maxsize
+    most = request.limit or sys.maxsize
     kept: list[tuple[Any, bytes]] = []
     looked_at = matched = size_bytes = 0
     for stored in found:
         looked_at += 1
         kv = decode_key_value(stored)
-        if not _matches(asked, kv):
+        if not _matches(request, kv):
             continue
         matched += 1
-        item = _without_value(stored) if asked.keys_only else stored
-        kept.append((_place(keyspace, asked, kv), item))
+        item = _without_value(stored) if request.keys_only else stored
+        kept.append((_place(keyspace, request, kv), item))
         size_bytes += len(item)
         if size_bytes > room.left_bytes + SLICE_BYTES or len(kept) > 2 * most + SLICE_ITEMS:
-            if not asked.limit:
+            if not request.limit:
                 break
-            size_bytes = _keep_best(kept, asked, room.left_bytes)
-    _keep_best(kept, asked, room.left_bytes)
+            size_bytes = _keep_best(kept, request, room.left_bytes)
+    _keep_best(kept, request, room.left_bytes)
     answered_items = EncodedItems(room)
     for _, item in kept:
         if not answered_items.add(item):
@@ -429,11 +435,11 @@ def _sorted(
     return answered_items, looked_at, matched > most
 
 
-def _keep_best(kept: list[tuple[Any, bytes]], asked: Range, left_bytes: int) -> int:
+def _keep_best(kept: list[tuple[Any, bytes]], request: Range, left_bytes: int) -> int:
     """How many bytes they have."""
-    kept.sort(key=itemgetter(0), reverse=asked.descending)
-    if asked.limit:
-        del kept[asked.limit :]
+    kept.sort(key=itemgetter(0), reverse=request.descending)
+    if request.limit:
+        del kept[request.limit :]
     size_bytes = 0
     for place, (_, item) in enumerate(kept):
         size_bytes += len(item)
@@ -443,21 +449,21 @@ def _keep_best(kept: list[tuple[Any, bytes]], asked: Range, left_bytes: int) -> 
     return size_bytes
 
 
-def _matches(asked: Range, kv: KeyValue) -> bool:
+def _matches(request: Range, kv: KeyValue) -> bool:
     return (
-        asked.min_mod <= kv.mod_revision
-        and (not asked.max_mod or kv.mod_revision <= asked.max_mod)
-        and asked.min_create <= kv.create_revision
-        and (not asked.max_create or kv.create_revision <= asked.max_create)
+        request.min_mod <= kv.mod_revision
+        and (not request.max_mod or kv.mod_revision <= request.max_mod)
+        and request.min_create <= kv.create_revision
+        and (not request.max_create or kv.create_revision <= request.max_create)
     )
 
 
-def _place(keyspace: Keyspace, asked: Range, kv: KeyValue) -> Any:
+def _place(keyspace: Keyspace, request: Range, kv: KeyValue) -> Any:
     """What it is sorted by."""
-    if asked.sort_by is not Target.VALUE:
-        return _SORTED_BY.get(asked.sort_by, _SORTED_BY[Target.KEY])(kv)
+    if request.sort_by is not Target.VALUE:
+        return _SORTED_BY.get(request.sort_by, _SORTED_BY[Target.KEY])(kv)
     head = kv.value[:_HEAD_BYTES]
-    return _ByValue(head, partial(_value_of, keyspace, kv.key, asked.revision or keyspace.revision))
+    return _ByValue(head, partial(_value_of, keyspace, kv.key, request.revision or keyspace.revision))
 
 
 def _value_of(keyspace: Keyspace, key: bytes, revision: int) -> bytes:
@@ -485,22 +491,22 @@ def _without_value(stored: bytes) -> bytes:
     return encode(msgspec.structs.replace(decode_key_value(stored), value=b""))
 
 
-def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
+def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> AnswerBody:
     """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
     InvalidRequest where there is no room for the changes of one revision."""
-    first = asked.first_revision
+    first = request.first_revision
     if first < keyspace.compacted:
         raise Compacted(
             f"changes before revision {keyspace.compacted} are compacted, {first} was requested",
             compacted_revision=keyspace.compacted,
         )
-    limits = asked.key, asked.end
+    limits = request.key, request.end
     events: list[tuple[msgspec.Raw, msgspec.Raw | None]] = []
     size_bytes = looked_at = last = whole = 0
     for place, key in keyspace.engine.scan(CHANGES, CHANGE.pack(first, 0), None):
         revision, _ = CHANGE.unpack(place)
         if revision != last:
-            if size_bytes >= asked.limit_bytes or looked_at >= MOST_CHANGES:
+            if size_bytes >= request.limit_bytes or looked_at >= MOST_CHANGES:
                 return HISTORY_TAG, revision, events
             whole = len(events)
         last = revision
@@ -508,7 +514,7 @@ def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
         if not contains(limits, key):
             continue
         now = keyspace.changed_at(key, revision)
-        before = previous(keyspace, key, revision) if asked.prev_kv else None
+        before = previous(keyspace, key, revision) if request.prev_kv else None
         event_bytes = _EVENT_BYTES + len(now) + (0 if before is None else len(before))
         if whole and size_bytes + event_bytes > room.left_bytes:
             return HISTORY_TAG, revision, events[:whole]
@@ -567,26 +573,26 @@ class Begins(NamedTuple):
     leases: dict[int, LeaseState]
 
 
-Change = Changed | Granted | Ended | CompactedTo | Begins
+StoreChange = Changed | Granted | Ended | CompactedTo | Begins
 
 
 class Feed:
     """Written by the thread that applies, read by the loop; `wake` is called from the former."""
 
     def __init__(self) -> None:
-        self.items: deque[Change] = deque()
+        self.items: deque[StoreChange] = deque()
         self.wake: Callable[[], object] = lambda: None
         self.size_bytes = 0
         """Of the engine, about; as of the last batch."""
         self.carried_out: Mapping[str, int] = {}
         """How many of each operation, since the machine was made."""
 
-    def tell(self, items: list[Change]) -> None:
+    def tell(self, items: list[StoreChange]) -> None:
         if items:
             self.items.extend(items)
             self.wake()
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[StoreChange]:
         taken = []
         while self.items:
             taken.append(self.items.popleft())

@@ -69,10 +69,9 @@ from quorumlog.kv.store.engine import (
     parse_older_key,
 )
 from quorumlog.kv.store.keyspace import (
+    AnswerBody,
     AnswerRoom,
     Begins,
-    Body,
-    Change,
     Changed,
     CompactedTo,
     EncodedItems,
@@ -80,6 +79,7 @@ from quorumlog.kv.store.keyspace import (
     Feed,
     Granted,
     Keyspace,
+    StoreChange,
     bounds,
     read_history,
     read_range,
@@ -117,7 +117,7 @@ _OF: dict[Target, Callable[[KeyValue], Any]] = {
 }
 
 
-def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom) -> Body:
+def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom) -> AnswerBody:
     """The entry at `index`. Where its answer has no room, what is given is none. Raises KeyValueError,
     and nothing has changed then."""
     if isinstance(command, Put | DeleteRange | Txn):
@@ -131,7 +131,7 @@ def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom
     return _compact(keyspace, command)
 
 
-def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> Body:
+def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> AnswerBody:
     """A question: a transaction that only reads. Raises KeyValueError."""
     if writes(txn):
         raise InvalidRequest("a question may not write")
@@ -190,7 +190,7 @@ def _no_lease(lease: int) -> LeaseNotFound:
 # ---------------------------------------------------------------- operations
 
 
-def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> Body:
+def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> AnswerBody:
     if isinstance(operation, Put):
         keyspace.carried_out["put"] += 1
         value, lease = operation.value, operation.lease
@@ -224,7 +224,7 @@ def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
     return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
 
 
-def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom) -> Body:
+def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom) -> AnswerBody:
     succeeded, operations = plan
     answers = [
         _carry_out_plan(keyspace, each, index, room)
@@ -235,20 +235,20 @@ def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom
     return TXN_TAG, succeeded, answers
 
 
-def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: AnswerRoom) -> Body:
+def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: AnswerRoom) -> AnswerBody:
     gone: Iterable[bytes]
     if operation.end:
         gone = keyspace.delete_range(*bounds(operation.key, operation.end), index)
     else:
         before = keyspace.delete(operation.key, index)
         gone = () if before is None else (before,)
-    told = EncodedItems(room)
+    deleted = EncodedItems(room)
     count = 0
     for each in gone:  # to the end, whatever there is room for
         count += 1
         if operation.prev_kv:
-            told.add(each)
-    return DELETE_TAG, count, told.encoded()
+            deleted.add(each)
+    return DELETE_TAG, count, deleted.encoded()
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
@@ -279,7 +279,7 @@ def _holds(keyspace: Keyspace, compare: Compare) -> bool:
 # ---------------------------------------------------------------- leases and compaction
 
 
-def _grant(keyspace: Keyspace, command: Grant, index: int) -> Body:
+def _grant(keyspace: Keyspace, command: Grant, index: int) -> AnswerBody:
     lease = command.lease
     if lease in keyspace.leases:
         raise LeaseExists(f"there is a lease {lease} already")
@@ -291,14 +291,14 @@ def _grant(keyspace: Keyspace, command: Grant, index: int) -> Body:
     return GRANT_TAG, lease, command.ttl_ms, index
 
 
-def _revoke(keyspace: Keyspace, command: Revoke, index: int) -> Body:
+def _revoke(keyspace: Keyspace, command: Revoke, index: int) -> AnswerBody:
     lease = keyspace.leases.get(command.lease)
     if lease is None or command.granted_at not in (0, lease.granted_at):
         raise _no_lease(command.lease)
     return REVOKE_TAG, keyspace.revoke(command.lease, index)
 
 
-def _compact(keyspace: Keyspace, command: Compact) -> Body:
+def _compact(keyspace: Keyspace, command: Compact) -> AnswerBody:
     revision = command.revision
     if revision > keyspace.revision:
         raise FutureRevision(f"revision {revision} is above {keyspace.revision}, the newest")
@@ -329,7 +329,7 @@ SLICE_ITEMS = 1000
 SLICE_BYTES = 1 << 20
 """Written at once, at most and at least one item; a member that saves goes on applying between."""
 
-Item = tuple[bytes, bytes]
+SavedItem = tuple[bytes, bytes]
 _BEHIND_ALL = b"\xff" * (NUMBER.size + 1)
 """In the place of a revision."""
 
@@ -414,12 +414,12 @@ def _slices(
     space: int,
     start: bytes = b"",
     stop: bytes | None = None,
-) -> Iterator[tuple[list[Item], bool]]:
+) -> Iterator[tuple[list[SavedItem], bool]]:
     """(items, whether they are the last). What is newer than `revision` does not count, and of the newer
     versions of a key only the first is told: writers cannot keep a save from its end."""
     is_last = False
     while not is_last:
-        values: list[Item] = []
+        values: list[SavedItem] = []
         counted = size_bytes = 0
         while not is_last and counted < items and size_bytes < SLICE_BYTES:
             is_last = True
@@ -439,7 +439,7 @@ def _slices(
 
 
 def _older_slices(
-    engine: Engine, slices: Iterator[tuple[list[Item], bool]], revision: int, compacted: int
+    engine: Engine, slices: Iterator[tuple[list[SavedItem], bool]], revision: int, compacted: int
 ) -> Iterator[list[bytes]]:
     def stays(stored: bytes, behind: bytes | None) -> bool:
         kv = decode_key_value(stored)
@@ -454,7 +454,7 @@ def _older_slices(
             follows = decode_key_value(current)
         return compacted < follows.mod_revision <= revision  # or it was the current one
 
-    held: list[Item] = []  # what follows it comes with the next slice
+    held: list[SavedItem] = []  # what follows it comes with the next slice
     for values, is_last in slices:
         values = [*held, *values]
         held = values[-1:]
@@ -624,13 +624,13 @@ class KeyValueMachine(StateMachine):
 
     def apply(self, batch: EntryBatch, first_index: int) -> FirstResults:
         keyspace = self.keyspace
-        told: list[Change] = []
+        changes: list[StoreChange] = []
         results: list[bytes] = []
         unkept: list[int] = []
         size_bytes = 0
         for index, body in zip(batch.headers()["index"].tolist(), batch.bodies(), strict=True):
             try:
-                result, is_kept = self._one(body, index, told)
+                result, is_kept = self._one(body, index, changes)
             except Exception as error:
                 raise ApplyFailure(index) from error
             if not is_kept:
@@ -646,7 +646,7 @@ class KeyValueMachine(StateMachine):
         keyspace.engine.commit(Applied.of_last(batch))
         if self._feed is not None:
             self._feed.size_bytes = keyspace.engine.size_bytes
-            self._feed.tell(told)
+            self._feed.tell(changes)
         return FirstResults(results, unkept)
 
     def is_quick(self, batch: EntryBatch) -> bool:
@@ -657,7 +657,7 @@ class KeyValueMachine(StateMachine):
         is_swept = keyspace.swept_to >= keyspace.compacted
         return is_swept and all(body[1:2] == _PUT for body in batch.bodies())
 
-    def _one(self, entry: memoryview, index: int, told: list[Change]) -> tuple[bytes, bool]:
+    def _one(self, entry: memoryview, index: int, changes: list[StoreChange]) -> tuple[bytes, bool]:
         """(its result, whether that may be kept)."""
         keyspace = self.keyspace
         keyspace.begin_command()
@@ -669,13 +669,13 @@ class KeyValueMachine(StateMachine):
             assert not keyspace.changes, (refusal, keyspace.changes)
             return refused(refusal), True
         if keyspace.changes:
-            told.append(Changed(index, keyspace.written))
+            changes.append(Changed(index, keyspace.written))
         if isinstance(command, Grant):
-            told.append(Granted(body[1], keyspace.leases[body[1]]))
+            changes.append(Granted(body[1], keyspace.leases[body[1]]))
         elif isinstance(command, Revoke):
-            told.append(Ended(command.lease))
+            changes.append(Ended(command.lease))
         elif isinstance(command, Compact):
-            told.append(CompactedTo(keyspace.compacted))
+            changes.append(CompactedTo(keyspace.compacted))
         if not room.is_over:
             answer = done(keyspace.revision, body)
             if len(answer) <= room.size_bytes:
@@ -698,35 +698,35 @@ class KeyValueMachine(StateMachine):
         except KeyValueError as refusal:
             return refused(refusal)
 
-    def _answer(self, question: bytes, room: AnswerRoom) -> Body:
+    def _answer(self, question: bytes, room: AnswerRoom) -> AnswerBody:
         keyspace = self.keyspace
-        asked = decode_question(question)
-        if isinstance(asked, Range | Txn):
-            check(asked, len(question))
-        if isinstance(asked, Range):
-            return _operation(keyspace, asked, keyspace.revision, room)
-        if isinstance(asked, Txn):
-            return answer_txn(keyspace, asked, room)
-        if isinstance(asked, History):
-            return read_history(keyspace, asked, room)
-        if isinstance(asked, Leases):
-            told = EncodedItems(room)
+        decoded = decode_question(question)
+        if isinstance(decoded, Range | Txn):
+            check(decoded, len(question))
+        if isinstance(decoded, Range):
+            return _operation(keyspace, decoded, keyspace.revision, room)
+        if isinstance(decoded, Txn):
+            return answer_txn(keyspace, decoded, room)
+        if isinstance(decoded, History):
+            return read_history(keyspace, decoded, room)
+        if isinstance(decoded, Leases):
+            rows = EncodedItems(room)
             for row in sorted((lease, *granted) for lease, granted in keyspace.leases.items()):
-                told.add(encode(row))
-            return LEASES_TAG, told.encoded()
-        if isinstance(asked, LeaseKeys):
-            lease = keyspace.leases.get(asked.lease)
+                rows.add(encode(row))
+            return LEASES_TAG, rows.encoded()
+        if isinstance(decoded, LeaseKeys):
+            lease = keyspace.leases.get(decoded.lease)
             if lease is None:
-                raise LeaseNotFound(f"there is no lease {asked.lease}")
-            told = EncodedItems(room)
-            for key in keyspace.keys_of(asked.lease):
-                if not told.add(encode(key)):
+                raise LeaseNotFound(f"there is no lease {decoded.lease}")
+            rows = EncodedItems(room)
+            for key in keyspace.keys_of(decoded.lease):
+                if not rows.add(encode(key)):
                     break
-            return LEASE_KEYS_TAG, lease.ttl_ms, told.encoded()
-        assert isinstance(asked, StoreStats), asked
+            return LEASE_KEYS_TAG, lease.ttl_ms, rows.encoded()
+        assert isinstance(decoded, StoreStats), decoded
         return self._stats()
 
-    def _stats(self) -> Body:
+    def _stats(self) -> AnswerBody:
         keyspace = self.keyspace
         engine = keyspace.engine
         swept = self._saves > 0 or not sweep(keyspace)  # whoever asks moves it on

@@ -95,7 +95,9 @@ READ_LIMIT_BYTES = 8 << 20
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
 
-Reply = Callable[[NodeDriver, ClientMessage, ClientMessage | LedgerError, EntryBatch | None], None]
+ReplyCallback = Callable[
+    [NodeDriver, ClientMessage, ClientMessage | LedgerError, EntryBatch | None], None
+]
 
 
 class _Read(NamedTuple):
@@ -109,7 +111,7 @@ class ClientReads:
     def __init__(
         self,
         connection: Connection,
-        reply: Reply,
+        reply: ReplyCallback,
         refusal: Callable[[ReadRequest, str], LedgerError | None],
         caller: Caller,
     ) -> None:

@@ -44,9 +44,9 @@ class RemoteMember:
         self._group = group
         self.member_id = address.member_id
         self.address = address
-        told = (self._link_up, self._link_down, self._link_gone)
+        callbacks = (self._link_up, self._link_down, self._link_gone)
         self.control, self.data = (
-            PeerLink(dialler, group, address, role, hello, *told, on_bug, on_refused)
+            PeerLink(dialler, group, address, role, hello, *callbacks, on_bug, on_refused)
             for role in ("control", "data")
         )
         self.connections = PeerConnections(address.member_id, on_connected, on_lost)

@@ -73,7 +73,7 @@ class PeerLink:
         """How often in a row, because another process is the member that this one says it is."""
         self._is_refused = False
         """The newest connection was refused, or closed by the other side before it said a word."""
-        self._answered = asyncio.Event()
+        self._has_answered = asyncio.Event()
         """The peer has greeted or refused, or the connection is gone."""
         self._lost = asyncio.Event()
         self._kick = asyncio.Event()
@@ -168,7 +168,7 @@ class PeerLink:
 
     async def _dial(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
         self._lost.clear()
-        self._answered.clear()
+        self._has_answered.clear()
         self._is_refused = False
         connection = Connection(
             self._dialler.loop_turn, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
@@ -213,7 +213,7 @@ class PeerLink:
         """A process that accepts and says nothing (stopped, or another program) is dialled again."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._answered.wait()
+                await self._has_answered.wait()
         except TimeoutError:
             return False
         return self.up is not None
@@ -222,7 +222,7 @@ class PeerLink:
         message = frame.message
         if self.up is not None or not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{self.peer.member_id} speaks on a link that it only listens to")
-        self._answered.set()
+        self._has_answered.set()
         if not connection.is_encrypted and self._dialler.follows(self.peer, message):
             connection.close()  # to come again with TLS
             return
@@ -239,7 +239,7 @@ class PeerLink:
 
     def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
         was_up = self.up is not None
-        self._answered.set()
+        self._has_answered.set()
         self._lost.set()
         if was_up:
             self.up = None

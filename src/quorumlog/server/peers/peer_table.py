@@ -111,7 +111,7 @@ class PeerTable(Mapping[str, RemoteMember]):
             self._look()
         return peer
 
-    def _answered(self, peer: RemoteMember, identity: Identity) -> bool:
+    def _on_answered(self, peer: RemoteMember, identity: Identity) -> bool:
         """See `RemoteMember.on_answered`."""
         replica = Replica(peer.member_id, identity.directory_id)
         if self._peers.get(peer.member_id) is peer:
@@ -160,15 +160,15 @@ class PeerTable(Mapping[str, RemoteMember]):
 
     def _opened(self, address: MemberAddress) -> RemoteMember:
         peer = self._make(address)
-        peer.on_answered = self._answered
+        peer.on_answered = self._on_answered
         if self._runs:
             peer.start()
         return peer
 
-    def _part_from(self, whom: str | Replica) -> None:
+    def _part_from(self, key: str | Replica) -> None:
         """A member, or a directory that is beside; of one that is neither nothing changes."""
-        self._ends_s.pop(whom, None)
-        peer = self._peers.pop(whom, None) if isinstance(whom, str) else self._beside.pop(whom, None)
+        self._ends_s.pop(key, None)
+        peer = self._peers.pop(key, None) if isinstance(key, str) else self._beside.pop(key, None)
         if peer is not None:
             peer.part()
             task = asyncio.get_running_loop().create_task(peer.ended())

@@ -145,12 +145,12 @@ class MessageOptions(ClientOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> MessageOptions:
         """Raises ConfigError naming the option."""
-        given = fields_of(options, _PARSERS, "of view messages", (VIEW,))
-        parsed = cls(**given)
+        fields = fields_of(options, _PARSERS, "of view messages", (VIEW,))
+        parsed = cls(**fields)
         for what in ("starting", "ending"):
             if (
-                f"{what}_offsets" in given
-                and {"starting": "begin_ms", "ending": "end_ms"}[what] in given
+                f"{what}_offsets" in fields
+                and {"starting": "begin_ms", "ending": "end_ms"}[what] in fields
             ):
                 raise ConfigError(f"options {what}Offsets and {what}Timestamp exclude each other")
         if parsed.topics and parsed.topic_pattern:

@@ -186,7 +186,7 @@ class DirectorySource:
             yield batch
 
     def _group(self) -> str:
-        asked, found = self._options.group, self._reader.group
-        if asked and found and asked != found:
-            raise ConfigError(f"option group is {asked!r}, but {self._path} is of group {found!r}")
-        return found or asked or DEFAULT_GROUP
+        configured, found = self._options.group, self._reader.group
+        if configured and found and configured != found:
+            raise ConfigError(f"option group is {configured!r}, but {self._path} is of group {found!r}")
+        return found or configured or DEFAULT_GROUP

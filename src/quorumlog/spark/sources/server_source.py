@@ -185,10 +185,10 @@ class ServerSource:
 
     def _known(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
         """The most that any member knows to be committed."""
-        answered = [row for row in rows if row.reachable and row.role != "unformed"]
-        if not answered:
+        reachable = [row for row in rows if row.reachable and row.role != "unformed"]
+        if not reachable:
             return f"no formed member answers: {_answer_of(rows)}"
-        newest = max(answered, key=lambda row: row.committed_index)
+        newest = max(reachable, key=lambda row: row.committed_index)
         begin_index = max(newest.ledger_begin_index, 0)
         return LogBounds(self._group, begin_index, max(newest.committed_index + 1, begin_index))
 
@@ -302,8 +302,10 @@ class ServerSource:
         return self._client.layout("any", timeout_ms=self._options.timeout_ms).cluster_id
 
     def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
-        asked = True if hold else None
-        self._client.reader(name, hold=asked, first_index=index, timeout_ms=self._options.timeout_ms)
+        wants_hold = True if hold else None
+        self._client.reader(
+            name, hold=wants_hold, first_index=index, timeout_ms=self._options.timeout_ms
+        )
 
     def commit_reader(self, name: str, index: int) -> None:
         self._client.reader(name, timeout_ms=self._options.timeout_ms).commit(index)

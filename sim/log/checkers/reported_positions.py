@@ -9,28 +9,28 @@ from sim.log.checkers.log_checker import LogChecker
 from sim.log.operations import ClientMove
 
 
-class ToldPositions(LogChecker):
+class ReportedPositions(LogChecker):
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
-        self._told: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         """The highest position that was told and that nobody has asked to leave since."""
         self._unsettled: dict[str, dict[int, ReaderMove]] = {}
         """By name: seeks and ends that may still come, by when they were asked."""
 
-    def reader_asked(self, asked: ClientMove) -> None:
-        move = asked.move
+    def reader_asked(self, request: ClientMove) -> None:
+        move = request.move
         if move.ends or move.seeks_from is not None:
-            self._told.pop(move.name, None)
-            self._unsettled.setdefault(move.name, {})[id(asked)] = move
+            self._positions.pop(move.name, None)
+            self._unsettled.setdefault(move.name, {})[id(request)] = move
 
-    def reader_moved(self, asked: ClientMove) -> None:
-        move, outcome = asked.move, asked.outcome
+    def reader_moved(self, request: ClientMove) -> None:
+        move, outcome = request.move, request.outcome
         unsettled = self._unsettled.setdefault(move.name, {})
         is_done = isinstance(outcome, MovedReader) and not self.cluster.profile.is_async
         if is_done or isinstance(outcome, ReaderMoved):
-            unsettled.pop(id(asked), None)
+            unsettled.pop(id(request), None)
         elif move.ends or move.seeks_from is not None:
-            unsettled[id(asked)] = move  # a copy of it may come at any time
+            unsettled[id(request)] = move  # a copy of it may come at any time
         if not is_done:
             return
         assert isinstance(outcome, MovedReader), outcome
@@ -39,14 +39,14 @@ class ToldPositions(LogChecker):
                 del unsettled[at]
         if move.ends:
             return
-        known = self._told.get(move.name, -1)
+        known = self._positions.get(move.name, -1)
         if outcome.position < known and move.seeks_from is None:
             raise Violation(
                 f"reader {move.name} was told that it stands at {known}, and after {move} at"
                 f" {outcome.position}"
             )
         if not unsettled:
-            self._told[move.name] = outcome.position
+            self._positions[move.name] = outcome.position
 
 
 def _may_come(other: ReaderMove, move: ReaderMove, outcome: MovedReader) -> bool:

@@ -1,7 +1,7 @@
 """Logins: who a client of etcd is. It says its password once, and then the token that it was given.
 
-A token stands for connections of the gateway to the stores, as that user: what the user may do is
-decided there, for each request.
+A token stands for connections to the stores of all members, as that user: what the user may do is
+decided by the stores, for each request.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from quorumlog.errors import ConfigError, NotAuthenticated, Overloaded
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.gateway.etcd_json import JsonRequest, known
-from quorumlog.kv.gateway.routes import Routes
 from quorumlog.net.credentials import ClientUser
 
 KEPT_S = 300.0
@@ -28,22 +26,34 @@ MOST_BEGINNING = 16
 MOST_BEGINNING_OF_ADDRESS = 8
 
 
-class _Login(NamedTuple):
+class UserConnections(Protocol):
+    """To stores and logs, as one user."""
+
+    async def prove(self) -> None:
+        """That the stores know the user. Raises NotAuthenticated."""
+
+    async def close(self) -> None: ...
+
+
+U = TypeVar("U", bound=UserConnections)
+
+
+class _Login(NamedTuple, Generic[U]):
     name: str
-    routes: Routes
+    connections: U
     used_s: float
 
 
-class Logins:
-    def __init__(self, routes_as: Callable[[ClientUser], Routes]) -> None:
-        self._routes_as = routes_as
-        self._of_token: dict[str, _Login] = {}
+class Logins(Generic[U]):
+    def __init__(self, connect_as: Callable[[ClientUser], U]) -> None:
+        self._connect_as = connect_as
+        self._of_token: dict[str, _Login[U]] = {}
         """The one that was used last stands last."""
         self._beginning = Counter[str]()
         """By address."""
         self._closing: set[asyncio.Task[None]] = set()
 
-    def routes_of(self, token: str) -> Routes:
+    def connections_of(self, token: str) -> U:
         """Raises NotAuthenticated."""
         self._forget_unused()
         if token not in self._of_token:
@@ -52,13 +62,11 @@ class Logins:
             )
         login = self._of_token.pop(token)
         self._of_token[token] = login._replace(used_s=time.monotonic())
-        return login.routes
+        return login.connections
 
-    async def begin(self, given: JsonRequest, host: str) -> str:
+    async def begin(self, name: str, password: str, host: str) -> str:
         """The token. `host`: who asks, by its address. Raises LedgerError."""
-        given = known(given, "name", "password")
-        name, password = given.get("name"), given.get("password")
-        if not (isinstance(name, str) and name and isinstance(password, str) and password):
+        if not (name and password):
             raise InvalidRequest("name and password are text, and not empty")
         try:
             user = ClientUser(name, password)
@@ -69,18 +77,18 @@ class Logins:
             or self._beginning[host] >= MOST_BEGINNING_OF_ADDRESS
         ):
             raise Overloaded(f"{self._beginning.total()} passwords are being looked at")
-        routes = self._routes_as(user)
+        connections = self._connect_as(user)
         self._beginning[host] += 1
         try:
-            await routes.prove()
+            await connections.prove()
             self._make_room(name)
         except BaseException:
-            self._close(routes)
+            self._close(connections)
             raise
         finally:
             self._beginning -= Counter([host])
         token = secrets.token_urlsafe(24)
-        self._of_token[token] = _Login(name, routes, time.monotonic())
+        self._of_token[token] = _Login(name, connections, time.monotonic())
         return token
 
     def _make_room(self, name: str) -> None:
@@ -101,10 +109,10 @@ class Logins:
             self._end(token)
 
     def _end(self, token: str) -> None:
-        self._close(self._of_token.pop(token).routes)
+        self._close(self._of_token.pop(token).connections)
 
-    def _close(self, routes: Routes) -> None:
-        task = asyncio.get_running_loop().create_task(routes.client.close())
+    def _close(self, connections: U) -> None:
+        task = asyncio.get_running_loop().create_task(connections.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -1,0 +1,356 @@
+"""Calls of one client of etcd to the store.
+
+This member's own store is asked in this process where it leads, and always for what any member may
+answer; what needs another leader is forwarded. Both ways lead through the session that the store's port
+has for each of its clients: rights, limits and metrics are looked at there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from quorumlog.errors import (
+    LedgerError,
+    OutcomeUnknown,
+    Overloaded,
+    PendingFull,
+    ProtocolViolation,
+    RequestTimeout,
+    Unreachable,
+)
+from quorumlog.kv.client.async_store import AsyncKeyValueClient
+from quorumlog.kv.client.values import Change
+from quorumlog.kv.client.watching import Watching
+from quorumlog.kv.endpoint import KeyValueEndpoint
+from quorumlog.kv.requests import (
+    GROUP,
+    AnswerResponse,
+    CancelRequest,
+    CommandRequest,
+    Event,
+    EventsResponse,
+    KeyValue,
+    Request,
+    Response,
+    WatchRequest,
+    checked,
+    encode,
+    read_answer,
+    size_bytes_of,
+)
+from quorumlog.net.errors import error_of
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import HelloResponse
+from quorumlog.net.quotas import Meter
+from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
+
+T = TypeVar("T")
+TIMEOUT_S = 5.0
+"""As long as etcd itself waits for a majority."""
+_events = msgspec.msgpack.Decoder(list[Event])
+
+
+class Watched(Protocol):
+    """Changes of the keys of one watch."""
+
+    @property
+    def next_revision(self) -> int:
+        """Every change below was given by `batch`, or is none of this watch."""
+
+    async def began(self) -> None:
+        """Raises the LedgerError that refuses it."""
+
+    async def batch(self) -> list[Event]:
+        """What has come since; without events: `next_revision` has risen. Raises LedgerError."""
+
+    def ask_progress(self) -> None:
+        """Have it said how far it is, once it has caught up."""
+
+    async def close(self) -> None: ...
+
+
+class Calls(Protocol):
+    async def call(self, request: Request, answer: type[T], *, here: bool = False) -> tuple[int, T]:
+        """(revision of the store, answer). `here`: of any member, as far as it has applied. Raises
+        LedgerError."""
+
+    def watch(self, asked: WatchRequest) -> Watched:
+        """Raises InvalidRequest."""
+
+
+# ---------------------------------------------------------------- forwarded
+
+
+class ForwardedCalls:
+    def __init__(self, client: AsyncKeyValueClient) -> None:
+        """`client`: of all members' stores, with the codec `bytes`."""
+        self.client = client
+
+    async def call(self, request: Request, answer: type[T], *, here: bool = False) -> tuple[int, T]:
+        return await self.client.asking.call(request, answer, target=ANY_MEMBER if here else LEADER)
+
+    def watch(self, asked: WatchRequest) -> Watched:
+        return _ForwardedWatch(Watching(self.client.asking, self.client.values, asked))
+
+
+class _ForwardedWatch:
+    def __init__(self, watching: Watching[Any]) -> None:
+        self._watching = watching
+
+    @property
+    def next_revision(self) -> int:
+        return self._watching.next_revision
+
+    async def began(self) -> None:
+        await self._watching.began()
+
+    async def batch(self) -> list[Event]:
+        return [_event_of(change) for change in await self._watching.batch()]
+
+    def ask_progress(self) -> None:
+        """It is told each minute."""
+
+    async def close(self) -> None:
+        await self._watching.close()
+
+
+def _event_of(change: Change[bytes]) -> Event:
+    return Event(_kv_of(change.item), None if change.previous is None else _kv_of(change.previous))
+
+
+def _kv_of(item: Any) -> KeyValue:
+    revisions = item.create_revision, item.mod_revision, item.version
+    return KeyValue(item.key, *revisions, item.value or b"", item.lease)
+
+
+# ---------------------------------------------------------------- this member's store
+
+
+class Carrier(Protocol):
+    """The connection of a client of etcd, which its calls come by."""
+
+    @property
+    def peer_name(self) -> str: ...
+    @property
+    def meter(self) -> Any: ...
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def unsent_bytes(self) -> int: ...
+    def when_room(self, act: Callable[[], None]) -> None: ...
+    def abort(self) -> None: ...
+    def violate(self, violation: ProtocolViolation) -> None: ...
+    def hold(self, size_bytes: int) -> None:
+        """So much more (or less) waits in memory to be sent; `unsent_bytes` has it."""
+
+    def next_number(self) -> int:
+        """Of a request; all calls of a carrier have different ones."""
+
+
+class LocalCalls:
+    """Calls of one user on one carrier. It is the connection of a session of the store's port."""
+
+    def __init__(
+        self,
+        store: KeyValueEndpoint,
+        forwarded: ForwardedCalls,
+        carrier: Carrier,
+        user: str,
+    ) -> None:
+        """`user`: who has proved it; empty: nobody. Raises Overloaded where it has too many."""
+        self._store = store
+        self._forwarded = forwarded
+        self._carrier = carrier
+        self.user = user
+        self.meter: Meter | None = None
+        """Of its user; the carrier's is of its address."""
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._watches: dict[int, _LocalWatch] = {}
+        refusal = store.access.quotas.refusal_of_connection(self)
+        if refusal is not None:
+            raise refusal
+        store.access.quotas.enter(self)
+        self._session = store.session_of(self)
+
+    # ---------------------------------------------------------------- Calls
+
+    async def call(self, request: Request, answer: type[T], *, here: bool = False) -> tuple[int, T]:
+        if here or self._store.leads:
+            asking = self._forwarded.client.asking
+            try:
+                found = read_answer(await self._asked(request), answer)
+            except LedgerError as refusal:
+                is_ours = isinstance(refusal, Overloaded) and not isinstance(refusal, PendingFull)
+                if is_ours or not refusal.retriable:
+                    raise
+            else:
+                if found[0] >= asking.seen_revision:  # what a client was told once stays told
+                    asking.seen_revision = found[0]
+                    return found
+        return await self._forwarded.call(request, answer)
+
+    async def _asked(self, request: Request) -> bytes:
+        number = self._carrier.next_number()
+        loop = asyncio.get_running_loop()
+        future = self._waiting[number] = loop.create_future()
+        timer = loop.call_later(TIMEOUT_S, self._late, number, request)
+        try:
+            self._say(msgspec.structs.replace(request, request_id=number))
+            response = await future
+        finally:
+            timer.cancel()
+            self._waiting.pop(number, None)
+        if isinstance(response, AnswerResponse):
+            return response.answer
+        raise error_of(response)
+
+    def _late(self, number: int, request: Request) -> None:
+        future = self._waiting.pop(number, None)
+        if future is not None and not future.done():
+            kind = OutcomeUnknown if isinstance(request, CommandRequest) else RequestTimeout
+            future.set_exception(kind("this member does not answer in time"))
+
+    def _say(self, request: Request) -> None:
+        frames = [Frame(GROUP, cast(Any, request), None, size_bytes_of(request))]
+        for meter in (self._carrier.meter, self.meter):
+            if meter is not None:
+                frames = meter.admitted(frames, self)
+        for frame in frames:
+            self._session.frame(frame)
+
+    def watch(self, asked: WatchRequest) -> Watched:
+        number = self._carrier.next_number()
+        # This member may not have come as far as another one whose answer was told.
+        seen = self._forwarded.client.asking.seen_revision
+        first_revision = asked.first_revision or (seen and seen + 1)
+        asked = msgspec.structs.replace(asked, request_id=number, first_revision=first_revision)
+        asked = checked(asked)
+        watch = self._watches[number] = _LocalWatch(self, asked)
+        self._say(asked)
+        return watch
+
+    def cancel(self, watch: int) -> None:
+        if self._watches.pop(watch, None) is not None:
+            self._say(CancelRequest(request_id=self._carrier.next_number(), watch=watch))
+
+    def hold(self, size_bytes: int) -> None:
+        """Of changes that no watch has given yet."""
+        self._carrier.hold(size_bytes)
+
+    def ask_progress(self) -> None:
+        self._store.service.watches.ask_progress(self._session)
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        self._store.access.quotas.leave(self)
+        self._session.lost()
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        for watch in list(self._watches.values()):
+            watch.fail(Unreachable("the connection is closed"))
+        self._watches.clear()
+
+    # ---------------------------------------------------------------- the connection of its session
+
+    @property
+    def peer_name(self) -> str:
+        return self._carrier.peer_name
+
+    peer_host = ""
+    """Its carrier is counted under its address."""
+
+    @property
+    def is_full(self) -> bool:
+        return self._carrier.is_full
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._carrier.unsent_bytes
+
+    def when_room(self, act: Callable[[], None]) -> None:
+        self._carrier.when_room(act)
+
+    def abort(self) -> None:
+        self._carrier.abort()
+
+    close = abort
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        self._carrier.violate(violation)
+
+    def send(self, group: str, message: Response | HelloResponse) -> None:
+        assert not isinstance(message, HelloResponse), "it has said no Hello"
+        for meter in (self._carrier.meter, self.meter):
+            if meter is not None:
+                meter.answered(message, len(getattr(message, "answer", b"")))
+        number = message.request_id
+        watch = self._watches.get(number)
+        if watch is not None:
+            if isinstance(message, EventsResponse):
+                watch.told(message)
+            else:
+                del self._watches[number]
+                assert not isinstance(message, AnswerResponse), message
+                watch.fail(error_of(message))
+            return
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+
+class _LocalWatch:
+    def __init__(self, calls: LocalCalls, asked: WatchRequest) -> None:
+        self._calls = calls
+        self._number = asked.request_id
+        self.next_revision = asked.first_revision
+        self._batches: deque[tuple[list[Event], int, int]] = deque()
+        """(events, size in bytes, next revision)."""
+        self._is_new = True
+        self._news = asyncio.Event()
+        self._failure: LedgerError | None = None
+
+    def told(self, message: EventsResponse) -> None:
+        data = encode(message.events)  # some are encoded already, as they lie in the store
+        events = _events.decode(data)
+        self._calls.hold(len(data))
+        self._batches.append((events, len(data), message.next_revision))
+        self._news.set()
+
+    def fail(self, error: LedgerError) -> None:
+        self._failure = self._failure or error
+        self._news.set()
+
+    async def began(self) -> None:
+        while not self._batches:
+            if self._failure is not None:
+                raise self._failure
+            self._news.clear()
+            await self._news.wait()
+        self._take()
+
+    async def batch(self) -> list[Event]:
+        while not self._batches:
+            if self._failure is not None:
+                raise self._failure
+            self._news.clear()
+            await self._news.wait()
+        return self._take()
+
+    def _take(self) -> list[Event]:
+        events, size_bytes, self.next_revision = self._batches.popleft()
+        self._calls.hold(-size_bytes)
+        return events
+
+    def ask_progress(self) -> None:
+        self._calls.ask_progress()
+
+    async def close(self) -> None:
+        self._calls.cancel(self._number)
+        while self._batches:
+            self._take()
+        self.fail(Unreachable("the watch is closed"))

@@ -1,0 +1,633 @@
+"""EtcdPort: etcd's gRPC API on a port of a member, over `h2`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+from google.protobuf.message import DecodeError, Message
+
+from quorumlog.client_guard import contain
+from quorumlog.errors import LedgerError, NotAuthenticated, ProtocolViolation
+from quorumlog.kv.etcd import messages_pb2 as pb
+from quorumlog.kv.etcd.errors import Code, RpcError, error_of, etcd_error
+from quorumlog.kv.etcd.handlers import AUTHENTICATE, KEEP_ALIVE, METHODS, WATCH, Handlers, Method
+from quorumlog.kv.etcd.port import EtcdClient, EtcdEndpoint
+from quorumlog.kv.etcd.watching import WatchStream
+from quorumlog.kv.requests import MAX_REQUEST_BYTES, StatusAnswer
+from quorumlog.net.connection import Connection, LastWords
+from quorumlog.net.frame import Frame
+
+log = logging.getLogger("quorumlog.kv")
+
+FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
+MAX_MESSAGE_BYTES = MAX_REQUEST_BYTES + (512 << 10)
+"""Of a request; the store says what of it is too large."""
+WINDOW_BYTES = 1 << 20
+"""That a client may send ahead on a stream, and on a connection."""
+MOST_STREAMS = 1_000
+"""Of a connection, at a time."""
+MOST_HEADER_BYTES = 16 << 10
+MOST_RESETS, RESETS_PER_S = 200, 100.0
+"""Streams that a client may end before they are answered: so many at once, and then so many a second."""
+MOST_WATCHES = 2_500
+"""Of a connection: a quarter of what all clients of etcd at a member may have by default."""
+MOST_WAITING_BYTES = 64 << 20
+"""Of all clients of a port, in requests that are not answered."""
+MOST_KEEP_ALIVES = 1_000
+"""Of a stream, that wait for those before them."""
+SMALL_BYTES = 4096
+"""As little may wait uncounted."""
+FULL_BYTES = 1 << 20
+"""Held for a client that does not open its windows: its watches and reads wait."""
+PACKAGE = "/etcdserverpb."
+_PREFACE = b"PRI * HTTP/2.0"
+_NO_HTTP2 = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"this port speaks gRPC; etcd's JSON gateway has a port of its own (--etcd-gateway)\n"
+)
+_PREFIX = 5
+"""Of a message: whether it is compressed, and its length."""
+_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_OK = [(b"grpc-status", b"0")]
+_UNSAFE = "".join(chr(each) for each in range(256) if not 0x20 <= each < 0x7F or each == 0x25)
+
+
+class Http2Violation(ProtocolViolation):
+    def __init__(self, words: str, goaway: bytes) -> None:
+        """`goaway`: what is said before the connection is closed."""
+        super().__init__(words)
+        self.goaway = goaway
+
+
+class Http2Decoder:
+    """`Decoder` of a connection. The message of a frame is an event of h2."""
+
+    missing_bytes = 1024
+    unfinished_bytes = 0
+    """Of messages that have not come whole: whoever gathers them says so."""
+
+    def __init__(self) -> None:
+        config = h2.config.H2Configuration(
+            client_side=False,
+            header_encoding=None,
+            validate_outbound_headers=False,  # they are ours
+            normalize_outbound_headers=False,
+            logger=None,
+        )
+        self.http = h2.connection.H2Connection(config)
+        self.http.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS,
+                h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
+                h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+            },
+        )
+        self.http.decoder.max_header_list_size = MOST_HEADER_BYTES
+        self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
+        self._has_begun = False
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        """Raises Http2Violation."""
+        data = bytes(self._buffer[:count])
+        if not self._has_begun:
+            if not _PREFACE.startswith(data[: len(_PREFACE)]):
+                raise Http2Violation("no gRPC: it begins with no preface of HTTP/2", _NO_HTTP2)
+            self._has_begun = True
+            self.http.initiate_connection()
+            self.http.increment_flow_control_window(WINDOW_BYTES)
+        try:
+            events: list[Any] = self.http.receive_data(data)
+        except h2.exceptions.ProtocolError as error:
+            raise Http2Violation(
+                f"no gRPC: {type(error).__name__}: {error}", self.http.data_to_send()
+            ) from None
+        if count == len(self._buffer) < BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        return [Frame("", event, None) for event in events]
+
+
+class EtcdPort(EtcdEndpoint):
+    name = "etcd's gRPC port"
+    second = "etcd_listen"
+    is_http2 = True
+    decoder = staticmethod(Http2Decoder)
+    waiting_bytes = 0
+    """Of requests that are being answered."""
+
+    def _connect(self, connection: Connection) -> None:
+        decoder = connection.decoder
+        assert isinstance(decoder, Http2Decoder), decoder
+        connection.session = _GrpcClient(self, connection, decoder)
+
+    def _last_words(self) -> LastWords:
+        return _last_words
+
+    def _url_of(self, status: StatusAnswer) -> str:
+        return status.etcd
+
+
+def _last_words(problem: Exception) -> bytes | None:
+    if isinstance(problem, Http2Violation):
+        return problem.goaway
+    http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    http.initiate_connection()
+    words = str(problem).encode()[:1000]
+    http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, additional_data=words)
+    return http.data_to_send()
+
+
+class _GrpcClient:
+    """The session of one connection, and the `Carrier` of its calls."""
+
+    def __init__(self, port: EtcdPort, connection: Connection, decoder: Http2Decoder) -> None:
+        self.port = port
+        self._connection = connection
+        self._decoder = decoder
+        self.http = decoder.http
+        self.client = EtcdClient(port, connection, self)
+        self._streams: dict[int, _Stream] = {}
+        self._number = 0
+        self._queueing: dict[_Stream, None] = {}
+        """Streams that wait for the client's windows."""
+        self._out_bytes = 0
+        """Of answers that wait for the client's windows."""
+        self._held_bytes = 0
+        """Of changes that watches have not told."""
+        self._will_flush = False
+        self._waiting: list[Callable[[], None]] = []
+        self._watches = 0
+        self._resets = float(MOST_RESETS)
+        self._reset_s = time.monotonic()
+        connection.at_end = self._at_end
+
+    # ---------------------------------------------------------------- Session
+
+    def frame(self, frame: Frame) -> None:
+        event: Any = frame.message
+        kind = type(event)
+        if kind is h2.events.RequestReceived:
+            self._begin(event)
+        elif kind is h2.events.DataReceived:
+            self._data(event)
+        elif kind is h2.events.StreamEnded:
+            stream = self._streams.get(event.stream_id)
+            if stream is not None:
+                stream.ended()
+        elif kind is h2.events.WindowUpdated or kind is h2.events.RemoteSettingsChanged:
+            self._windows_opened(getattr(event, "stream_id", 0))
+        elif kind is h2.events.StreamReset:
+            self._reset(event.stream_id)
+        elif kind is h2.events.ConnectionTerminated and not self._streams:
+            self.flush()
+            self._connection.close()
+            return
+        self.will_flush()
+
+    def _at_end(self) -> list[Frame]:
+        """Who says no more cannot open a window either."""
+        self._connection.close()
+        return []
+
+    def lost(self) -> None:
+        for stream in list(self._streams.values()):
+            stream.close()
+        self._streams.clear()
+        self.client.close()
+
+    def writable(self) -> None:
+        for each in list(self._queueing):
+            each.pump()
+        self._go_on()
+
+    # ---------------------------------------------------------------- what comes
+
+    def _begin(self, event: Any) -> None:
+        headers = dict(event.headers)
+        stream = _Stream(self, event.stream_id, headers.get(b":path", b"").decode("latin-1"))
+        self._streams[event.stream_id] = stream
+        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            stream.fail(RpcError(Code.INVALID_ARGUMENT, "this port speaks gRPC"))
+            return
+        if headers.get(b"hasleader") == b"true" and not self.port.knows_leader:
+            stream.fail(etcd_error(Code.UNAVAILABLE, "no leader"))
+            return
+        token = headers.get(b"token") or headers.get(b"authorization") or b""
+        stream.begin(token.decode("latin-1"))
+
+    def _data(self, event: Any) -> None:
+        self.http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        stream = self._streams.get(event.stream_id)
+        if stream is not None and event.data:
+            stream.received(event.data)
+
+    def _reset(self, number: int) -> None:
+        stream = self._streams.pop(number, None)
+        if stream is None:
+            return
+        stream.close()
+        now_s = time.monotonic()
+        grown = (now_s - self._reset_s) * RESETS_PER_S
+        self._resets, self._reset_s = min(self._resets + grown, float(MOST_RESETS)) - 1, now_s
+        if self._resets < 0:
+            self.violate(ProtocolViolation("its streams are ended before they are answered"))
+
+    def _windows_opened(self, number: int) -> None:
+        stream = self._streams.get(number)
+        for each in list(self._queueing) if stream is None else (stream,):
+            each.pump()
+        self._go_on()
+
+    def queued(self, stream: _Stream, size_bytes: int) -> None:
+        """So much more of its answers waits."""
+        if stream.waits:
+            self._queueing[stream] = None
+        else:
+            self._queueing.pop(stream, None)
+        self._out_bytes += size_bytes
+        if self._out_bytes + self._held_bytes > SMALL_BYTES or self._connection.beside_bytes:
+            self._connection.hold_beside(self._out_bytes + self._held_bytes)
+
+    def gathered(self, size_bytes: int) -> None:
+        """So much more of messages that have not come whole."""
+        self._decoder.unfinished_bytes += size_bytes
+
+    def ended(self, number: int) -> None:
+        self._streams.pop(number, None)
+
+    def may_watch(self, more: int) -> str:
+        if more > 0 and self._watches >= MOST_WATCHES:
+            return f"this connection has {self._watches} watches, as many as it may"
+        self._watches += more
+        return ""
+
+    # ---------------------------------------------------------------- Carrier
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    @property
+    def peer_name(self) -> str:
+        return self._connection.peer_name
+
+    @property
+    def meter(self) -> Any:
+        return self._connection.meter
+
+    @property
+    def is_clogged(self) -> bool:
+        """It does not read what was written already."""
+        return self._connection.is_full
+
+    @property
+    def is_full(self) -> bool:
+        return self.is_clogged or self._out_bytes >= FULL_BYTES
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._connection.unsent_bytes + self._out_bytes + self._held_bytes
+
+    def when_room(self, act: Callable[[], None]) -> None:
+        if self.is_full:
+            self._waiting.append(act)
+        else:
+            act()
+
+    def _go_on(self) -> None:
+        while self._waiting and not self.is_full:
+            waiting, self._waiting = self._waiting, []
+            for act in waiting:
+                act()
+
+    def hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._connection.hold_beside(self._out_bytes + self._held_bytes)
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        self.flush()
+        self._connection.violate(violation)
+
+    def will_flush(self) -> None:
+        """At the end of this turn, with what others have to say."""
+        if not self._will_flush:
+            self._will_flush = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._will_flush = False
+        if data := self.http.data_to_send():
+            self._connection.write([data])
+
+
+class _Stream:
+    """One call."""
+
+    def __init__(self, session: _GrpcClient, number: int, path: str) -> None:
+        self._session = session
+        self._number = number
+        self._path = path
+        self._body = bytearray()
+        self._token = ""
+        self._method: Method | None = None
+        self._call: _Call | None = None
+        """Of those with more than one message."""
+        self._message: bytes | None = None
+        """Of one with one."""
+        self._task: asyncio.Task[None] | None = None
+        self._waiting_bytes = 0
+        self._out: deque[memoryview] = deque()
+        self._trailers: list[tuple[bytes, bytes]] | None = None
+        """Follow what is to be sent; None: there is more to come."""
+        self._has_begun = self._is_closed = False
+
+    # ---------------------------------------------------------------- what comes
+
+    def begin(self, token: str) -> None:
+        self._token = token
+        name = self._path.removeprefix(PACKAGE) if self._path.startswith(PACKAGE) else ""
+        if name in (WATCH, KEEP_ALIVE):
+            try:
+                handlers = self._session.client.handlers(token)
+            except (RpcError, LedgerError) as refusal:
+                self.fail(self.known(refusal))
+                return
+            self._call = (_WatchCall if name == WATCH else _KeepAliveCall)(self, self._session, handlers)
+        elif name in METHODS:
+            self._method = METHODS[name]
+        elif name != AUTHENTICATE:
+            service, _, method = self._path.strip("/").rpartition("/")
+            self.fail(
+                RpcError(Code.UNIMPLEMENTED, f"unknown method {method:.100} for service {service:.100}")
+            )
+
+    def received(self, data: bytes) -> None:
+        if self._is_closed:
+            return
+        self._body += data
+        before = len(self._body)
+        while len(self._body) >= _PREFIX and not self._is_closed:
+            stop = _PREFIX + int.from_bytes(self._body[1:_PREFIX], "big")
+            if self._body[0]:
+                self.fail(RpcError(Code.UNIMPLEMENTED, "compressed messages are not taken"))
+                break
+            if stop - _PREFIX > MAX_MESSAGE_BYTES:
+                self.fail(etcd_error(Code.INVALID_ARGUMENT, "request is too large"))
+                break
+            if len(self._body) < stop:
+                break
+            message = bytes(self._body[_PREFIX:stop])
+            del self._body[:stop]
+            self._take(message)
+        self._session.gathered(len(self._body) - before + len(data))
+
+    def _take(self, message: bytes) -> None:
+        if self._call is not None:
+            try:
+                self._call.received(message)
+            except DecodeError:
+                self.fail(_GARBAGE)
+        elif self._message is None:
+            self._message = message
+        else:
+            self.fail(RpcError(Code.INVALID_ARGUMENT, "a second message of a call that has one"))
+
+    def ended(self) -> None:
+        """All has come."""
+        if self._is_closed:
+            return
+        if self._call is not None:
+            self._call.ended()
+            return
+        message = self._message
+        if message is None:
+            self.fail(_GARBAGE)
+            return
+        port = self._session.port
+        if port.waiting_bytes + len(message) > MOST_WAITING_BYTES:
+            self.fail(etcd_error(Code.RESOURCE_EXHAUSTED, "too many requests"))
+            return
+        self._waiting_bytes = len(message)
+        port.waiting_bytes += len(message)
+        self._task = asyncio.get_running_loop().create_task(self._answer(message))
+        self._task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._session.port.waiting_bytes -= self._waiting_bytes
+
+    async def _answer(self, message: bytes) -> None:
+        try:
+            client, method = self._session.client, self._method
+            if method is None:
+                answer: Message = await client.log_in(pb.AuthenticateRequest.FromString(message))
+            else:
+                asked = method.request.FromString(message)
+                answer = await method.handle(client.handlers(self._token), asked)
+            self.send(answer, _OK)
+        except (RpcError, LedgerError) as refusal:
+            self.fail(self.known(refusal))
+        except DecodeError:
+            self.fail(_GARBAGE)
+        except Exception as error:
+            contain(error, self._session)
+
+    def known(self, refusal: RpcError | LedgerError) -> RpcError:
+        if isinstance(refusal, RpcError):
+            return refusal
+        if isinstance(refusal, NotAuthenticated):
+            return self._session.client.refusal_of_nobody(self._token)
+        return error_of(refusal)
+
+    # ---------------------------------------------------------------- what goes
+
+    def send(self, answer: Message, trailers: list[tuple[bytes, bytes]] | None = None) -> None:
+        """`trailers`: it is the last."""
+        if self._is_closed:
+            return
+        data = answer.SerializeToString()
+        self._send(b"\0" + len(data).to_bytes(4, "big") + data, trailers)
+
+    def fail(self, error: RpcError) -> None:
+        if self._is_closed:
+            return
+        words = error.words[:1000].translate(_QUOTED).encode("ascii", "replace")
+        trailers = [(b"grpc-status", b"%d" % error.code), (b"grpc-message", words)]
+        self._send(b"", trailers)
+
+    def finish(self) -> None:
+        if not self._is_closed:
+            self._send(b"", _OK)
+
+    def _send(self, data: bytes, trailers: list[tuple[bytes, bytes]] | None) -> None:
+        if not self._has_begun and trailers is not None and not data:
+            trailers = [*_HEAD, *trailers]
+            self._has_begun = True
+        if data:
+            self._out.append(memoryview(data))
+            self._session.queued(self, len(data))
+        if trailers is not None:
+            self._trailers = trailers
+        self.pump()
+
+    def pump(self) -> None:
+        """As far as the client's windows allow, and it reads what it was sent."""
+        try:
+            self._pump()
+        except h2.exceptions.ProtocolError:
+            # The client has ended it, or the connection: what says so has come, and is taken soon.
+            self.close()
+
+    def _pump(self) -> None:
+        http, session, out = self._session.http, self._session, self._out
+        if out and not self._has_begun:
+            self._has_begun = True
+            http.send_headers(self._number, _HEAD)
+        while out and not session.is_clogged:
+            room = min(http.local_flow_control_window(self._number), http.max_outbound_frame_size)
+            if room <= 0:
+                break
+            data = out.popleft()
+            if len(data) > room:
+                out.appendleft(data[room:])
+                data = data[:room]
+            session.queued(self, -len(data))
+            http.send_data(self._number, data)
+        if not out and self._trailers is not None and not self._is_closed:
+            http.send_headers(self._number, self._trailers, end_stream=True)
+            self.close()
+            session.ended(self._number)
+        session.will_flush()
+
+    @property
+    def waits(self) -> bool:
+        """Something of it waits for the client."""
+        return bool(self._out)
+
+    async def room(self) -> None:
+        """Returns when there is some."""
+        if self._session.is_full:
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._session.when_room(partial(_set, room))
+            await room
+
+    def close(self) -> None:
+        """Nothing of it goes on."""
+        self._is_closed = True
+        self._session.gathered(-len(self._body))
+        self._body.clear()
+        waiting_bytes = sum(map(len, self._out))
+        self._out.clear()
+        self._session.queued(self, -waiting_bytes)
+        if self._call is not None:
+            self._call.close()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+
+_GARBAGE = RpcError(Code.INTERNAL, "grpc: the message cannot be read")
+_QUOTED = {ord(each): f"%{ord(each):02X}" for each in _UNSAFE}
+
+
+def _set(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
+
+
+class _Call:
+    """A call with streams of messages both ways."""
+
+    def __init__(self, stream: _Stream, session: _GrpcClient, handlers: Handlers) -> None:
+        self._stream = stream
+
+    def received(self, message: bytes) -> None:
+        """Raises DecodeError."""
+
+    def ended(self) -> None:
+        """The client asks for no more."""
+
+    def close(self) -> None: ...
+
+
+class _WatchCall(_Call):
+    def __init__(self, stream: _Stream, session: _GrpcClient, handlers: Handlers) -> None:
+        super().__init__(stream, session, handlers)
+        self._watches = WatchStream(handlers, self._tell, session.may_watch)
+
+    def received(self, message: bytes) -> None:
+        self._watches.ask(pb.WatchRequest.FromString(message))
+
+    async def _tell(self, response: pb.WatchResponse) -> None:
+        self._stream.send(response)
+        await self._stream.room()
+
+    def ended(self) -> None:
+        self._stream.finish()
+
+    def close(self) -> None:
+        self._watches.close()
+
+
+class _KeepAliveCall(_Call):
+    """Answered one after the other."""
+
+    def __init__(self, stream: _Stream, session: _GrpcClient, handlers: Handlers) -> None:
+        super().__init__(stream, session, handlers)
+        self._session = session
+        self._handlers = handlers
+        self._asked: deque[bytes] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._is_ended = False
+
+    def received(self, message: bytes) -> None:
+        if len(self._asked) >= MOST_KEEP_ALIVES:
+            self._stream.fail(etcd_error(Code.RESOURCE_EXHAUSTED, "too many requests"))
+            return
+        self._asked.append(message)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._answer())
+
+    async def _answer(self) -> None:
+        try:
+            while self._asked:
+                asked = pb.LeaseKeepAliveRequest.FromString(self._asked.popleft())
+                self._stream.send(await self._handlers.keep_alive(asked))
+                await self._stream.room()
+            self._task = None
+            if self._is_ended:
+                self._stream.finish()
+        except (RpcError, LedgerError) as refusal:
+            self._task = None
+            self._stream.fail(self._stream.known(refusal))
+        except DecodeError:
+            self._task = None
+            self._stream.fail(_GARBAGE)
+        except Exception as error:
+            contain(error, self._session)
+
+    def ended(self) -> None:
+        self._is_ended = True
+        if self._task is None:
+            self._stream.finish()
+
+    def close(self) -> None:
+        self._asked.clear()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()

@@ -1,0 +1,76 @@
+"""Protobuf's own JSON mapping, as etcd's JSON gateway speaks it, and stricter where `json_format` would
+read something else than was meant."""
+
+from __future__ import annotations
+
+import re
+from json import loads
+from typing import Any, TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from quorumlog.kv.errors import InvalidRequest
+
+M = TypeVar("M", bound=Message)
+MAX_DEPTH = 100
+_INTEGER = re.compile(r"-?[0-9]{1,20}(\.0+)?")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_NUMBERS = {
+    FieldDescriptor.TYPE_INT64,
+    FieldDescriptor.TYPE_UINT64,
+    FieldDescriptor.TYPE_INT32,
+    FieldDescriptor.TYPE_UINT32,
+}
+
+
+def parsed(kind: type[M], body: bytes) -> M:
+    """Names in both spellings, base64 in both alphabets, with and without padding, numbers as text too.
+    Unknown names, of fields and of enumerations, are refused. Raises InvalidRequest."""
+    try:
+        given = loads(body) if body.strip() else {}
+        if not isinstance(given, dict):
+            raise InvalidRequest("the request is no object of JSON")
+        _check(given, kind.DESCRIPTOR)
+        return json_format.ParseDict(given, kind(), max_recursion_depth=MAX_DEPTH)
+    except RecursionError:
+        raise InvalidRequest("the request is nested too deeply") from None
+    except json_format.ParseError as error:
+        raise InvalidRequest(str(error).partition("\n")[0]) from None
+    except ValueError as error:
+        raise InvalidRequest(f"the request is no JSON: {error}") from None
+
+
+def json_of(message: Message) -> str:
+    """On one line, in etcd's own names; what is 0, empty or false is left out."""
+    return json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
+
+
+def _check(given: Any, kind: Any) -> None:
+    """Refuses what `json_format` takes and etcd does not: numbers with `_`, and base64 with other
+    characters, which it would leave out; and a name that is not known, or is there in both
+    spellings. Raises InvalidRequest."""
+    if not isinstance(given, dict):
+        return
+    known = set()
+    for name, value in given.items():
+        field = kind.fields_by_camelcase_name.get(name) or kind.fields_by_name.get(name)
+        if field is None:
+            names = ", ".join(kind.fields_by_name) or "none"
+            raise InvalidRequest(f"there is no field {name!r:.40}; there are {names}")
+        if field.name in known:
+            raise InvalidRequest(f"{field.name} is given in both spellings")
+        known.add(field.name)
+        for each in value if isinstance(value, list) else (value,):
+            if field.message_type is not None:
+                _check(each, field.message_type)
+            elif isinstance(each, str):
+                _check_text(name, each, field.type)
+
+
+def _check_text(name: str, text: str, kind: int) -> None:
+    if kind in _NUMBERS and not _INTEGER.fullmatch(text):
+        raise InvalidRequest(f"{name} is {text!r:.40}, which is no number")
+    if kind == FieldDescriptor.TYPE_BYTES and not _BASE64.fullmatch(text):
+        raise InvalidRequest(f"{name} is {text!r:.40}, which is no base64")

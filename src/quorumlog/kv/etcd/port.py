@@ -1,0 +1,290 @@
+"""What the ports for clients of etcd share: who its clients are, and what their calls lead to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from quorumlog.client import AsyncLedgerClient
+from quorumlog.config import parse_address
+from quorumlog.errors import LedgerError, NotAuthenticated
+from quorumlog.kv.client.asking import Asking, addresses_of
+from quorumlog.kv.client.async_store import AsyncKeyValueClient
+from quorumlog.kv.endpoint import KeyValueEndpoint
+from quorumlog.kv.etcd import messages_pb2 as pb
+from quorumlog.kv.etcd.administration import PLAIN, Administration, ClusterMember
+from quorumlog.kv.etcd.calls import TIMEOUT_S, Carrier, ForwardedCalls, LocalCalls
+from quorumlog.kv.etcd.errors import NO_USER, NO_USERS, WRONG_PASSWORD, WRONG_TOKEN, RpcError
+from quorumlog.kv.etcd.handlers import Handlers
+from quorumlog.kv.etcd.identity import Identity
+from quorumlog.kv.etcd.logins import Logins
+from quorumlog.kv.requests import StatusAnswer, StoreStatusRequest
+from quorumlog.net.access import WRONG_PAUSE_S
+from quorumlog.net.connection import Connection, Decoder, LastWords
+from quorumlog.net.credentials import ClientUser
+from quorumlog.net.listener import Listener
+from quorumlog.net.rpc.calls import RequestTarget, TargetKind
+from quorumlog.net.tls import ClientTls, Tls
+from quorumlog.node import NodeHandle
+from quorumlog.server import Endpoint
+
+log = logging.getLogger("quorumlog.kv")
+ASK_TIMEOUT_S = 1.0
+KNOWN_S = 5.0
+"""So long nobody is asked again for its URL."""
+
+
+class UserClients:
+    """Clients of the stores and of the log of all members, as one user."""
+
+    def __init__(
+        self, name: str, store: AsyncKeyValueClient, make_log: Callable[[], AsyncLedgerClient]
+    ) -> None:
+        """`name`: empty: nobody. `make_log`: the log's, where it is needed."""
+        self.name = name
+        self.store = store
+        self._make_log = make_log
+        self._log: AsyncLedgerClient | None = None
+
+    def log(self) -> AsyncLedgerClient:
+        if self._log is None:
+            self._log = self._make_log()
+        return self._log
+
+    async def prove(self) -> None:
+        await self.store.asking.call(StoreStatusRequest(), StatusAnswer)
+
+    async def close(self) -> None:
+        await self.store.close()
+        if self._log is not None:
+            await self._log.close()
+
+
+class MemberUrls:
+    """Where the members' ports for clients of etcd are, as their stores say."""
+
+    def __init__(self, asking: Asking, url_of: Callable[[StatusAnswer], str]) -> None:
+        self._asking = asking
+        self._url_of = url_of
+        self._known: dict[str, StatusAnswer] = {}
+        self._asked_s = -KNOWN_S
+
+    async def all(self) -> dict[str, str]:
+        """By member id; of a member that does not answer, as it was."""
+        if time.monotonic() - self._asked_s >= KNOWN_S:
+            await asyncio.gather(*[self._ask(address) for address in self._asking.addresses])
+            self._asked_s = time.monotonic()
+        return {each.member_id: url for each in self._known.values() if (url := self._url_of(each))}
+
+    async def _ask(self, address: str) -> None:
+        target = RequestTarget(TargetKind.ADDRESS, address)
+        with suppress(LedgerError):
+            _, self._known[address] = await self._asking.call(
+                StoreStatusRequest(), StatusAnswer, target=target, timeout_ms=1000 * ASK_TIMEOUT_S
+            )
+
+
+class EtcdEndpoint(Endpoint):
+    """A port for clients of etcd, on a member with a store."""
+
+    name = ""
+    """In the log and in errors."""
+    decoder: Callable[[], Decoder]
+    second = ""
+    """The option in `[tls]` of its second address."""
+    is_http2 = False
+
+    def __init__(
+        self,
+        store: KeyValueEndpoint,
+        listen: str,
+        servers: str,
+        member_id: str,
+        tls: Tls | None = None,
+        user: ClientUser | None = None,
+    ) -> None:
+        """`store`: of the same member. `servers`: the stores of all members, HOST:PORT,... `tls`: None:
+        the port is plain. `user`: whom it asks as for clients that have not logged in. Raises
+        ConfigError."""
+        self._listen = parse_address(listen)
+        addresses_of(servers)
+        self.store = store
+        self._servers = servers
+        self._member_id = member_id
+        self._tls = tls
+        self._user = user
+        self.group = store.group
+        self.logins: Logins[UserClients] = Logins(self._clients_as)
+        self.nobody: UserClients
+        """Of clients that have not logged in. It is there while the port is open, as those below are."""
+        self.urls: MemberUrls
+        self.identity: Identity
+        self._member: NodeHandle | None = None
+        self._listener = Listener(
+            self.name,
+            self._connect,
+            decoder=self.decoder,
+            last_words=self._last_words(),
+            option=f"the address of {self.name}",
+            tls=tls,
+            second=self.second,
+            is_http2=self.is_http2,
+        )
+
+    def _connect(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+    def _last_words(self) -> LastWords:
+        raise NotImplementedError
+
+    def _url_of(self, status: StatusAnswer) -> str:
+        raise NotImplementedError
+
+    async def open(self, member: NodeHandle) -> None:
+        """Raises ConfigError."""
+        self._member = member
+        self.nobody = self._clients_as(self._user)
+        self.urls = MemberUrls(self.nobody.store.asking, self._url_of)
+        self.identity = Identity(
+            self._member_id,
+            lambda: member.cluster_id if member.is_up else "",
+            lambda: member.node().raft.term if member.is_up else 0,
+        )
+        self._listener.access = self.access
+        host, port = self._listen
+        await self._listener.open(host, port)
+        log.info(
+            "%s listens on %s:%s%s",
+            self.name,
+            host,
+            port,
+            self._listener.speaks,
+            extra={"event": "listens"},
+        )
+
+    def _clients_as(self, user: ClientUser | None) -> UserClients:
+        def make_log() -> AsyncLedgerClient:
+            servers = [each.address for each in self.members()]
+            return AsyncLedgerClient(
+                servers,
+                group=self.group or self._group_name,
+                timeout_ms=int(1000 * TIMEOUT_S),
+                tls=self._tls_to("listen"),
+                user=user,
+            )
+
+        timeout_ms, tls = 1000 * TIMEOUT_S, self._tls_to("store_listen")
+        store = AsyncKeyValueClient(self._servers, timeout_ms=timeout_ms, tls=tls, user=user)
+        return UserClients("" if user is None else user.name, store, make_log)
+
+    @property
+    def _group_name(self) -> str:
+        assert self._member is not None, "the port is not open"
+        return self._member.node().config.group
+
+    def _tls_to(self, second: str) -> ClientTls | None:
+        """Of a port of the members, which may still be plain at its first address."""
+        if self._tls is None:
+            return None
+        options = self._tls.options
+        is_plain = getattr(options, second) and options.peers != "required"
+        return None if is_plain else self._tls.as_client()
+
+    @property
+    def knows_leader(self) -> bool:
+        return self._member is not None and self._member.knows_leader
+
+    async def close(self) -> None:
+        self._listener.close()
+        self._listener.close_connections()
+        await self.logins.close()
+        if self._member is not None:
+            await self.nobody.close()
+        await asyncio.sleep(0)
+
+    def abandon(self) -> None:
+        self._listener.close()
+        self._listener.abort_connections()
+
+    # ---------------------------------------------------------------- Cluster
+
+    def members(self) -> list[ClusterMember]:
+        if self._member is None or not self._member.is_up:
+            return []
+        node = self._member.node()
+        membership = node.status().membership
+        addresses = {each.member_id: str(each) for each in node.config.members}
+        addresses |= dict(membership.addresses)
+        learners = {each.member_id for each in membership.learners}
+        ids = sorted({each.member_id for each in membership.members()})
+        return [ClusterMember(each, addresses.get(each, ""), each in learners) for each in ids]
+
+    async def client_urls(self) -> dict[str, str]:
+        return await self.urls.all()
+
+    def indexes(self) -> tuple[int, int]:
+        if self._member is None or not self._member.is_up:
+            return 0, 0
+        status = self._member.node().status()
+        return status.committed_index, status.committed_index
+
+
+class EtcdClient:
+    """What a connection of a client of etcd may call, as each of the users whose tokens it says."""
+
+    def __init__(self, port: EtcdEndpoint, connection: Connection, carrier: Carrier) -> None:
+        self._port = port
+        self._connection = connection
+        self._carrier = carrier
+        self._of_user: dict[UserClients, tuple[LocalCalls, Handlers]] = {}
+
+    def handlers(self, token: str) -> Handlers:
+        """`token`: empty: it has not logged in. Raises RpcError, Overloaded, LeaderNotReady."""
+        clients = self._port.nobody
+        if token:
+            try:
+                clients = self._port.logins.connections_of(token)
+            except NotAuthenticated:
+                raise WRONG_TOKEN from None
+        known = self._of_user.get(clients)
+        if known is not None:
+            return known[1]
+        forwarded = ForwardedCalls(clients.store)
+        calls = LocalCalls(self._port.store, forwarded, self._carrier, clients.name)
+        administration = Administration(
+            calls, self._port.identity, self._port, clients.log, is_private=self.is_private
+        )
+        handlers = Handlers(calls, self._port.identity, administration)
+        self._of_user[clients] = calls, handlers
+        return handlers
+
+    @property
+    def is_private(self) -> bool:
+        return self._connection.is_encrypted
+
+    async def log_in(self, asked: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
+        """A wrong password waits for its answer. Raises RpcError, LedgerError."""
+        access = self._port.access
+        if not access.is_on:
+            raise NO_USERS
+        if not self.is_private:
+            raise PLAIN
+        try:
+            token = await self._port.logins.begin(asked.name, asked.password, self._connection.peer_host)
+        except NotAuthenticated:
+            access.tell_of_wrong(asked.name, self._connection.peer_name)
+            await asyncio.sleep(WRONG_PAUSE_S)
+            raise WRONG_PASSWORD from None
+        return pb.AuthenticateResponse(header=self._port.identity.header(0), token=token)
+
+    def refusal_of_nobody(self, token: str) -> RpcError:
+        """NotAuthenticated, as etcd says it."""
+        return WRONG_TOKEN if token else NO_USER
+
+    def close(self) -> None:
+        for calls, _ in self._of_user.values():
+            calls.lost()
+        self._of_user.clear()

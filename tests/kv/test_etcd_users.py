@@ -1,0 +1,195 @@
+"""Users by etcd's Auth service: they are the cluster's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quorumlog.client import connect as log_of
+from quorumlog.kv.etcd import messages_pb2 as pb
+from quorumlog.kv.etcd import port as port_module
+from quorumlog.log_state.users import Kind, Right, RoleGrant
+from quorumlog.net.credentials import ClientUser
+from quorumlog.net.tls import ClientTls
+from tests import certificates
+from tests.kv.etcd_grpc import EtcdCalls, EtcdPorts
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.processes
+CA = certificates.directory() / "ca.crt"
+ROOT = ClientUser("root", "sesame")
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[EtcdPorts]:
+    with EtcdPorts(
+        3, tls=lambda member_id: certificates.options_of(certificates.member(member_id))
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def etcd(ports: EtcdPorts) -> Iterator[EtcdCalls]:
+    with calls(ports) as made:
+        yield made
+
+
+def calls(ports: EtcdPorts) -> EtcdCalls:
+    """At a follower: others are asked through it."""
+    return EtcdCalls(ports.addresses[ports.follower()], CA.read_bytes())
+
+
+def log_in(etcd: EtcdCalls, name: str, password: str) -> None:
+    asked = pb.AuthenticateRequest(name=name, password=password)
+
+    def token() -> Any:
+        """The first user is known a moment later."""
+        try:
+            return etcd.call("Auth/Authenticate", asked).token
+        except Exception:
+            return None
+
+    etcd.token = eventually(token, what=f"a login of {name}")
+
+
+@pytest.fixture
+def root(ports: EtcdPorts, etcd: EtcdCalls) -> EtcdCalls:
+    with log_of(ports.cluster.servers, tls=ClientTls(str(CA))) as log:
+        is_on = log.users().is_on if not ports.ports["n0"].access.is_on else True
+    if not is_on:
+        etcd.call("Auth/UserAdd", pb.AuthUserAddRequest(name="root", password="sesame"))
+    log_in(etcd, "root", "sesame")
+    return etcd
+
+
+def add_role(etcd: EtcdCalls, name: str, kind: Any, key: str, end: str = "") -> None:
+    perm = pb.Permission(permType=kind, key=key.encode(), range_end=end.encode())
+    asked = pb.AuthRoleGrantPermissionRequest(name=name, perm=perm)
+    etcd.call("Auth/RoleGrantPermission", asked)
+
+
+def test_users_and_roles_of_etcd_are_those_of_the_cluster(ports: EtcdPorts, root: EtcdCalls) -> None:
+    assert root.call("Auth/AuthStatus", pb.AuthStatusRequest()).enabled
+    root.call("Auth/AuthEnable", pb.AuthEnableRequest())
+    assert list(root.call("Auth/UserGet", pb.AuthUserGetRequest(name="root")).roles) == ["root"]
+    root.call("Auth/RoleAdd", pb.AuthRoleAddRequest(name="jobs"))
+    add_role(root, "jobs", pb.Permission.READWRITE, "jobs/", "jobs0")
+    add_role(root, "jobs", pb.Permission.READ, "one")
+    root.call("Auth/UserAdd", pb.AuthUserAddRequest(name="bob", password="tahini"))
+    root.call("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="bob", role="jobs"))
+    told = root.call("Auth/RoleGet", pb.AuthRoleGetRequest(role="jobs")).perm
+    assert [(each.permType, each.key, each.range_end) for each in told] == [
+        (pb.Permission.READWRITE, b"jobs/", b"jobs0"),
+        (pb.Permission.READ, b"one", b""),
+    ]
+    with log_of(ports.cluster.servers, tls=ClientTls(str(CA)), user=ROOT) as log:
+        (role,) = log.users().roles
+    assert role.grants == tuple(
+        sorted(
+            [
+                RoleGrant(Right.READ, Kind.KEY, b"jobs/"),
+                RoleGrant(Right.WRITE, Kind.KEY, b"jobs/"),
+                RoleGrant(Right.READ, Kind.KEY, b"one", is_exact=True),
+            ]
+        )
+    )
+    with calls(ports) as bob:
+        log_in(bob, "bob", "tahini")
+        bob.put("jobs/1", "wash")
+        assert bob.range("jobs/", "jobs0").count == 1
+        assert bob.refusal("KV/Put", pb.PutRequest(key=b"one")) == (
+            "PERMISSION_DENIED",
+            "etcdserver: permission denied",
+        )
+        assert bob.refusal("Auth/UserList", pb.AuthUserListRequest())[0] == "PERMISSION_DENIED"
+        with bob.watches() as stream:
+            stream.create("others")
+            told = stream.next()
+            assert (told.created, told.canceled, told.watch_id) == (True, True, -1)
+            assert told.cancel_reason == (
+                "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
+            )
+            stream.create("jobs/", "jobs0")
+            assert not stream.next().canceled
+            # A permission of the same range takes the place of the one before.
+            add_role(root, "jobs", pb.Permission.WRITE, "jobs/", "jobs0")
+            told = stream.next()
+            assert told.canceled, "the right to read what it watches is gone"
+        eventually(lambda: refuses(bob, "KV/Range", pb.RangeRequest(key=b"jobs/1")))
+        bob.put("jobs/2", "iron")
+    gone = pb.AuthRoleRevokePermissionRequest(role="jobs", key=b"one")
+    root.call("Auth/RoleRevokePermission", gone)
+    assert root.refusal("Auth/RoleRevokePermission", gone) == (
+        "FAILED_PRECONDITION",
+        "etcdserver: permission is not granted to the role",
+    )
+    root.call("Auth/UserChangePassword", pb.AuthUserChangePasswordRequest(name="bob", password="halva"))
+    with calls(ports) as bob:
+        log_in(bob, "bob", "halva")
+    assert list(root.call("Auth/UserList", pb.AuthUserListRequest()).users) == ["bob", "root"]
+    assert list(root.call("Auth/RoleList", pb.AuthRoleListRequest()).roles) == ["jobs", "root"]
+    root.call("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role="jobs"))
+    assert not root.call("Auth/UserGet", pb.AuthUserGetRequest(name="bob")).roles
+    root.call("Auth/UserDelete", pb.AuthUserDeleteRequest(name="bob"))
+    assert list(root.call("Auth/UserList", pb.AuthUserListRequest()).users) == ["root"]
+
+
+def refuses(etcd: EtcdCalls, name: str, asked: Any) -> bool:
+    try:
+        etcd.call(name, asked)
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "refusal"),
+    [
+        ("UserAdd", pb.AuthUserAddRequest(name="root", password="x"), "user name already exists"),
+        ("UserAdd", pb.AuthUserAddRequest(password="x"), "user name is empty"),
+        ("UserGet", pb.AuthUserGetRequest(name="nobody"), "user name not found"),
+        ("UserDelete", pb.AuthUserDeleteRequest(name="nobody"), "user name not found"),
+        ("RoleGet", pb.AuthRoleGetRequest(role="none"), "role name not found"),
+        ("RoleDelete", pb.AuthRoleDeleteRequest(role="none"), "role name not found"),
+        (
+            "UserRevokeRole",
+            pb.AuthUserRevokeRoleRequest(name="root", role="none"),
+            "role is not granted to the user",
+        ),
+        ("Authenticate", pb.AuthenticateRequest(name="root", password="wrong"), "authentication failed"),
+    ],
+)
+def test_refusals_are_in_etcds_words(
+    root: EtcdCalls, monkeypatch: pytest.MonkeyPatch, name: str, asked: Any, refusal: str
+) -> None:
+    monkeypatch.setattr(port_module, "WRONG_PAUSE_S", 0.0)
+    assert root.refusal(f"Auth/{name}", asked)[1].startswith(f"etcdserver: {refusal}")
+
+
+def test_what_has_no_counterpart_is_refused_in_words(root: EtcdCalls) -> None:
+    assert "they stay on" in root.refusal("Auth/AuthDisable", pb.AuthDisableRequest())[1]
+    root.call("Auth/RoleAdd", pb.AuthRoleAddRequest(name="odd"))
+    perm = pb.Permission(permType=pb.Permission.READ, key=b"a", range_end=b"c")
+    asked = pb.AuthRoleGrantPermissionRequest(name="odd", perm=perm)
+    assert "on all with a prefix" in root.refusal("Auth/RoleGrantPermission", asked)[1]
+    root.call("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role="odd"))
+
+
+def test_who_has_no_token_or_another_one_is_nobody(root: EtcdCalls) -> None:
+    known, root.token = root.token, "another"
+    refused = root.refusal("KV/Range", pb.RangeRequest(key=b"a"))
+    assert refused == ("UNAUTHENTICATED", "etcdserver: invalid auth token")
+    root.token = ""
+    refused = root.refusal("KV/Range", pb.RangeRequest(key=b"a"))
+    assert refused == ("INVALID_ARGUMENT", "etcdserver: user name is empty")
+    root.token = known
+
+
+def test_no_password_is_taken_where_others_could_hear_it() -> None:
+    with EtcdPorts(1) as ports, EtcdCalls(ports.addresses["n0"]) as etcd:
+        asked = pb.AuthUserAddRequest(name="root", password="sesame")
+        code, words = etcd.refusal("Auth/UserAdd", asked)
+        assert code == "FAILED_PRECONDITION" and "without TLS" in words
+        assert not etcd.call("Auth/UserList", pb.AuthUserListRequest()).users

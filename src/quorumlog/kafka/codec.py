@@ -80,7 +80,12 @@ class Request(NamedTuple):
     correlation_id: int
     client_id: str
     body: memoryview
-    size_bytes: int
+    data: memoryview
+    """All of it, but for its size."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
 
 
 class Cursor:
@@ -304,7 +309,7 @@ def header_of(data: memoryview) -> Request:
             )
     elif is_flexible(api_key, version):
         cursor.skip_tags()
-    return Request(api_key, version, correlation_id, client_id, data[cursor.position :], len(data))
+    return Request(api_key, version, correlation_id, client_id, data[cursor.position :], data)
 
 
 @cache

@@ -31,6 +31,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.kafka import codec, fetching, group_requests, producing, topics
 from quorumlog.kafka.codec import Request, Values, decode, encode, header_of, response_head
+from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.login import Login
 from quorumlog.kafka.machine import (
     MACHINE_NAME,
@@ -46,7 +47,7 @@ from quorumlog.net.connection import Connection, call_soon
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.net.listener import Listener
-from quorumlog.net.tls import Tls
+from quorumlog.net.tls import MEMBER, Tls, principal_of
 from quorumlog.node import NodeHandle
 from quorumlog.server import Endpoint
 
@@ -181,12 +182,16 @@ class _Client:
         self._service = endpoint.service
         self._connection = connection
         self._decoder = connection.decoder
+        self._login = Login(endpoint.access, connection, endpoint.tls, self._logged_in)
         self.caller = Caller(endpoint.access, connection)
-        self._login = Login(endpoint.access, connection, endpoint.tls)
+        self.is_member = endpoint.shows_member(connection)
         self._slots: deque[_Slot] = deque()
         self._ahead_bytes = 0
         self._held: deque[Request] = deque()
         self._is_sending = False
+
+    def _logged_in(self) -> None:
+        self.caller = Caller(self._endpoint.access, self._connection)
 
     @property
     def host(self) -> str:
@@ -215,7 +220,8 @@ class _Client:
         self._ahead_bytes += request.size_bytes
         if request.api_key == codec.API_VERSIONS:
             slot.call = Call(request, None, self, partial(self._answered, slot))
-            self._respond(slot, codec.api_versions(request), 0)
+            body = codec.api_versions(request)
+            self._respond(slot, [response_head(request, sum(map(len, body))), *body], 0)
             return
         fields = decode(request.api_key, request.version, request.body)
         call = slot.call = Call(request, fields, self, partial(self._answered, slot))
@@ -229,21 +235,21 @@ class _Client:
         else:
             HANDLERS[request.api_key](self._service, call)
 
-    def _answered(self, slot: _Slot, values: Values | None, code: int) -> None:
+    def _answered(self, slot: _Slot, values: Values | bytes | None, code: int) -> None:
         if self._connection.closed:
             return
         if values is None and code:
             self._connection.close()  # of who waits for no answer: it is told so
             return
         request = slot.call.request
-        body = [] if values is None else encode(request.api_key, request.version, values)
-        self._respond(slot, None if values is None else body, code)
+        if values is None or isinstance(values, bytes):
+            self._respond(slot, [] if values is None else [values], code)
+        else:
+            body = encode(request.api_key, request.version, values)
+            self._respond(slot, [response_head(request, sum(map(len, body))), *body], code)
 
-    def _respond(self, slot: _Slot, body: list[Buffer] | None, code: int) -> None:
-        request = slot.call.request
-        slot.response = []
-        if body is not None:
-            slot.response = [response_head(request, sum(map(len, body))), *body]
+    def _respond(self, slot: _Slot, response: list[Buffer], code: int) -> None:
+        request, slot.response = slot.call.request, response
         took_s = time.monotonic() - slot.began_s
         self._endpoint.requests.answered(OPERATIONS[request.api_key], code, took_s)
         self._send()
@@ -305,7 +311,7 @@ class KafkaEndpoint(Endpoint):
         machines = KafkaMachines(self._machine)
         self.machines = {MACHINE_NAME: machines}
         self._reads = ThreadPoolExecutor(READ_THREADS, "quorumlog-kafka-reads")
-        self.service = KafkaService(member_id, servers, options, machines, self._reads)
+        self.service = KafkaService(member_id, servers, options, machines, self._reads, LeaderCalls(tls))
         self.requests = Requests()
         self._listen = parse_address(options.listen)
         self._listener = Listener(
@@ -346,6 +352,12 @@ class KafkaEndpoint(Endpoint):
             extra={"event": "listens"},
         )
         self._tick()
+
+    def shows_member(self, connection: Connection) -> bool:
+        shown = None if self.tls is None else principal_of(connection.certificate)
+        if self.tls is None or shown is None:
+            return False
+        return (shown.cluster, shown.kind) == (self.tls.cluster, MEMBER)
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)

@@ -5,5 +5,5 @@ a producer hands over), `groups` (who is in a consumer group), `codec` (messages
 `forwarding` (what a follower hands on to its leader), `service` (who leads, and how an entry is
 appended), then what answers requests: `producing`, `fetching`,
 `topics`, `group_requests` and `login`; and `endpoint` (the port, and the order of a connection's
-answers).
+answers); `admin` is a client of it.
 """

@@ -20,6 +20,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
+from quorumlog.client_guard import guarded
 from quorumlog.config import (
     FRAME_LIMIT_BYTES,
     GroupConfig,
@@ -47,6 +48,7 @@ from quorumlog.net.connection import Connection, call_soon
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.net.listener import Listener
+from quorumlog.net.quotas import Meter
 from quorumlog.net.tls import MEMBER, Tls, principal_of
 from quorumlog.node import NodeHandle
 from quorumlog.server import Endpoint
@@ -188,7 +190,9 @@ class _Client:
         self._slots: deque[_Slot] = deque()
         self._ahead_bytes = 0
         self._held: deque[Request] = deque()
-        self._is_sending = False
+        self._is_sending = self._is_going_on = False
+        self._throttle_ms = 0
+        """How long the last request was held that is beyond a limit."""
 
     def _logged_in(self) -> None:
         self.caller = Caller(self._endpoint.access, self._connection)
@@ -199,11 +203,22 @@ class _Client:
 
     def frame(self, frame: Frame) -> None:
         request: Any = frame.message
-        if self._held or self._is_full:
+        if self._held or self._is_full or not self._is_within(request):
             self._held.append(request)
             self._connection.pause_reading()
         else:
             self._begin(request)
+
+    def _is_within(self, request: Request) -> bool:
+        """The limits of its user and its address; beyond them it waits."""
+        meter = self._connection.meter
+        over = meter.begin(request.size_bytes) if isinstance(meter, Meter) else None
+        if over is None:
+            return True
+        self._throttle_ms = over.retry_after_ms or TICK_MS
+        go_on = guarded(self._go_on, self)
+        asyncio.get_running_loop().call_later(self._throttle_ms / 1000, go_on)
+        return False
 
     @property
     def _is_full(self) -> bool:
@@ -215,17 +230,16 @@ class _Client:
             self.caller.is_checked and not self.caller.is_user
         ):
             self._decoder.most_bytes = FRAME_LIMIT_BYTES
+        is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
+        fields = None if is_first else decode(request.api_key, request.version, request.body)
         slot = _Slot()
+        call = slot.call = Call(request, fields, self, partial(self._answered, slot))
         self._slots.append(slot)
         self._ahead_bytes += request.size_bytes
-        if request.api_key == codec.API_VERSIONS:
-            slot.call = Call(request, None, self, partial(self._answered, slot))
+        if is_first:
             body = codec.api_versions(request)
             self._respond(slot, [response_head(request, sum(map(len, body))), *body], 0)
-            return
-        fields = decode(request.api_key, request.version, request.body)
-        call = slot.call = Call(request, fields, self, partial(self._answered, slot))
-        if request.api_key == codec.FETCH:
+        elif request.api_key == codec.FETCH:
             slot.start = partial(fetching.fetch, self._service, call)
             self._send()
         elif request.api_key == codec.SASL_HANDSHAKE:
@@ -245,11 +259,17 @@ class _Client:
         if values is None or isinstance(values, bytes):
             self._respond(slot, [] if values is None else [values], code)
         else:
+            if self._throttle_ms:
+                values = {**values, "throttle_time": self._throttle_ms}
+                self._throttle_ms = 0
             body = encode(request.api_key, request.version, values)
             self._respond(slot, [response_head(request, sum(map(len, body))), *body], code)
 
     def _respond(self, slot: _Slot, response: list[Buffer], code: int) -> None:
         request, slot.response = slot.call.request, response
+        meter = self._connection.meter
+        if isinstance(meter, Meter):
+            meter.finish(sum(map(len, response)))
         took_s = time.monotonic() - slot.began_s
         self._endpoint.requests.answered(OPERATIONS[request.api_key], code, took_s)
         self._send()
@@ -273,11 +293,23 @@ class _Client:
                     self._connection.write(slot.response)
         finally:
             self._is_sending = False
-        if self._held and not self._is_full:
+        if self._held:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """With what was held."""
+        if self._is_going_on:
+            return  # one that is answered at once
+        self._is_going_on = True
+        try:
             while self._held and not self._is_full and not self._connection.closed:
+                if not self._is_within(self._held[0]):
+                    return
                 self._begin(self._held.popleft())
-            if not self._held:
-                self._connection.resume_reading()
+        finally:
+            self._is_going_on = False
+        if not self._held:
+            self._connection.resume_reading()
 
     def lost(self) -> None:
         for slot in self._slots:

@@ -50,7 +50,7 @@ from quorumlog.kafka.machine import (
     Partition,
 )
 from quorumlog.log_state.users import Kind, Right
-from quorumlog.net.access import Caller, Need
+from quorumlog.net.access import Caller, Need, audit
 from quorumlog.node import AppendOutcome, NodeHandle
 from quorumlog.node.machine_driver import Answer
 
@@ -129,6 +129,12 @@ class Call:
         """Bytes: the whole response, as another member gave it. None: nothing is sent, as was asked for.
         `code`: the first error in it."""
         self._done(values, code)
+
+    def tell_audit(self, words: str) -> None:
+        """Of an administrative act, where there are users."""
+        caller = self.client.caller
+        if caller.is_checked:
+            audit.warning("user %s at %s: Kafka: %s", *caller.who, words)
 
     def denied(
         self,

@@ -178,6 +178,7 @@ def _carry_out(
     if not commands:
         done([])
     for number, command in enumerate(commands):
+        call.tell_audit(repr(command))
         service.append(entry_of(command), timeout_ms, call.client, partial(over, number))
 
 

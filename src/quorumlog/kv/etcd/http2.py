@@ -223,7 +223,6 @@ class Http2:
         if kind == _DATA:
             self._came(events, flags, stream, payload)
         elif kind == _HEADERS:
-            self._check(stream > 0, "headers of no stream")
             if flags & _PADDED:
                 payload = self._unpadded(payload)
             if flags & _HAS_PRIORITY:

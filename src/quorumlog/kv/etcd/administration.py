@@ -240,9 +240,7 @@ class Administration:
 
     async def auth_status(self, asked: pb.AuthStatusRequest) -> pb.AuthStatusResponse:
         users = await self._log().users()
-        return pb.AuthStatusResponse(
-            header=await self._header(), enabled=users.is_on, authRevision=1
-        )
+        return pb.AuthStatusResponse(header=await self._header(), enabled=users.is_on, authRevision=1)
 
     async def _order(
         self,

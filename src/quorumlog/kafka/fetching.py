@@ -56,8 +56,11 @@ class _Fetch:
         fields = call.fields
         self._most_bytes = min(max(fields.max_bytes, 0), FETCH_BYTES)
         self._least_bytes = min(fields.min_bytes, self._most_bytes)
-        self._rows = [self._rows_of(topic) for topic in fields.topics]
+        self._find()
         self._timer: asyncio.TimerHandle | None = None
+
+    def _find(self) -> None:
+        self._rows = [self._rows_of(topic) for topic in self._call.fields.topics]
 
     def _rows_of(self, asked: Any) -> list[_Row]:
         service = self._service
@@ -85,6 +88,26 @@ class _Fetch:
         return rows
 
     def begin(self) -> None:
+        """An offset that there is not here may be of a later leader. Nobody is told that it is too high
+        before a majority has confirmed this one: a consumer would begin somewhere else."""
+        if any(self._is_ahead(row) for rows in self._rows for row in rows):
+            self._service.confirm(self._call.client, self._confirmed)
+        else:
+            self._begin()
+
+    @staticmethod
+    def _is_ahead(row: _Row) -> bool:
+        partition = row.partition
+        return partition is not None and not row.code and row.asked.fetch_offset > partition.end_offset
+
+    def _confirmed(self, refusal: LedgerError | None) -> None:
+        self._find()
+        if refusal is not None:
+            for row in [row for rows in self._rows for row in rows if self._is_ahead(row)]:
+                row.code = ErrorCode.not_leader_or_follower
+        self._begin()
+
+    def _begin(self) -> None:
         wait_ms = min(self._call.fields.max_wait, MOST_TIMEOUT_MS)
         if self._look() or wait_ms <= 0:
             self._read()

@@ -11,9 +11,10 @@ from kio.schema.errors import ErrorCode
 from quorumlog.config import KafkaOptions
 from quorumlog.errors import LedgerError, NotLeader
 from quorumlog.kafka.codec import FETCH
-from quorumlog.kafka.fetching import fetch
-from quorumlog.kafka.machine import CreateTopic, KafkaMachine, KafkaMachines, entry_of
+from quorumlog.kafka.fetching import fetch, records_of
+from quorumlog.kafka.machine import BatchPlace, CreateTopic, KafkaMachine, KafkaMachines, entry_of
 from quorumlog.kafka.service import Call, KafkaService
+from tests.kafka.batches import made_batch
 
 TOPIC = bytes(range(16))
 
@@ -88,3 +89,13 @@ def test_an_offset_that_comes_to_be_meanwhile_is_in_range() -> None:
     member.partition.end_offset = 7
     told(member, b"")
     assert answers == [(ErrorCode.none, 7)]
+
+
+def test_a_batch_is_fetched_without_the_leader_epoch_that_its_producer_wrote() -> None:
+    """A consumer takes it for that of a leader, and waits for one that is as late."""
+    batch = made_batch([b"a"])
+    sent = batch[:12] + (1 << 30).to_bytes(4, "big") + batch[16:]
+    found = records_of(lambda position, size: sent, [BatchPlace(5, 0, len(sent))])
+    assert found is not None
+    expected = (5).to_bytes(8, "big") + batch[8:12] + b"\xff" * 4 + batch[16:]
+    assert b"".join(found) == expected

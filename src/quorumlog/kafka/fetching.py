@@ -24,9 +24,11 @@ _DENSE = 2
 """Batches are read with what lies between them if all that is less than so many times them."""
 _SMALL_BYTES = 4096
 """Batches below are copied together: a buffer each would cost more."""
-_OFFSET = struct.Struct(">q")
+_HEAD = struct.Struct(">qii")
+"""Base offset, length, and the epoch of a leader, which is always -1: a consumer would wait for one as
+late as that."""
 _CRC = struct.Struct(">I")
-_CRC_AT, _CHECKED_FROM = 17, 21
+_LENGTH_FROM, _CRC_AT, _CHECKED_FROM = 12, 17, 21
 
 ReadBytes = Callable[[int, int], bytes]
 
@@ -219,8 +221,8 @@ def fetch(service: KafkaService, call: Call) -> None:
 
 
 def records_of(read: ReadBytes, places: Sequence[BatchPlace]) -> list[Buffer] | None:
-    """The batches, with their offsets; fewer where one is not as it was written, and None where that is
-    the first. On a thread that may wait for the disk."""
+    """The batches, with their offsets, and without the epochs that producers write; fewer where one is
+    not as it was written, and None where that is the first. On a thread that may wait for the disk."""
     wanted = sum(place.size_bytes for place in places)
     begin = places[0].position
     span = places[-1].position + places[-1].size_bytes - begin
@@ -233,7 +235,8 @@ def records_of(read: ReadBytes, places: Sequence[BatchPlace]) -> list[Buffer] | 
             data = whole[place.position - begin :][: place.size_bytes]
         if not _is_whole(data, place):
             break
-        found += (_OFFSET.pack(place.base_offset), data[_OFFSET.size :])
+        head = _HEAD.pack(place.base_offset, place.size_bytes - _LENGTH_FROM, -1)
+        found += (head, data[_HEAD.size :])
     if not found:
         return None
     return [b"".join(found)] if wanted < _SMALL_BYTES * len(places) else found

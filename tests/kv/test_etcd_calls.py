@@ -62,7 +62,8 @@ def test_a_command_that_was_carried_out_is_not_sent_to_another_member_too(is_com
     store = Leader()
     command = CommandRequest(command=encode(Put(b"a", b"1")))
     question = QuestionRequest(question=encode(Range(b"a")))
-    request, answer = (command, PutAnswer) if is_command else (question, RangeAnswer)
+    request: Request = command if is_command else question
+    answer: Any = PutAnswer if is_command else RangeAnswer
     revision, _ = asyncio.run(store.calls.call(request, answer))
     assert len(store.asked) == 1
     assert store.forwarded == ([] if is_command else [request]), "what is read never goes back"

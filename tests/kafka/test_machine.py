@@ -17,6 +17,7 @@ from quorumlog.kafka.machine import (
     CommitOffsets,
     CommittedOffset,
     CreateTopic,
+    DeleteGroup,
     DeleteTopic,
     GrowTopic,
     KafkaMachine,
@@ -324,3 +325,11 @@ def test_a_snapshot_has_what_it_had_when_it_began() -> None:
     for _ in save:
         pass
     assert bytes(stream.data) == before
+
+
+def test_a_command_whose_text_is_no_utf_8_stops_no_member() -> None:
+    log = a_log()
+    (made,) = map(bytes, entry_of(DeleteGroup("group")).bodies())
+    (result,) = log.apply(EntryBatch.from_bodies([made.replace(b"group", b"\xff" * 5)]))
+    assert isinstance(result, CommandError)
+    assert log.produce(a_batch()) == (0, 0)

@@ -24,9 +24,11 @@ _DENSE = 2
 """Batches are read with what lies between them if all that is less than so many times them."""
 _SMALL_BYTES = 4096
 """Batches below are copied together: a buffer each would cost more."""
-_OFFSET = struct.Struct(">q")
+_HEAD = struct.Struct(">qii")
+"""Base offset, length, and the epoch of a leader, which is always -1: a consumer would wait for one as
+late as that."""
 _CRC = struct.Struct(">I")
-_CRC_AT, _CHECKED_FROM = 17, 21
+_LENGTH_FROM, _CRC_AT, _CHECKED_FROM = 12, 17, 21
 
 ReadBytes = Callable[[int, int], bytes]
 
@@ -56,8 +58,11 @@ class _Fetch:
         fields = call.fields
         self._most_bytes = min(max(fields.max_bytes, 0), FETCH_BYTES)
         self._least_bytes = min(fields.min_bytes, self._most_bytes)
-        self._rows = [self._rows_of(topic) for topic in fields.topics]
+        self._find()
         self._timer: asyncio.TimerHandle | None = None
+
+    def _find(self) -> None:
+        self._rows = [self._rows_of(topic) for topic in self._call.fields.topics]
 
     def _rows_of(self, asked: Any) -> list[_Row]:
         service = self._service
@@ -85,6 +90,26 @@ class _Fetch:
         return rows
 
     def begin(self) -> None:
+        """An offset that there is not here may be of a later leader. Nobody is told that it is too high
+        before a majority has confirmed this one: a consumer would begin somewhere else."""
+        if any(self._is_ahead(row) for rows in self._rows for row in rows):
+            self._service.confirm(self._call.client, self._confirmed)
+        else:
+            self._begin()
+
+    @staticmethod
+    def _is_ahead(row: _Row) -> bool:
+        partition = row.partition
+        return partition is not None and not row.code and row.asked.fetch_offset > partition.end_offset
+
+    def _confirmed(self, refusal: LedgerError | None) -> None:
+        self._find()
+        if refusal is not None:
+            for row in [row for rows in self._rows for row in rows if self._is_ahead(row)]:
+                row.code = ErrorCode.not_leader_or_follower
+        self._begin()
+
+    def _begin(self) -> None:
         wait_ms = min(self._call.fields.max_wait, MOST_TIMEOUT_MS)
         if self._look() or wait_ms <= 0:
             self._read()
@@ -199,8 +224,8 @@ def fetch(service: KafkaService, call: Call) -> None:
 
 
 def records_of(read: ReadBytes, places: Sequence[BatchPlace]) -> list[Buffer] | None:
-    """The batches, with their offsets; fewer where one is not as it was written, and None where that is
-    the first. On a thread that may wait for the disk."""
+    """The batches, with their offsets, and without the epochs that producers write; fewer where one is
+    not as it was written, and None where that is the first. On a thread that may wait for the disk."""
     wanted = sum(place.size_bytes for place in places)
     begin = places[0].position
     span = places[-1].position + places[-1].size_bytes - begin
@@ -213,7 +238,8 @@ def records_of(read: ReadBytes, places: Sequence[BatchPlace]) -> list[Buffer] | 
             data = whole[place.position - begin :][: place.size_bytes]
         if not _is_whole(data, place):
             break
-        found += (_OFFSET.pack(place.base_offset), data[_OFFSET.size :])
+        head = _HEAD.pack(place.base_offset, place.size_bytes - _LENGTH_FROM, -1)
+        found += (head, data[_HEAD.size :])
     if not found:
         return None
     return [b"".join(found)] if wanted < _SMALL_BYTES * len(places) else found

@@ -387,7 +387,7 @@ class KafkaMachine(StateMachine):
     def _command(self, body: memoryview) -> bytes | CommandError:
         try:
             command = _commands.decode(body[1:]) if len(body) and body[0] == _COMMAND else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             command = None
         if isinstance(command, CreateTopic):
             return msgspec.msgpack.encode([self._create(command)])

@@ -88,6 +88,9 @@ def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
         return _AGAIN[kind]
     if isinstance(error, BodyTooLarge):
         return ErrorCode.message_too_large
+    if kind is Kind.CONSUMER_GROUP and error.retriable:
+        # Consumers end at any other one: Java's by an exception where offsets are committed or fetched.
+        return ErrorCode.coordinator_load_in_progress
     if isinstance(error, OutcomeUnknown | RequestTimeout):
         return ErrorCode.request_timed_out
     if isinstance(error, Refused):

@@ -189,8 +189,10 @@ class LocalCalls:
                 if is_ours or not refusal.retriable:
                     raise
             else:
-                if found[0] >= asking.seen_revision:  # what a client was told once stays told
-                    asking.seen_revision = found[0]
+                # What a client was told once stays told. A command is carried out, however late that is
+                # heard, and never asked for again.
+                if found[0] >= asking.seen_revision or isinstance(request, CommandRequest):
+                    asking.seen_revision = max(asking.seen_revision, found[0])
                     return found
         return await self._forwarded.call(request, answer)
 

@@ -88,6 +88,8 @@ def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
         return _AGAIN[kind]
     if isinstance(error, BodyTooLarge):
         return ErrorCode.message_too_large
+    if kind is Kind.CONSUMER_GROUP and isinstance(error, OutcomeUnknown | Refused):
+        return ErrorCode.coordinator_not_available  # consumers know no other that may be tried again
     if isinstance(error, OutcomeUnknown | RequestTimeout):
         return ErrorCode.request_timed_out
     if isinstance(error, Refused):
@@ -288,7 +290,7 @@ class KafkaService:
             filler = self.machines.filler
             filler.checked = batch
             try:
-                timeout = max(1, min(timeout_ms, MOST_TIMEOUT_MS))
+                timeout = max(0, min(timeout_ms, MOST_TIMEOUT_MS))  # 0: as the log has it
                 self.member.append(batch, MACHINE_NAME, timeout, answered, client)
             finally:
                 filler.checked = None

@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs format blocking test test-doors test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check docs format blocking test test-doors etcd-answers test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
@@ -70,12 +70,15 @@ PARALLEL := -n $(TESTS) --dist loadgroup --no-loadscope-reorder
 test: $(STAMP)  ## every test but a few long ones
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not ship and not doors"
 
-# Needs java and Maven for the Java clients, and kcat of apt; what is not there is skipped and named.
-test-doors: $(STAMP)  ## clients of Kafka and etcd as they are shipped, on the ports made for them, beside real ones
-	$(BIN)/python -m pytest -m doors
-
 test-long: $(STAMP)  ## those
 	$(BIN)/python -m pytest -m long
+
+# Needs go for etcd, java and Maven for Kafka's, kcat of apt: what is not there is skipped and named.
+test-doors: $(STAMP)  ## clients of etcd and Kafka as they are published, and real servers beside ours (~20 minutes at first)
+	$(BIN)/python -m pytest -m doors
+
+etcd-answers: $(STAMP)  ## ask real etcds and our members the script of requests, and keep what they answer (needs go)
+	$(BIN)/python -m harness.etcd $(OPTIONS)
 
 # From the source archive, so that nothing compiled is left beside the sources, where it would be imported.
 wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)
@@ -174,7 +177,7 @@ producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its
 nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
 	$(BIN)/python -m nemesis.brokers $(OPTIONS)
 
-nemesis-kv: $(STAMP)  ## a key-value store killed, stopped, cut off and wiped: OPTIONS="--minutes 10"
+nemesis-kv: $(STAMP)  ## a key-value store killed, stopped, cut off and wiped: OPTIONS="--minutes 10 --over etcd"
 	$(BIN)/python -m nemesis.kv $(OPTIONS)
 
 $(PATRONI): nemesis/patroni/requirements.txt $(UV)
@@ -215,7 +218,7 @@ bench-peers: $(STAMP)  ## the same beside openraft, dragonboat, etcd, NATS, Kafk
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
 	$(BIN)/python -m benchmarks.broker $(OPTIONS)
 
-bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--large (needs go)
+bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS="--over etcd" (needs go)
 	$(BIN)/python -m benchmarks.kv $(OPTIONS)
 
 bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside the bound, Parquet and JSON lines

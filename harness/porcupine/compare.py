@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -33,6 +33,21 @@ def built(folder: Path) -> Path:
     binary = folder / "porcupine"
     subprocess.run(["go", "build", "-o", str(binary), "."], cwd=HERE, check=True)
     return binary
+
+
+def verdicts(histories: Sequence[Sequence[Operation]]) -> list[str]:
+    """Of Porcupine, of each: ok, illegal or unknown. It needs go."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "histories"
+        file.write_bytes(b"".join(msgspec.json.encode(history) + b"\n" for history in histories))
+        run = subprocess.run(
+            [str(built(Path(folder))), str(file)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "GOMAXPROCS": "1"},
+        )
+    return run.stdout.split()
 
 
 def logs() -> list[Path]:
@@ -78,18 +93,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=20, help="runs of our own store")
     options = parser.parse_args(arguments)
     rows = list(histories(options.seeds))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "histories"
-        file.write_bytes(b"".join(msgspec.json.encode(history) + b"\n" for _, history in rows))
-        run = subprocess.run(
-            [str(built(Path(folder))), str(file)],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "GOMAXPROCS": "1"},
-        )
     counts: Counter[tuple[str, str, str]] = Counter()
-    for (whose, history), theirs in zip(rows, run.stdout.split(), strict=True):
+    theirs_of_all = verdicts([history for _, history in rows])
+    for (whose, history), theirs in zip(rows, theirs_of_all, strict=True):
         counts[whose, WORDS[judged(history, MOST_STEPS)], theirs] += 1
     disagree = 0
     for (whose, ours, theirs), count in sorted(counts.items()):

@@ -21,19 +21,25 @@ def main(
         typer.Option(help=f"Only this; may be repeated. One of {', '.join(KINDS)}.", metavar="NAME"),
     ] = None,
     engine: Annotated[str, typer.Option(help="memory or rocksdb.")] = "memory",
+    over: Annotated[str, typer.Option(help="What clients speak: own, or etcd (its gRPC API).")] = "own",
+    porcupine: Annotated[
+        bool, typer.Option(help="Porcupine judges the histories, too (needs go).")
+    ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Logs, data directories; made anew.")] = Path(
         "nemesis-out/kv"
     ),
 ) -> None:
     """Kill, stop, cut off and wipe members of a store under clients, and check what these saw.
 
-    Example: python -m nemesis.kv --minutes 0.5 --fault kill --fault wipe
+    Example: python -m nemesis.kv --minutes 0.5 --fault kill --fault wipe --over etcd
     """
     for name in fault or ():
         if name not in KINDS:
             raise typer.BadParameter(f"there is no fault {name!r}; there are {', '.join(KINDS)}")
     if engine not in ENGINES:
         raise typer.BadParameter(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
+    if over not in ("own", "etcd"):
+        raise typer.BadParameter(f"there is no --over {over!r}; there are own, etcd")
     end_as_ctrl_c_does()
     number = random.randrange(1 << 30) if seed is None else seed
     print(f"seed {number}", flush=True)
@@ -43,6 +49,8 @@ def main(
         minutes=minutes,
         faults=fault or KINDS,
         engine=engine,
+        over_etcd=over == "etcd",
+        porcupine=porcupine,
         say=lambda line: print(line, flush=True),
     )
     print(f"{report}\nall of it can be true")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 
+from harness.porcupine.compare import verdicts
+from harness.porcupine.registers import of_store
 from nemesis.kv.workers import PREFIX, Workers, seen_change
 from quorumlog.errors import LedgerError
 from quorumlog.kv import AsyncKeyValueClient, Item
 from quorumlog.testing.promises import Violation
-from sim.kv.histories import SeenChange
-from sim.kv.promises import check_keys, check_leases, check_locks, check_watch
+from sim.kv.histories import Histories, SeenChange
+from sim.kv.promises import check_keys, check_leases, check_locks, check_watch, settled
 
 PATIENCE_S = 30.0
 POLL_S = 0.1
@@ -31,6 +33,15 @@ async def check(workers: Workers, servers: str) -> None:
     check_keys(histories)
     check_leases(histories)
     check_locks(histories)
+
+
+def judge(histories: Histories) -> int:
+    """How many keys have a history that Porcupine takes to be linearizable. Raises Violation."""
+    found = verdicts([of_store(settled(each)) for each in histories.of_key.values()])
+    illegal = [key for key, verdict in zip(histories.of_key, found, strict=True) if verdict == "illegal"]
+    if illegal:
+        raise Violation(f"Porcupine: the histories of {illegal} are not linearizable")
+    return found.count("ok")
 
 
 async def _history(client: AsyncKeyValueClient) -> list[SeenChange]:

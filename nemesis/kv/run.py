@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nemesis.cluster import Cluster
 from nemesis.faults import FAULTS, draw_faults
-from nemesis.kv.checking import check
+from nemesis.kv.checking import check, judge
 from nemesis.kv.workers import Workers
 from quorumlog.server.free_ports import free_ports
 
@@ -46,15 +46,31 @@ def run(
     rounds: int = 0,
     faults: Sequence[str] = KINDS,
     engine: str = "memory",
+    over_etcd: bool = False,
+    porcupine: bool = False,
     say: Callable[[str], None] = print,
 ) -> Report:
-    """So many minutes, or so many rounds. Raises Violation, MemberFailed, NotWhole."""
-    ports = {f"n{number}": port for number, port in enumerate(free_ports(MEMBERS))}
-    servers = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+    """So many minutes, or so many rounds. `over_etcd`: clients speak etcd's gRPC API. `porcupine`: it
+    judges the histories of keys, too. Raises Violation, MemberFailed, NotWhole."""
+    ports = free_ports(2 * MEMBERS)
+    stores, grpc = (
+        [f"127.0.0.1:{port}" for port in some] for some in (ports[:MEMBERS], ports[MEMBERS:])
+    )
+    servers = ",".join(stores)
 
     def command_of(member_id: str) -> Sequence[str]:
-        listen = f"127.0.0.1:{ports[member_id]}"
-        return "kv", "serve", "--listen", listen, "--engine", engine, "--auto-compaction", "0"
+        number = int(member_id.removeprefix("n"))
+        command = (
+            "kv",
+            "serve",
+            "--listen",
+            stores[number],
+            "--engine",
+            engine,
+            "--auto-compaction",
+            "0",
+        )
+        return (*command, "--etcd", grpc[number], "--servers", servers) if over_etcd else command
 
     with Cluster(
         folder,
@@ -65,11 +81,16 @@ def run(
         command_of=command_of,
     ) as cluster:
         cluster.wait_until_whole()
-        return asyncio.run(_break(cluster, servers, seed, minutes, rounds, faults, say))
+        workers = Workers(",".join(grpc) if over_etcd else servers, seed, over_etcd=over_etcd)
+        report = asyncio.run(_break(cluster, workers, servers, seed, minutes, rounds, faults, say))
+    if porcupine:
+        report.counts["keys that Porcupine takes to be linearizable"] = judge(workers.histories)
+    return report
 
 
 async def _break(
     cluster: Cluster,
+    workers: Workers,
     servers: str,
     seed: int,
     minutes: float,
@@ -81,7 +102,7 @@ async def _break(
     kinds = [FAULTS[name] for name in faults]
     began_s = time.monotonic()
     end_s = began_s + minutes * 60
-    async with Workers(servers, seed) as workers:
+    async with workers:
         while time.monotonic() < end_s or report.faults.total() < rounds:
             await asyncio.sleep(drawn.uniform(*BREATH_S))
             leader_id = await asyncio.to_thread(cluster.wait_until_whole)

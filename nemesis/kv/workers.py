@@ -1,6 +1,6 @@
 """Workers: clients that read and write a few keys, watch all of them, hold locks and let leases end.
 
-Times are milliseconds of one clock of this machine.
+They are clients of ours, or of etcd's API. Times are milliseconds of one clock of this machine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from random import Random
 from typing import Any
 
+from nemesis.kv.over_etcd import EtcdClient
 from quorumlog.errors import LedgerError
 from quorumlog.kv import AsyncKeyValueClient
 from quorumlog.kv.client.values import Change
@@ -28,6 +29,7 @@ from sim.kv.histories import (
 )
 from sim.kv.linearizability import UNKNOWN, TimedOperation
 
+Client = AsyncKeyValueClient | EtcdClient
 WRITERS, LOCKERS, WATCHERS = 4, 2, 2
 KEYS = 3
 EPOCH_MS = 10_000.0
@@ -46,8 +48,10 @@ def now_ms() -> float:
 class Workers:
     """`async with Workers(servers, seed)`; `stop` before it ends."""
 
-    def __init__(self, servers: str, seed: int) -> None:
+    def __init__(self, servers: str, seed: int, *, over_etcd: bool = False) -> None:
+        """`over_etcd`: the servers are those of etcd's API."""
         self._servers = servers.split(",")
+        self._over_etcd = over_etcd
         self._seed = seed
         self._began_ms = now_ms()
         self.histories = Histories()
@@ -56,11 +60,16 @@ class Workers:
         self._tasks: list[asyncio.Task[None]] = []
         self._stack = AsyncExitStack()
 
-    async def client(self, name: str) -> AsyncKeyValueClient:
+    async def client(self, name: str) -> Client:
         """With its own order of members, so that watches are told by any of them."""
         servers = list(self._servers)
         Random(f"{self._seed}:{name}").shuffle(servers)
-        client = AsyncKeyValueClient(",".join(servers), timeout_ms=1000 * TIMEOUT_S)
+        timeout_ms = 1000 * TIMEOUT_S
+        client = (
+            EtcdClient(servers, timeout_ms)
+            if self._over_etcd
+            else AsyncKeyValueClient(",".join(servers), timeout_ms=timeout_ms)
+        )
         return await self._stack.enter_async_context(client)
 
     async def __aenter__(self) -> Workers:
@@ -103,7 +112,7 @@ class Workers:
         epoch = int((now_ms() - self._began_ms) / EPOCH_MS)
         return PREFIX + b"%d/%d" % (epoch, random.randrange(KEYS))
 
-    async def _write(self, client: AsyncKeyValueClient, random: Random, name: str) -> None:
+    async def _write(self, client: Client, random: Random, name: str) -> None:
         writes = 0
         while not self._stop.is_set():
             await asyncio.sleep(random.expovariate(1 / PAUSE_S))
@@ -124,7 +133,7 @@ class Workers:
             else:
                 await self.look(client, key)
 
-    async def look(self, client: AsyncKeyValueClient, key: bytes) -> tuple[bytes, int] | None:
+    async def look(self, client: Client, key: bytes) -> tuple[bytes, int] | None:
         """(value, revision); None: nobody has answered."""
         called_ms = now_ms()
         try:
@@ -158,7 +167,7 @@ class Workers:
 
     # ---------------------------------------------------------------- watches
 
-    async def _watch(self, client: AsyncKeyValueClient) -> None:
+    async def _watch(self, client: Client) -> None:
         seen = SeenWatch(PREFIX, 0)
         self.histories.watches.append(seen)
         async with client.watch_prefix(PREFIX) as watch:
@@ -169,7 +178,7 @@ class Workers:
                 seen.next_revision = changes[-1].revision + 1
                 self.counts["watched"] += len(changes)
 
-    async def _watch_leases(self, client: AsyncKeyValueClient) -> None:
+    async def _watch_leases(self, client: Client) -> None:
         """When its key goes, a lease has ended."""
         async with client.watch_prefix(LEASES) as watch:
             async for change in watch:
@@ -179,13 +188,13 @@ class Workers:
 
     # ---------------------------------------------------------------- leases and locks
 
-    async def _lease(self, client: AsyncKeyValueClient, random: Random, name: str) -> None:
+    async def _lease(self, client: Client, random: Random, name: str) -> None:
         """One after the other: kept alive a few times, and left."""
         while not self._stop.is_set():
             with suppress(LedgerError):
                 sent_ms = now_ms()
                 lease = await client.grant(LEASE_S)
-                await client.put(LEASES + b"%d" % lease.id, b"", lease=lease)
+                await client.put(LEASES + b"%d" % lease.id, b"", lease=lease.id)
                 seen = SeenLease(lease.id, lease.ttl_ms, [sent_ms])
                 self.histories.leases.append(seen)
                 for _ in range(random.randrange(6)):
@@ -196,7 +205,7 @@ class Workers:
                     self.counts["kept alive"] += 1
             await asyncio.sleep(random.expovariate(1 / PAUSE_S))
 
-    async def _lock(self, client: AsyncKeyValueClient, random: Random, name: str) -> None:
+    async def _lock(self, client: Client, random: Random, name: str) -> None:
         while not self._stop.is_set():
             lock = client.lock(LOCK, ttl_s=LEASE_S)
             with suppress(LedgerError, TimeoutError):

@@ -52,7 +52,7 @@ OTHER_EVENTS = (
     "fault: another flush mode",
     "dial: refused",
     "recovery: torn tail",
-    "recovery: the index was made again",
+    "recovery: the index was rebuilt",
     "recovery: no space for the index from entry",
     "end of the log: told",
     "end of the log: refused",

@@ -18,8 +18,8 @@ def is_loopback(host: str) -> bool:
 
 
 class StrayLog:
-    """Of one listener: connections that are closed for what came on them. Scanners of ports, and whoever
-    speaks another protocol, come as often as they like: they get a line a minute."""
+    """Of one listener: connections that are closed for what came on them. Scanners of ports, and clients
+    that speak another protocol, come as often as they like: they get a line a minute."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log

@@ -365,7 +365,7 @@ def test_members_and_their_state_are_told_in_etcds_words(ports: EtcdPorts, etcd:
     assert status.leader == number_of(ports.cluster.leader())
     assert status.raftTerm and status.raftIndex and status.dbSizeQuota == 8 << 30
     assert not etcd.call("Maintenance/Alarm", pb.AlarmRequest()).alarms
-    assert etcd.call("Maintenance/Defragment", pb.DefragmentRequest()).header.revision
+    etcd.call("Maintenance/Defragment", pb.DefragmentRequest())
     assert not etcd.call("Auth/AuthStatus", pb.AuthStatusRequest()).enabled
 
 

@@ -45,10 +45,9 @@ class Client:
         self._number = 0
         quotas.enter(self)
 
-    def write(self, buffers: list[Any]) -> None:
-        (frame,) = FrameDecoder().receive_data(b"".join(map(bytes, buffers)))
-        assert isinstance(frame.message, ErrorResponse)
-        refusal = error_of(frame.message)
+    def send(self, group: str, message: object) -> None:
+        assert isinstance(message, ErrorResponse)
+        refusal = error_of(message)
         assert isinstance(refusal, Overloaded)
         self.refusals.append(refusal)
 

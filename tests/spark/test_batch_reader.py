@@ -212,7 +212,7 @@ def test_partitions_prefer_the_members_in_turn() -> None:
 
 def test_a_source_that_ends_early_is_an_error_and_not_a_smaller_result() -> None:
     reader = reading(MadeSource(ends_early=True))
-    with pytest.raises(RangeMismatch, match=r"read 7 entries up to offset 7 .* planned 500"):
+    with pytest.raises(RangeMismatch, match=r"read 7 entries up to offset 7 .* the plan has 500"):
         rows_of(reader)
 
 

@@ -132,9 +132,9 @@ def test_a_checkpoint_of_another_store_is_refused(brokers: LocalBrokers, tmp_pat
             admin.create_topic("orders", 2)
         send(others, "orders", 0, [b"x%d" % n for n in range(9)])
         for given in ({}, {"failOnDataLoss": "false"}):
-            with pytest.raises(QueueOffsetOutOfRange, match="has another message in front"):
+            with pytest.raises(QueueOffsetOutOfRange, match="has another message before it"):
                 streaming(others.servers, topic="orders", **given).latestOffset(end, ALL)
-            with pytest.raises(QueueOffsetOutOfRange, match="has another message in front"):
+            with pytest.raises(QueueOffsetOutOfRange, match="has another message before it"):
                 streaming(others.servers, topic="orders", **given).partitions(begun, end)
 
 

@@ -274,12 +274,12 @@ def test_a_replay_that_was_broken_off_goes_on_and_repeats_nothing(
         assert bodies_in(cluster.servers) == [
             b"odd " + body for body in source if json.loads(body)["n"] % 2
         ]
-        with pytest.raises(BadRequest, match=r"is at index .*: it is of another range"):
+        with pytest.raises(BadRequest, match=r"has reached index .* outside the range"):
             run(stop_index=1_000)
-        with pytest.raises(ConfigError, match="a replay by Spark, which counts its rows in another way"):
+        with pytest.raises(ConfigError, match="was begun by Spark, which numbers its rows differently"):
             replay(place, target, "odd")
         replay(place, target, "alone", stop_index=100)
-        with pytest.raises(ConfigError, match="a replay without Spark"):
+        with pytest.raises(ConfigError, match="was begun without Spark"):
             replay_frames(spark, place, target, "alone")
         with pytest.raises(ConfigError, match="its rows would be there twice"):
             replay_frames(spark, target, target, "own")

@@ -243,7 +243,7 @@ def test_a_checkpoint_of_which_a_pattern_finds_no_group_is_refused() -> None:
     options = LedgerOptions.parse({"servers": "made:1", "subscribePattern": "other.*"})
     schema = spark_schema_of(["index", "body"])
     reader = LedgerStreamReader(options, schema, MadeSource().open, served=lambda _: ["orders"])
-    with pytest.raises(ConfigError, match="group 'orders', the options name none that is served:"):
+    with pytest.raises(ConfigError, match="group 'orders', the options name no group that exists:"):
         reader.latestOffset({"orders": 5}, ALL)
 
 

@@ -722,7 +722,7 @@ def test_a_file_in_place_of_the_states_is_set_aside(tmp_path: Path) -> None:
     filled(path).close(clean=True)
     (path / "states").write_bytes(b"what is it?")
     directory = open_small(path)
-    assert any("states is no folder, set aside" in line for line in directory.report)
+    assert any("states is not a directory, set aside" in line for line in directory.report)
     assert directory.store.boundaries.save(start_at(directory.store, 8))
     directory.close(clean=True)
     assert [each.read_bytes() for each in (path / "set-aside").iterdir()] == [b"what is it?"]

@@ -234,7 +234,7 @@ def test_an_index_that_was_never_synced_is_made_again(tmp_path: Path) -> None:
     data = index_file(tmp_path).read_bytes()
     overwrite(index_file(tmp_path), 32, bytes(32))
     store, report = open_store(str(tmp_path))
-    assert "the index was made again from entry 1 on" in report.lines
+    assert "the index was rebuilt from entry 1 on" in report.lines
     assert index_file(tmp_path).read_bytes() == data
     assert read_log(store) == numbered(3)
     store.close()
@@ -285,7 +285,7 @@ def test_lost_index_files_are_made_again(tmp_path: Path, lost: str) -> None:
                 opened.truncate(100)
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(22)
-    assert any("index was made again" in line for line in report.lines)
+    assert any("index was rebuilt" in line for line in report.lines)
     for base in (0, 256, 512):
         name = f"{base:020d}"
         assert (tmp_path / "index" / name).read_bytes() == old[name], name

@@ -152,7 +152,7 @@ def test_a_damaged_snapshot_keeps_no_descriptor(tmp_path: Path) -> None:
     writer.finish()
     Path(files.path_of("counter", 7)).write_bytes(b"QLSNAP 1" + bytes(100))
     held = os.listdir("/proc/self/fd")
-    with pytest.raises(SnapshotDamaged, match="its head is damaged"):
+    with pytest.raises(SnapshotDamaged, match="its header is damaged"):
         files.open("counter", 7)
     # What earlier tests have left may be closed meanwhile.
     assert set(os.listdir("/proc/self/fd")) <= set(held)

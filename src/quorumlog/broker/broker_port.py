@@ -496,7 +496,7 @@ class BrokerSession:
 
 
 class RoleWatchers:
-    """Whom a broker tells unasked who is master. On the loop."""
+    """Clients that a broker notifies of a new master. On the loop."""
 
     def __init__(self, response: Callable[[int], RoleResponse]) -> None:
         self._response = response
@@ -593,7 +593,7 @@ class PutQueue:
             raise
 
     def _answer(self, answer: PutCallback, outcome: PutOutcome) -> None:
-        """Whoever has called is no client, and goes on."""
+        """The caller is no client, and goes on."""
         try:
             answer(outcome)
         except Exception as error:
@@ -725,7 +725,7 @@ class BrokerPort:
         return self._listener.speaks
 
     def close(self) -> None:
-        """Whoever is connected stays."""
+        """Connected clients stay."""
         self._listener.close()
         if self.waiting.wake_all in self._access.moved:
             self._access.moved.remove(self.waiting.wake_all)

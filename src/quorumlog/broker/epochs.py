@@ -55,7 +55,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyList(msgspec.Struct, frozen=True):
-    """Who counts, and how many of them have what is acknowledged."""
+    """A replica list: its directories, and the number of copies of an acknowledged message."""
 
     members: tuple[Peer, ...]
     copies: Int
@@ -111,7 +111,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FollowVerdict(NamedTuple):
-    """What a slave has to do before it follows a master."""
+    """Whether a slave may follow a master, and the truncation that it needs first."""
 
     common_offset: int
     """Up to here both logs are the same. -1: nothing says that they have anything in common."""
@@ -152,9 +152,15 @@ class EpochHistory:
         return lists[-1] if lists else None
 
     def is_forced_since(self, epoch: Epoch) -> bool:
-        """By an operator, with --unsafe."""
-        newer = [run for run in self.runs if run.epoch > epoch and run.is_forced]
-        return any(run.copy_list is not None and run.copy_list.copies for run in newer)
+        """An operator has made another one the master with --unsafe."""
+        return any(
+            run.epoch > epoch
+            and run.leader != epoch.leader
+            and run.is_forced
+            and run.copy_list is not None
+            and run.copy_list.copies
+            for run in self.runs
+        )
 
     def held(self, end_offset: int) -> EpochHistory:
         """Of a log that ends there: a run is in it once the log has come to its begin."""
@@ -285,7 +291,7 @@ def held_offset(lists: Iterable[CopyList], offsets: Mapping[str, int], own_offse
 
 
 class Shown(NamedTuple):
-    """What a directory shows with its promise. It stays so until it hears of a newer epoch."""
+    """The state that a directory reports with its vote. It stays so until a newer epoch."""
 
     me: Peer
     history: EpochHistory
@@ -303,7 +309,7 @@ class Shown(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What promises come to for the one that is to lead."""
+    """The votes for a candidate, counted."""
 
     confirmed: RunKey
     lists: tuple[CopyList, ...]
@@ -311,7 +317,7 @@ class Count(NamedTuple):
     promised_by: frozenset[str]
     is_listed: bool
     ahead: list[Shown]
-    """Of those lists, whoever has a greater log; the greatest first."""
+    """Brokers of those lists with a greater log; the greatest first."""
 
     @property
     def short(self) -> list[CopyList]:
@@ -345,7 +351,7 @@ def count_of(to: Shown, shown: Iterable[Shown]) -> Count:
 
 
 def named_by(shown: Iterable[Shown]) -> dict[str, Peer]:
-    """Whoever may hold what was acknowledged, as any of them knows it; by directory."""
+    """Brokers that may hold acknowledged messages, as any of these knows them; by directory."""
     return {
         peer.directory_id: peer
         for each in shown

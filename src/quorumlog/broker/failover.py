@@ -26,7 +26,7 @@ from quorumlog.wire.field_names import UNREADABLE
 # The record that the brokers of a group share, changed by compare-and-set under a lease.
 #
 #     RECORD   the epoch, its master and the in-sync set; stays
-#     HOLDER   the lease of whoever leads; ends with it
+#     HOLDER   the lease of the master; ends with it
 #
 # Three are in `quorumlog.coordinators`. `tests/broker/failover/coordinator_contract.py` says what
 # another one has to keep.
@@ -35,7 +35,7 @@ NO_HOLDER = 0
 
 
 class CoordinatorSnapshot(NamedTuple):
-    """What the coordinator holds at one moment."""
+    """The coordinator's state at one moment."""
 
     revision: int
     """Of the record: a higher one after each change. 0: there is no record."""
@@ -57,7 +57,7 @@ class Coordinator(Protocol):
     @property
     def relays_renewals(self) -> bool:
         """An answered renewal says only that those heard of by a tenth of a lease before it have reached
-        whoever ends leases."""
+        the coordinator that ends leases."""
 
     async def read(self) -> CoordinatorSnapshot:
         """Record and holder of one moment, which is not long ago."""
@@ -110,8 +110,8 @@ class ElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
 # Who is in the in-sync set, and whom the master waits for, which is never fewer.
 #
 # A slave is waited for before the coordinator may come to hold it as a member, and until the
-# coordinator is known to hold it no more. So whoever takes the lease by the coordinator's record has
-# every message that was acknowledged, whatever became of a change that was not answered.
+# coordinator is known to hold it no more. So a broker that takes the lease by the coordinator's record
+# has every message that was acknowledged, whatever became of a change that was not answered.
 
 Members = dict[str, str]
 """Directory ids by broker."""
@@ -156,7 +156,7 @@ class InSyncMembers:
         }
         wanted = dict(sorted(held - late)) | dict(joining & self._joining)
         self._joining = joining
-        # One whose fate is not known is settled by another: nothing sent before comes behind it.
+        # One whose fate is not known is settled by another: nothing sent before comes after it.
         return wanted if wanted != self.members or self._undecided else None
 
     def _is_late(self, member: Member, now_ms: float) -> bool:
@@ -409,7 +409,7 @@ class FailoverRules:
     def answered(
         self, request: CoordinatorRequest, answer: CoordinatorAnswer, now_ms: float, error: str = ""
     ) -> None:
-        """What became of it; `error`: that is not known."""
+        """The answer to a request; `error`: its outcome is unknown."""
         sent_ms = self._pending_requests.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)

@@ -1,6 +1,6 @@
 """What every command prints with. Standard output carries results only, so that it can be piped.
 
-A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, whoever found it.
+A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, from every layer.
 
 Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
 failed, 130 interrupted, 143 terminated. A name that no cluster could know is something to change; one
@@ -93,7 +93,7 @@ def is_json() -> bool:
 
 
 def tell(row: Any, spoken: str | Callable[[], object]) -> None:
-    """What a command has to say: with --json an object on a line, else a line, or what prints it."""
+    """Print a result: with --json an object on a line, else a line, or call its printer."""
     if _as_json:
         print_json(row)
     elif isinstance(spoken, str):
@@ -152,7 +152,8 @@ def print_json(row: Any, stream: TextIO | None = None) -> None:
 
 
 def announce(text: str) -> None:
-    """What a server says once it listens. A closed terminal or pipe is no reason not to serve."""
+    """Print the line of a server that listens now. A closed terminal or pipe is no reason not to
+    serve."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -161,7 +162,7 @@ def announce(text: str) -> None:
 
 
 def say_ready() -> None:
-    """To systemd, which waits for it before it starts what comes behind a unit of `Type=notify`."""
+    """To systemd, which waits for it before it starts what comes after a unit of `Type=notify`."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -200,7 +201,7 @@ def spoken_size(size_bytes: int) -> str:
 
 
 def print_table(headings: str, rows: Iterable[Sequence[object]]) -> None:
-    """`headings`: with commas between them, and `#` behind those of numbers, which stand at the right.
+    """`headings`: with commas between them, and `#` after those of numbers, which stand at the right.
     None is a `-`."""
     from rich.markup import escape
     from rich.table import Table
@@ -507,7 +508,7 @@ _PLAIN = re.compile("|".join(map(re.escape, _PLAINER)))
 
 
 def _value_of(error: Any) -> str:
-    """The value that was given, where whoever checked it does not say it himself."""
+    """The given value, where the check does not name it itself."""
     found = getattr(error.__cause__, "errors", None)
     value = found()[0]["input"] if found else None
     return "" if value is None or f"'{value}'" in error.message else f" {value}"

@@ -15,7 +15,7 @@ from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import ANONYMOUS
 
 MAX_TIMEOUT_MS = 1e12
-"""Thirty years: whoever gives more means for ever."""
+"""Thirty years: a longer time-out means for ever."""
 INDEX_LIMIT = 1 << 63
 """Indices are signed 64-bit numbers."""
 

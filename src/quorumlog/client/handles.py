@@ -51,9 +51,9 @@ class AsyncMachineHandle:
 
 
 # ----------------------------------------------------------------
-# `log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
+# `log.reader(name)`: a position in the log that the cluster keeps for readers of this name.
 #
-# Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
+# Reading does not move it: a reader that has processed entries says so, with `commit`.
 
 
 RunOperation = Callable[[ClientOperation[ReaderState]], Awaitable[ReaderState]]
@@ -83,7 +83,7 @@ class AsyncNamedReader:
 
     @property
     def hold(self) -> GivenHold:
-        """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+        """Keep entries that it has not read: True, unless deletion is forced; "archive", always."""
         return hold_of(self._state.hold)
 
     def __repr__(self) -> str:

@@ -110,7 +110,7 @@ class Reading(Generic[T]):
         return None if self._plan is None else self._plan.end_source
 
     def stop(self) -> list[Request]:
-        """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
+        """Nobody reads on: a waiter for a part gets None. Any thread; returns what to cancel."""
         self._is_stopped = True
         return self._plan.open_requests if self._plan is not None else []
 
@@ -123,7 +123,7 @@ class Reading(Generic[T]):
             if head is None:
                 break
             yield Step(new, ())
-            # Whoever stopped this meanwhile has not cancelled what was not yet asked for.
+            # A caller that stopped this meanwhile has not cancelled what was not yet asked for.
             if self._is_stopped:
                 break
             yield Step((), (head,))
@@ -184,7 +184,7 @@ class Tailing(Reading[T]):
         return self._is_stopped or self._is_client_closed()
 
     def _nothing_came(self, plan: ReadPlan) -> ClientOperation[None]:
-        """Raises IndexOutOfRange if the log ends in front of what it has brought already: it would
+        """Raises IndexOutOfRange if the log ends before what it has brought already: it would
         wait, and pass over whatever comes in the place of that."""
         if not plan.knows_less:
             return
@@ -209,7 +209,7 @@ class Tailing(Reading[T]):
 
 
 class TimedReading(Reading[T]):
-    """What each batch brings, with the times of its entries: what holds at the first one is asked for
+    """The results of each batch, with the times of its entries: what holds at the first one is asked for
     once, the marks among the entries tell the rest."""
 
     def __init__(

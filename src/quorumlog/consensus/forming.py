@@ -8,7 +8,7 @@ The first on the list draws the cluster id when it stores a list that is new to 
 once it tells them the list that they hold themselves; without an id nobody forms.
 
 A majority is not enough to form: a majority of empty directories would form a second group over the
-data of the rest. Whoever has formed tells the others, and whoever is told joins; a member that is told
+data of the rest. A formed member tells the others, and they join; a member that is told
 of a list without its own directory (it was wiped) observes. Nothing else ever forms a group, and the
 founding list and the cluster id are never changed here.
 """
@@ -261,7 +261,7 @@ class Forming:
 
 
 def id_of_earlier_release(founding: tuple[Replica, ...]) -> str:
-    """What a member of a release that draws no cluster id computes."""
+    """The cluster id that a member of an earlier release computes."""
     return hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()[:32]
 
 

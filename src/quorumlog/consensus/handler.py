@@ -5,8 +5,8 @@
     APPEND    the entry before the first one must be held; then write what is new
     COMMIT    commit what has been verified; one that asks wants to know what has arrived
 
-Whoever gets here has passed the term gate of `Inbox`: the sender leads this member's current term.
-Four rules stand above all others:
+A message that gets here has passed the term gate of `Inbox`: the sender leads this member's current
+term. Four rules stand above all others:
 
 1. Cutting happens only at an index where the leader's term and ours differ. An older or repeated
    message names entries that we hold already, so it cuts nothing.
@@ -63,7 +63,7 @@ class EntryHandler:
 
     @property
     def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
-        """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
+        """Pushes ahead of the log, in order: taking the one before them takes these as well."""
         return tuple(request for _, _, request in self._waiting)
 
     def drop_waiting_pushes(self) -> None:
@@ -170,7 +170,7 @@ class EntryHandler:
         if not request.term_runs or request.term_runs[0][0] != cut_index:
             return  # names no entry at the cut: nothing that a dispatcher sends
         differs = cut_index <= runs.end_index and runs.term_at(cut_index) != request.term_runs[0][1]
-        # Where the last entry that stays is damaged, only the APPEND behind this tells where it ends.
+        # Where the last entry that stays is damaged, only the APPEND after this tells where it ends.
         if differs and self._state.log.damaged.holds(request.previous.index):
             differs = False
         if differs and not self._cut_from(cut_index, request):
@@ -326,7 +326,7 @@ class EntryHandler:
         conflict_first_index: int = -1,
         begin: EntryId = NO_ENTRY,
     ) -> None:
-        # Whoever counts a positive answer counts our disk; a refusal promises nothing.
+        # A leader that counts a positive answer counts our disk; a refusal promises nothing.
         send = self._outbox.send_after_durable if result is PushResult.SUCCESS else self._outbox.send
         send(
             request.sender,

@@ -140,7 +140,7 @@ class LeadershipTransfer:
             self._begin(min(fit, key=self._lag_of), self._state.unfit_because)
 
     def hand_over_and_leave(self) -> None:
-        """This leader is no member any more: whoever is nearest is asked to take over at once."""
+        """This leader was removed: ask the most advanced follower to take over at once."""
         fit = [voter for voter in self._state.membership.new if self._is_fit(voter)]
         self.target = min(fit, key=self._lag_of, default=None)
         self._reason = "it is no member any more"

@@ -119,7 +119,7 @@ class TermRuns:
         self.end_index += count
 
     def drop_before(self, begin: EntryId) -> None:
-        """The log begins behind this entry from now on."""
+        """The log begins after this entry from now on."""
         assert self.holds(begin), (begin, self.before_begin, self.end_index)
         first_index = begin.index + 1
         if begin.index == self.end_index:
@@ -181,8 +181,8 @@ class MembershipHistory:
         self._note()
 
     def truncate_from(self, index: int) -> None:
-        """Where even the oldest that is known is cut, which takes a committed entry, whoever knows the
-        log's state tells anew."""
+        """Where even the oldest that is known is cut, which takes a committed entry, a member that knows
+        the log's state tells anew."""
         before = len(self._held)
         while len(self._held) > 1 and self._held[-1][0] >= index:
             self._held.pop()

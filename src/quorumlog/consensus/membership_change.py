@@ -3,8 +3,8 @@ to.
 
 One change at a time, only once the leader has committed an entry of its term, and only if a quorum of
 the new half answered the last round of heartbeats: otherwise nothing could be committed from the change
-on. A joint membership is finished, by whoever leads then, once it is committed through an entry of the
-leader's own term; two leaders of one term could come about otherwise.
+on. A joint membership is finished, by the leader of that time, once it is committed through an entry of
+the leader's own term; two leaders of one term could come about otherwise.
 
 Raft paper, section 6; Ongaro's thesis, 4.1 (with the correction of 2015) and 4.3.
 """
@@ -65,7 +65,7 @@ class MembershipChange:
 
     def settle_role(self) -> None:
         """A leader that no membership names any more leads up to the commit of the entry that says so,
-        and no further; whoever is named anew may campaign."""
+        and no further; a member named anew may campaign."""
         state = self._state
         index, reported = state.committed_index, state.reported
         is_settled = self._history.newest_index <= index and (reported is None or reported[0] <= index)
@@ -90,8 +90,8 @@ class MembershipChange:
 
     @property
     def ever_known(self) -> frozenset[Replica]:
-        """Founders, and whoever was a member by an entry that this member has seen since its start. Who
-        was replaced before stands in the log's state."""
+        """Founders, and replicas that were members by an entry seen since this member's start. A replica
+        replaced before that is in the log's state."""
         named = [replica for _, each in self._history.held for replica in each.members()]
         return frozenset((*self._history.founding, *named))
 
@@ -109,7 +109,7 @@ class MembershipChange:
     # ---------------------------------------------------------------- leader
 
     def propose(self, membership: Membership, *, size_bytes: int = 0) -> EntryId:
-        """One entry that says who votes from there on, and holds at once. Raises as `check`; nothing has
+        """One entry with the voters from there on, which holds at once. Raises as `check`; nothing has
         changed then."""
         self.check(membership)
         entry = self._replication.append(1, EntryKind.MEMBERSHIP, size_bytes)
@@ -117,7 +117,7 @@ class MembershipChange:
         return entry
 
     def due(self) -> Membership | None:
-        """What this leader has to append now: the end of a change."""
+        """The entry that this leader has to append now: the end of a change."""
         state = self._state
         is_due = (
             state.role is Role.LEADER

@@ -48,7 +48,7 @@ class ReadIndex:
         self._confirmed_round = 0
 
     def drop_all(self) -> None:
-        """Leadership is lost: whoever waits learns it from the change of role."""
+        """Leadership is lost: waiting reads learn it from the change of role."""
         self._waiting.clear()
 
     def request(
@@ -118,7 +118,7 @@ class ReadQuestions:
         """(index, reads): to be granted once that is committed here."""
 
     def follow(self, leader: Replica | None, term: int) -> None:
-        """Whoever waits for an answer of another one learns it from the change of role."""
+        """Reads that wait for another leader's answer learn it from the change of role."""
         if leader is not None and (leader, term) != self._followed:
             self._followed = leader, term
             self._waiting, self._asked = [], []
@@ -169,7 +169,7 @@ class ReadQuestions:
 #
 # A leader whose round of heartbeats a quorum has answered led when it sent that round: all that anybody
 # had acknowledged by then is at or below what it has committed, once that is an entry of its own term.
-# Its heartbeats tell both, the round and the index, and whoever has committed so far is as fresh.
+# Its heartbeats tell both, the round and the index, and a member that has committed so far is as fresh.
 #
 # What a follower does not know is when a round was *sent*: by its own clock, heartbeats may have been
 # on their way for long. But each names the newest round that this member had answered by then. So it

@@ -29,7 +29,7 @@ from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 
 
 class Role(Enum):
-    """What a member is to its group; the values are what `status` prints."""
+    """The role of a member in its group; `status` prints the values."""
 
     UNFORMED = "unformed"
     """Has no founding list yet: neither votes, campaigns nor acknowledges."""
@@ -52,8 +52,8 @@ class AppendOrder(msgspec.Struct, frozen=True):
     """Append entries `first_index` .. `first_index + count - 1` to the store.
 
     On the leader `batch` is None: the bytes are those that `propose` promised, in the same order (a NOOP
-    is made by whoever carries the order out). On a follower it is the handle of the push that brought
-    them, which may begin below `first_index`.
+    is made by the code that carries the order out). On a follower it is the handle of the push that
+    brought them, which may begin below `first_index`.
     """
 
     first_index: int

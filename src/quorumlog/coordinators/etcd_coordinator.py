@@ -1,7 +1,7 @@
 """The record and its holder as two keys in etcd, through its JSON gateway.
 
 quorumlog/failover/GROUP/record    JSON
-quorumlog/failover/GROUP/holder    on the lease of whoever leads
+quorumlog/failover/GROUP/holder    on the lease of the master
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EtcdConnection:
         except TimeoutError:
             raise self._failed(place, "no answer in time") from None
         except asyncio.CancelledError:
-            self._failed(place, "")  # whoever asked has waited long enough
+            self._failed(place, "")  # the caller has waited long enough
             raise
 
     async def stream(self, path: str, body: dict[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:

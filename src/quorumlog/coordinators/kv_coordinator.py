@@ -1,7 +1,7 @@
 """KeyValueCoordinator: the record and its holder as two keys of our own key-value store.
 
 quorumlog/failover/GROUP/record    JSON
-quorumlog/failover/GROUP/holder    on the lease of whoever leads
+quorumlog/failover/GROUP/holder    on the lease of the master
 """
 
 from __future__ import annotations

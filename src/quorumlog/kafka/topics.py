@@ -225,7 +225,7 @@ def create_topics(service: KafkaService, call: Call) -> None:
         _creation(service, call, each)
         if names[each.name] == 1
         else _refused({"name": each.name}, ErrorCode.invalid_request, f"{each.name} is named twice")
-        for each in call.fields.topics
+        for each in {each.name: each for each in call.fields.topics}.values()
     ]
     _change(service, call, wanted, "topics")
 

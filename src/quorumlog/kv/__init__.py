@@ -2,7 +2,7 @@
 
 Read in this order: `requests` (requests and responses), `errors`, `old_spellings`, `store` (the state
 machine), `service` (a member's service for clients), `client`, `needs` (the right that each request
-needs), `gateway` (for clients of etcd), `endpoint` (its port), `testing`.
+needs), `endpoint` (its port), `etcd` (ports for clients of etcd), `testing`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller, Need
-from quorumlog.net.connection import Connection, Session, call_soon
+from quorumlog.net.connection import Connection, call_soon
 from quorumlog.net.errors import ErrorResponse, error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import STORE, WELCOME, ChallengeResponse, Hello, HelloResponse, refusal_of_other
@@ -106,8 +106,14 @@ class StoreConnection(Protocol):
     def violate(self, violation: ProtocolViolation, /) -> None: ...
 
 
-class LocalSession(Session, ServiceSession, Protocol):
+class _LocalSession(ServiceSession, Protocol):
     """Of a client in this process."""
+
+    def frame(self, frame: Frame) -> None:
+        """Takes a request. Raises ProtocolViolation."""
+
+    def lost(self) -> None:
+        """Its client is gone."""
 
 
 class _Client:
@@ -218,7 +224,7 @@ class _Client:
         return self._caller.refusal(key or needs, needs)
 
     def _greeted(self, group: str, hello: Hello) -> None:
-        """Another one behind the first asks whether anybody is there."""
+        """Another one after the first asks whether anybody is there."""
         refusal = refusal_of_other(hello, STORE, self._endpoint.ports)
         if refusal is not None:
             self._answer_hello(group, refusal)
@@ -334,7 +340,7 @@ class KeyValueEndpoint(Endpoint):
         """Its member does: what needs the leader is answered here."""
         return self._service is not None and self._service.leads
 
-    def session_of(self, connection: StoreConnection) -> LocalSession:
+    def session_of(self, connection: StoreConnection) -> _LocalSession:
         """Of a client in this process, with the rights of `connection.user`. Raises LeaderNotReady."""
         if self._service is None:
             raise LeaderNotReady("the store is not open yet")

@@ -115,7 +115,7 @@ class IoLoop:
 
     async def wait(self, call: Call) -> None:
         """Until it is done; the protocol sees to its deadline. One that is not kept is cancelled
-        with whoever waits."""
+        with the waiter."""
         if call.is_done:
             return
         if call.is_kept:
@@ -148,7 +148,7 @@ class IoLoop:
         work = self._protocol.take_work()
         for call in work.completed:
             waiter = call.context
-            if not waiter.done():  # whoever waited was cancelled
+            if not waiter.done():  # the waiter was cancelled
                 waiter.set_result(None)
         for link in work.close:
             if link.context is not None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from quorumlog.config import MIB
 
 GREETING_MS = 5000
-"""Whoever was let in has said its Hello by then, whole, or is closed."""
+"""A connection that has not sent its whole Hello by then is closed."""
 GREETING_BYTES = 16 * 1024
 """Of a Hello at most; and of memory for what comes in, until it is there."""
 UNSENT_BYTES = 4 * MIB
@@ -55,7 +55,7 @@ def raise_descriptor_limit() -> None:
 
 
 class ProcessLimits:
-    """Three quarters of the descriptors that nothing else has are for whoever connects; a quarter is
+    """Three quarters of the descriptors that nothing else has are for connections; a quarter is
     kept back for the store and for other members. Half of that is for connections of which it is not
     known yet who they are: a member says so in its Hello."""
 

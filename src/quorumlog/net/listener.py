@@ -59,12 +59,12 @@ class Listener:
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
-        connection its `on_frame` or its `session`, which gets the first frame right behind.
+        connection its `on_frame` or its `session`, which gets the first frame right after.
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
-        whatever role it says. `has_peers_only`: no client comes here, and whoever comes is a member once
-        its session says `Connection.greeted`. `option`: what to change where the port is taken.
+        whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
+        once its session says `Connection.greeted`. `option`: what to change where the port is taken.
         `access`: who its clients are.
-        `run_id`: in front of the names of connections. `tls`: what the port speaks; None: it is plain.
+        `run_id`: before the names of connections. `tls`: what the port speaks; None: it is plain.
         `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
         `is_http2`: a handshake of TLS says that this is spoken.
         `is_of_member`: an address from which handshakes of members come."""
@@ -109,7 +109,7 @@ class Listener:
                 f"{self._name} listens on {host}:{port} already: give [tls] {self._second} another port,"
                 " or leave it out, and the first speaks TLS"
             )
-        if tls_at is not None:  # first: it is there for whoever reaches the plain one
+        if tls_at is not None:  # first: a client of the plain one must find it
             await self._bind(*tls_at, addresses_of, self._accept_tls, f"[tls] {self._second}")
         accept = functools.partial(self._connection, self._made) if is_plain else self._accept_tls
         try:
@@ -170,7 +170,7 @@ class Listener:
         return f"{host}:{port}"
 
     def close(self) -> None:
-        """Nobody is let in any more, and whoever has not greeted goes."""
+        """Accept no more connections, and close those without a greeting."""
         kept_descriptors.let_go(self._give_up)
         _OPEN.pop(self, None)
         while self._servers:
@@ -185,7 +185,7 @@ class Listener:
             waiting.close()
 
     def close_connections(self) -> None:
-        """What they were answered leaves first."""
+        """Their responses are sent first."""
         for connection in list(self.connections.values()):
             connection.close()
 
@@ -198,7 +198,7 @@ class Listener:
 
     def _connection(self, *made: Callable[[Connection], None]) -> Connection:
         self._number += 1
-        # Whoever names it may have it closed: nobody else can.
+        # Only a client that knows its id can have it closed.
         connection_id = f"{self._run_id}/{self._number}/{token_hex(8)}"
         connection = Connection(
             self._turn, self._greeted, self._lost, connection_id, self._decoder(), *made
@@ -256,7 +256,7 @@ class Listener:
             encryption.abort()
 
     def _encrypt(self, encryption: Encryption) -> None:
-        # Whoever has waited longer than it would for an answer comes again, and waits again.
+        # A client that has waited longer than it would for an answer comes again, and waits again.
         self._expect(encryption.connection, self._in_line.pop(encryption.connection))
         task = self._loop.create_task(self._encrypted(encryption))
         self._encrypting.add(task)

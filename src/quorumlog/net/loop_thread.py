@@ -157,7 +157,7 @@ class LoopThread:
             del error, call  # its traceback holds this frame
 
     def call(self, function: Callable[[], T]) -> T:
-        """What it gives where the loop runs."""
+        """Run it on the loop, and return its result."""
 
         async def work() -> T:
             return function()
@@ -181,7 +181,7 @@ class LoopThread:
             try:
                 self._loop.call_soon_threadsafe(self._begin_waiting)
             except RuntimeError:
-                pass  # it has ended, and whoever ended it refuses what waits
+                pass  # it has ended, and `close` refuses what waits
             except BaseException:  # an interrupt: the next one wakes it
                 self._is_woken = False
                 raise

@@ -4,7 +4,7 @@ What is beyond them is refused with `Overloaded`, which says when to come back, 
 at it. Only of clients: members come in otherwise, and are counted nowhere.
 
 Bytes are those of a bucket that holds what may pass in one second. A request is taken while the bucket
-is not empty, and then it and its answer are taken from it, however large they are: whoever comes next
+is not empty, and then it and its answer are taken from it, however large they are: the next request
 waits until that is made good.
 """
 
@@ -121,7 +121,7 @@ class Meter:
         return admitted
 
     def answered(self, answer: ClientMessage, size_bytes: int) -> None:
-        """What a watch tells behind its first answer is not counted."""
+        """What a watch tells after its first answer is not counted."""
         request = self._open.get(answer.request_id)
         if request is None or (answer.of_watch and not request.of_watch):
             return

@@ -1,6 +1,6 @@
 """KeptResults: what a machine gave for the commands of producers' sessions, for who repeats one.
 
-They follow from the log alone, as the machine does, and are saved and loaded with it: so whoever leads
+They follow from the log alone, as the machine does, and are saved and loaded with it: so the next leader
 when a command is repeated gives the result that it had. Kept are those of as many batches a session as
 the log keeps receipts of, within `MOST_BYTES` in all; whose session was heard of longest ago goes first.
 """
@@ -130,7 +130,7 @@ class KeptResults:
     def _add(self, batch: SessionBatch, first_index: int, values: list[KeptResult]) -> None:
         pieces = self._sessions.pop(batch.producer, [])
         if not pieces and first_index > batch.first_index:
-            return  # its beginning went for lack of room: whoever applies it at once keeps nothing
+            return  # its beginning went for lack of room: a member that applies it at once keeps nothing
         self._sessions[batch.producer] = pieces  # the last one heard of
         last = pieces[-1] if pieces else None
         if last is not None and batch.first_index <= last.first_index < batch.stop_index:

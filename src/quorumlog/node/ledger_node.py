@@ -326,7 +326,7 @@ class LedgerNode:
         )
 
     def finish(self, done: Callable[[Any], None], result: Any) -> None:
-        """The host hands over what came of work beside the loop, for whoever asked for it."""
+        """The host hands over what came of work beside the loop, for the requester."""
         self.carry_out_all()
         if self._held is not None:
             self._held_back.append(partial(self.finish, done, result))
@@ -451,7 +451,7 @@ class LedgerNode:
         return did_more
 
     def apply(self) -> None:
-        """What is committed, to the state machines: once what `write` has to say is on its way. A
+        """Committed entries go to the state machines: once what `write` has to say is on its way. A
         follower that has begun a sync does it in the next turn, which the end of that brings: writes
         beside it take long, and the acknowledgement would wait for them."""
         if not self._has_written:
@@ -557,7 +557,7 @@ class LedgerNode:
         return self.raft.status()
 
     def feeding(self, to: Replica) -> Feeding | None:
-        """Of a member that this leader sends entries out of files, or a snapshot, behind which the log
+        """Of a member that this leader sends entries out of files, or a snapshot, after which the log
         comes; None: it is sent neither."""
         snapshot = self._snapshots.feeding(to)
         if snapshot is None or self.raft.role is not Role.LEADER:
@@ -652,7 +652,7 @@ class LedgerNode:
     # ---------------------------------------------------------------- carrying out
 
     def carry_out_all(self) -> None:
-        """But for what waits until term, vote or founding list are on disk, and all behind it."""
+        """But for what waits until term, vote or founding list are on disk, and all after it."""
         while self._held is None and (ready := self.raft.ready()) is not None:
             if self._on_ready is not None:
                 self._on_ready(ready)
@@ -690,8 +690,8 @@ class LedgerNode:
             enter()
 
     def _carry_out(self, ready: Ready) -> None:
-        """But for its first step. A refusal from within is no answer for whoever happened to ask: a part
-        of it is carried out, and the core is ahead of the store."""
+        """But for its first step. A refusal from within is no answer for the client that happened to
+        ask: a part of it is carried out, and the core is ahead of the store."""
         try:
             self._carry_out_steps(ready)
         except LedgerError as error:
@@ -777,7 +777,7 @@ class LedgerNode:
         self._pending.expire(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
-        """Whoever waits hears that nothing more comes of it here."""
+        """Waiting requests get the refusal that nothing more comes of them here."""
         self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
         self.confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())

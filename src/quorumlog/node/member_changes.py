@@ -274,7 +274,7 @@ class MemberChanges:
         return present._replace(addresses=tuple(sorted(addresses.items())))
 
     def addresses(self) -> dict[str, str]:
-        """By id, of all whom a membership names that may hold."""
+        """By id, of all members that a possibly valid membership names."""
         return dict(pair for each in self._raft.members.living for pair in self.addresses_of(each))
 
     def addresses_of(self, membership: Membership) -> tuple[tuple[str, str], ...]:
@@ -284,7 +284,7 @@ class MemberChanges:
         return tuple((member_id, known[member_id]) for member_id in ids if member_id in known)
 
     def _hand_over(self, done: Callable[[MemberOutcome], None]) -> None:
-        """Whoever leads then removes this member; the client goes there with its request."""
+        """The next leader removes this member; the client goes there with its request."""
         voters = [peer for peer in self._raft.status().peers if peer.is_voter]
         fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
         nearest = max(fit or voters, key=lambda peer: peer.match_index, default=None)

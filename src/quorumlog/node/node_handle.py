@@ -54,7 +54,7 @@ class NodeHandle:
         return node.raft.term
 
     def refusal_unless_leading(self) -> LedgerError | None:
-        """Names who leads, if that is known."""
+        """Names the leader, if it is known."""
         return self.node().refusal_unless_leading()
 
     @property
@@ -84,7 +84,7 @@ class NodeHandle:
         filled: Callable[[object], None] | None = None,
         awaits_results: bool = True,
     ) -> None:
-        """See `LedgerNode.append`. `owner`: who has asked, here and below."""
+        """See `LedgerNode.append`. `owner`: the requester, here and below."""
         self.node().append(
             batch,
             timeout_ms,
@@ -107,7 +107,7 @@ class NodeHandle:
         here: bool = False,
     ) -> None:
         """See `StateMachineCaller.ask`: linearizable. `here`: what this member's machine answers, as far
-        as it has applied, whoever leads."""
+        as it has applied, under any leader."""
         machines = self.node().machines
         ask = machines.ask_here if here else machines.ask
         ask(machine, question, timeout_ms, answering(done, owner), owner)

@@ -60,7 +60,7 @@ class HandOver:
         holds: Callable[[], MachineHoldings],
     ) -> None:
         """`needs`: machines that do not run here, and the entry that a successor has to have applied;
-        `running`: those that do, and what they have applied; `holds`: for whoever asks."""
+        `running`: those that do, and what they have applied; `holds`: for members that ask."""
         self._replica = replica
         self._raft = raft
         self._host = host

@@ -65,8 +65,8 @@ class Transfers:
         self._begin_by_ms = now_ms + self._timeout_ms / 2
 
     def find_successor(self, now_ms: float, done: Callable[[str], None]) -> None:
-        """Of a member that stops: whoever is furthest, or else the next; all are asked again after a
-        moment.
+        """Of a member that stops: the most advanced follower, or else the next; all are asked again
+        after a moment.
 
         `done` gets why there is no successor, within two election time-outs. Or nothing: once one has
         committed in its term, for which it may need this member, or if this member does not lead or no

@@ -12,7 +12,7 @@ whole, and then moves them. So other tools may see less than the manifest for a 
 
 In an object store any number of runs may be at it. Each replaces the manifest only if it is the one that
 it has read or written last, so the first one to do so ends all others. That is done as well before files
-are deleted that the manifest does not name: whoever has written them can then name them no more.
+are deleted that the manifest does not name: their writer can then name them no more.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Archive:
         return point_in_part(self.paths_of(part), index)
 
     def time_ms_at(self, index: int) -> int:
-        """What counts in front of a part is known, but for later resets; within one its rows say it."""
+        """What counts before a part is known, but for later resets; within one its rows say it."""
         time_ms, resets = -1, self.clock_resets()
         for part in self.manifest.parts:
             if part.stop_index <= index + 1:

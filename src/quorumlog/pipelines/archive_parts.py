@@ -81,7 +81,7 @@ def split_controls(encoded: bytes) -> list[tuple[int, bytes]]:
 
 def batch_of(rows: pa.RecordBatch, controls: Sequence[tuple[int, bytes]]) -> EntryBatch:
     """The entries, in order of index. Rows that were changed make entries whose digests are wrong:
-    whoever reads checks them."""
+    the reader checks them."""
     bodies = rows.column("body")
     sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64)
     headers = np.empty(rows.num_rows, HEADER_DTYPE)
@@ -314,7 +314,7 @@ def read_part(
 
 
 def _stop_of(file: pq.ParquetFile, number: int, part: Part) -> int:
-    """Up to where a row group reaches, control entries behind its last row not included; behind the last
+    """Up to where a row group reaches, control entries behind its last row not included; after the last
     one come those."""
     groups = file.metadata.num_row_groups
     if number >= groups:

@@ -1,7 +1,7 @@
 """replay: entries of a log or an archive into another log, each exactly once.
 
 A session of the target numbers the rows: the number of a row is how many rows of this replay lie before
-it. Whoever begins again asks for the newest number that stands, and goes on behind it. So filter and
+it. A restarted replay asks for the newest number in the log, and goes on after it. So filter and
 mapping must be the same in each run: `replay_id` stands for them.
 """
 
@@ -25,7 +25,7 @@ Transform = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
 """Rows of `quorumlog.arrow.ENTRY_SCHEMA`, to those that are appended: fewer, or with other bodies."""
 
 SPARK_ROWS = "/rows"
-"""A replay by Spark appends as the producer of this name behind its id."""
+"""A replay by Spark appends as the producer of this name after its id."""
 BATCH_RECORDS = 4096
 BATCH_BYTES = 1 * MIB
 
@@ -63,7 +63,7 @@ def replay(
     (ConfigError). `report` is told entries done and in all.
 
     Raises ConfigError, LedgerError, DirectoryDamaged; what is appended by then stays, and the same
-    `replay_id` goes on behind it."""
+    `replay_id` goes on after it."""
     checked_target(target, replay_id)
     with (
         closing(open_log(source)) as log,
@@ -133,8 +133,8 @@ def refuse_other_counting(into: LedgerClient, replay_id: str) -> None:
     with suppress(ProducerExpired):
         into.producer(replay_id + SPARK_ROWS)
         raise ConfigError(
-            f"{replay_id!r} is a replay by Spark, which counts its rows in another way: let Spark end"
-            " it, or give this one another id"
+            f"{replay_id!r} was begun by Spark, which numbers its rows differently: finish it with"
+            " Spark, or use another id for this replay"
         )
 
 

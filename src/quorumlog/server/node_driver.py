@@ -390,7 +390,7 @@ class NodeDriver:
         if self.reads.waiters:
             wakeup_s = self.reads.wakeup_s(wakeup_s)
         if wakeup_s <= now_s:
-            self.schedule()  # behind one look at the sockets
+            self.schedule()  # after one look at the sockets
             return
         if self._timer is not None:
             if self._timer_at <= wakeup_s:
@@ -431,7 +431,7 @@ class NodeDriver:
                 )
 
     def stop(self) -> None:
-        """No more turns; links close. The directory stays open for whoever closes it."""
+        """No more turns; links close. The directory stays open; the caller closes it."""
         self.stopped = True
         self._submit_flushes()
         self.node.directory.snapshots.end()
@@ -440,8 +440,8 @@ class NodeDriver:
         self.peers.close()
 
     def part(self, reason: str) -> None:
-        """As `stop`, while the process goes on: whoever waits is answered, and the other members find
-        every connection closed."""
+        """As `stop`, while the process goes on: waiting requests are answered, and the other members
+        find every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()
         for peer in self.peers.everybody():

@@ -1,4 +1,4 @@
-"""StatusReport: what a member tells of itself to whoever asks, and of what is wrong with it."""
+"""StatusReport: the state of a member, and its problems, for clients that ask."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DiskReport:
     def _look(self) -> None:
         def looked(found: DiskUsage | StoreFailure | LedgerError) -> None:
             self._is_looking = False
-            if isinstance(found, DiskUsage):  # else whoever needs the disk will say so
+            if isinstance(found, DiskUsage):  # else the next use of the disk reports it
                 self.usage = found
 
         if not self._is_looking:
@@ -91,7 +91,7 @@ def _losses(lost: Sequence[LostRange]) -> str:
 
 
 # ----------------------------------------------------------------
-# StatusReport: what a member tells of itself to whoever asks, and of what is wrong with it.
+# StatusReport: the state of a member, and its problems, for clients that ask.
 
 
 class StatusReport:
@@ -220,7 +220,7 @@ class StatusReport:
             self._read_later(self._node.store.look_at_set_aside, looked)
 
     def problems(self) -> tuple[str, ...]:
-        """What an operator should know, in sentences, each once."""
+        """Problems for the operator, in sentences, each once."""
         now_s, wall_s = time.monotonic(), time.time()
         status, timeout_ms = self._node.status(), self._config.consensus.election_timeout_ms
         silent = [each for each, age_ms in status.answered_ms_ago.items() if age_ms >= timeout_ms]

@@ -52,7 +52,7 @@ class UsersOfServer:
         self._timer: Timer | None = None
         self._newest: Users | None = None
         self.hides_status = False
-        """There may be users: whoever is none is told where the members are, and no more."""
+        """There may be users: any other client learns the members' addresses, and no more."""
 
     def look(self) -> None:
         """Now; and again and again until `close`."""

@@ -29,7 +29,7 @@ ASK_CHAIN = -1
 
 
 class Readers(NamedTuple):
-    """Who can serve a range; none for a directory."""
+    """Members that can serve a range; none for a directory."""
 
     preferred: tuple[str, ...] = ()
     """Partitions are spread over these."""
@@ -200,7 +200,7 @@ def _in_turn(readers: Readers, number: int) -> tuple[str, ...]:
 #
 # The entries must come in order, without gap or repetition and as many as planned, linked by `chain_crc`
 # across batches and so across the members that sent them. Each batch in itself was checked, with its
-# bodies, by whoever read it; here it has to continue the one before. An entry that is missing or differs
+# bodies, by its reader; here it has to continue the one before. An entry that is missing or differs
 # ends the task; it never becomes a smaller result.
 
 
@@ -253,12 +253,12 @@ class RangeCheck:
         if not self.is_complete or self._count != expected:
             raise RangeMismatch(
                 f"read {self._count} entries up to offset {self.next_index} of group"
-                f" {self.partition.group!r}, planned {expected} entries from index"
+                f" {self.partition.group!r}; the plan has {expected} entries from index"
                 f" {self.partition.first_index} up to offset {self.partition.stop_index}"
             )
         last_chain = self.partition.last_chain
         if self.is_chained and self._count and last_chain not in (None, self._chain):
             raise RangeMismatch(
                 f"entries up to {self.next_index - 1} of group {self.partition.group!r} end with"
-                f" chain_crc {self._chain}, planned was {last_chain}"
+                f" chain_crc {self._chain}; the plan has {last_chain}"
             )

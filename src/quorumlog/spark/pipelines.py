@@ -2,7 +2,7 @@
 
 Each runs in threads of the calling process, or, with `engine=SparkEngine(spark)`, as tasks on Spark's
 executors; what comes out is the same. There `replay_frames` is what `replay` is in one process. What
-they write, and an archive together with the log behind it
+they write, and an archive together with the log after it
 (`option("archive", DIR)`), Spark reads in parallel.
 
 """
@@ -155,7 +155,7 @@ def _raised(encoded: bytes) -> Exception:
 # mapping as functions of DataFrames.
 #
 # Parts of the source, in order of index, are written one after the other by the sink. Each is the sink's
-# batch whose number is the index that it ends in front of: so the newest batch that stands says where
+# batch whose number is the index that it ends before: so the newest batch that stands says where
 # the replay goes on, however long the log has become meanwhile.
 
 
@@ -181,7 +181,7 @@ def replay_frames(
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
     """Append to `target`, whose group needs a staging group. `replay_id` is the sink's `producerId`: the
-    same again goes on behind the newest part that stands. `transform` keeps the log's order if it
+    same again goes on after the newest part that stands. `transform` keeps the log's order if it
     filters and maps rows, and not if it groups, joins or sorts them. `part_bytes`: about so many of
     the source become one batch of the sink. `again`: see `quorumlog.pipelines.replaying.replay`.
 
@@ -198,8 +198,8 @@ def replay_frames(
         commits = SinkCommits(sink_logs, replay_id)
         if sink_logs.log.producer(replay_id) is not None:
             raise ConfigError(
-                f"{replay_id!r} is a replay without Spark, which counts its rows in another way: let"
-                " that one end it, or give this one another id"
+                f"{replay_id!r} was begun without Spark, which numbers its rows differently: finish it"
+                " without Spark, or use another id for this replay"
             )
         before = _rows_of(commits)
         newest = commits.resume()
@@ -208,8 +208,8 @@ def replay_frames(
         reached = first if newest is None else newest.newest_manifest.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(
-                f"{replay_id} is at index {reached} of its source, and this replay is of {first} to"
-                f" {stop - 1}: it is of another range. Nothing was appended; give it another id"
+                f"{replay_id} has reached index {reached} of its source, which is outside the range of"
+                f" this replay, {first} to {stop - 1}. Nothing was appended; use another id"
             )
         edges = even_cuts(log, reached, stop, part_bytes)
         for low, high in pairwise(edges):

@@ -46,7 +46,7 @@ ENTRIES, MESSAGES = "entries", "messages"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(ClientOptions):
-    """What a query asked for."""
+    """The options of a query that writes."""
 
     servers: str = ""
     group: str = DEFAULT_GROUP
@@ -92,9 +92,13 @@ class SinkOptions(ClientOptions):
                 " through running members, and never into a directory"
             )
         if parsed.topic and not parsed.writes_messages:
-            raise ConfigError("option topic is for view messages; rows become entries of the log else")
+            raise ConfigError(
+                "option topic needs option view = messages; without it rows become entries"
+            )
         if parsed.writes_messages and parsed.body_format:
-            raise ConfigError("option bodyFormat is for entries; a message has the body that a row has")
+            raise ConfigError(
+                "option bodyFormat is for entries only: a message takes column body as it is"
+            )
         return parsed
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""SinkCommits: what the driver does, and whoever finishes what a driver has left.
+"""SinkCommits: the driver's side, also for a process that finishes what a driver has left.
 
     hold      before the first task of a batch: what is staged from now on stays
     connect   as producer `ID` to the staging group: no other driver appends a manifest any more
@@ -54,7 +54,7 @@ class ProducerState(NamedTuple):
 
 
 class SinkSession(Protocol):
-    """Connected as a producer, which has fenced whoever was before. Whoever connects next fences this
+    """Connected as a producer, which has fenced the process before. The next that connects fences this
     one: its appends then raise ProducerFenced, and nothing of them is written."""
 
     @property
@@ -174,7 +174,7 @@ def checked_sink_id(producer: str) -> str:
 
 
 class Commit(NamedTuple):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     manifest_index: int
     was_new: bool

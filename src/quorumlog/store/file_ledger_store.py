@@ -254,7 +254,7 @@ class FileLedgerStore(LedgerStore):
         assert self.begin.index < index <= self.end.index + 1, (index, self.begin, self.end)
         if index == self.end.index + 1:
             return
-        with self._damaged.lock:  # no piece of a repaired range may be written behind the cut
+        with self._damaged.lock:  # no piece of a repaired range may be written after the cut
             damaged = self._damaged.at(index - 1)
             if damaged is None:
                 end = self._reader.point_at(index - 1)
@@ -278,7 +278,7 @@ class FileLedgerStore(LedgerStore):
         old_stop_index = self.end.index + 1
         written_end = self._reader.written_end(cut)
         self._plan = None
-        # In this order: whoever counts from here on already sees the new end and durable point.
+        # In this order: a count from here on already sees the new end and durable point.
         self._ends.end = cut
         if self.durable.index >= cut.index:
             self._ends.durable = cut

@@ -185,7 +185,7 @@ SYNC_BYTES = 64 * MIB
 
 
 def copy_config(segment_bytes: int, index_segment_bytes: int) -> StoreConfig:
-    """Of a log that nobody serves: it may fill its disk, and takes no memory from who does. Raises
+    """Of a log that is not served: it may fill its disk, and uses little memory. Raises
     ConfigError for sizes that no member has."""
     return StoreConfig(
         segment_bytes=segment_bytes,
@@ -276,7 +276,7 @@ class CopiedLog:
             self.sync()
 
     def append_own(self, batch: EntryBatch, term: int) -> None:
-        """Unstamped entries, behind those that were copied. Raises DiskFull, StoreFailure."""
+        """Unstamped entries, after those that were copied. Raises DiskFull, StoreFailure."""
         store, end = self.store, self.store.end
         positions = store.plan(batch.sizes, control=True)
         batch.stamp(end.index + 1, term, positions, end.chain)
@@ -498,7 +498,7 @@ class MemberDirectory:
         self.formation = formation
 
     def set_back(self, found: SetBack) -> None:
-        """On disk when this returns: whoever opens the directory next draws it another id. Raises
+        """On disk when this returns: the next open of the directory draws it another id. Raises
         StoreFailure."""
         self._change_record(set_back=found)
 
@@ -552,7 +552,7 @@ class MemberDirectory:
 
     @property
     def has_users(self) -> bool:
-        """The log says who the users are, or has said it."""
+        """The log has users, or has had some."""
         return self._record.users
 
     @property
@@ -619,7 +619,7 @@ class MemberDirectory:
             raise StoreFailure(refusal(self.path, "measured", error)) from error
 
     def problems(self) -> tuple[str, ...]:
-        """What could not be written for lack of space, in sentences."""
+        """Writes that failed for lack of space, in sentences."""
         return (*filter(None, [self._checkpoint_problem]), *self.unreadable)
 
     def applying_file(self, machine: str) -> ApplyingFile:
@@ -803,7 +803,7 @@ def _make(disk: Disk, path: str) -> None:
 
 
 def sync_names_above(disk: Disk, path: str) -> None:
-    """The names of the directory and of all above it, whoever has made them, and of the symbolic links
+    """The names of the directory and of all above it, old ones too, and of the symbolic links
     that lead there: without its name everything in it would be gone."""
     for name in dict.fromkeys((path, disk.real_path(path))):
         while (parent := posixpath.dirname(name)) != name:

@@ -28,7 +28,7 @@ class Placement(NamedTuple):
 
 
 def place(sizes: Int64Array, position: int, segment_bytes: int, entry_limit_bytes: int) -> Placement:
-    """Put entries behind `position`; one that leaves no room for a blank behind it opens the next
+    """Put entries behind `position`; one that leaves no room for a blank after it opens the next
     segment (docs/formats.md, rolling rule). Raises BodyTooLarge for an entry above
     `entry_limit_bytes`."""
     count = len(sizes)
@@ -72,7 +72,7 @@ def place(sizes: Int64Array, position: int, segment_bytes: int, entry_limit_byte
 
 def check_continues(batch: EntryBatch, end: LogPoint, placement: Placement) -> LogPoint:
     """Assert that a stamped batch continues the log at `end` where it was planned; returns its end.
-    Whoever made or received the batch has checked the links inside."""
+    The maker or receiver of the batch has checked the links inside."""
     assert len(placement.positions) == batch.count, (len(placement.positions), batch.count)
     first = batch.first_header
     assert first.index == end.index + 1, (first.index, end.index)

@@ -23,7 +23,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 class Segment:
     """Bytes `base_position` .. `end_position - 1` of a list.
 
-    Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`.
+    A user of the file outside the store's own thread brackets it with `acquire` and `release`.
     `retire` closes it once the last user is gone, so that a closed descriptor's number is never synced
     or read as another file.
     """
@@ -112,7 +112,7 @@ class Segment:
     def next_data(self, position: int) -> int:
         """The first position from here on that lies in no hole, or where the segment ends."""
         offset = position - self.base_position
-        found = self._file.next_data(offset)  # its size in front of that, if it is short
+        found = self._file.next_data(offset)  # its size before that, if it is short
         return self.base_position + found if offset <= found < self.size_bytes else self.end_position
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:

@@ -19,7 +19,7 @@ from quorumlog.store.disk import Disk, DiskFile, is_no_damage, reason_of, refusa
 from quorumlog.store.state_files import read_readable
 
 # ---------------------------------------------------------------- The files `snapshots/NAME-INDEX`
-# The state of a state machine behind an entry of the log.
+# The state of a state machine after an entry of the log.
 #
 #     b"QLSNAP 1", or 2 where `kept_bytes` is not 0
 #     size, CRC-32 of the head (4 bytes each, big-endian), then the head:
@@ -217,15 +217,15 @@ class SnapshotFileReader:
 
     def _read_head(self) -> SnapshotHead:
         if self._take(len(SNAPSHOT_MAGIC)) not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_KEPT):
-            raise self._damage("it is no snapshot, or one of another release")
+            raise self._damage("it is not a snapshot, or one of another release")
         size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
         data = self._take(size_bytes) if size_bytes <= _MOST_HEAD_BYTES else b""
         if not data or crc32(data) != crc:
-            raise self._damage("its head is damaged")
+            raise self._damage("its header is damaged")
         try:
             return msgspec.msgpack.decode(data, type=SnapshotHead)
         except msgspec.MsgspecError as error:
-            raise self._damage(f"its head cannot be read: {error}") from error
+            raise self._damage(f"its header cannot be read: {error}") from error
 
     def _next_chunk(self) -> bool:
         if self._is_over():
@@ -236,7 +236,7 @@ class SnapshotFileReader:
         if size_bytes == 0:
             total = _TOTAL.unpack(self._take(_TOTAL.size))[0], self._take(_DIGEST_BYTES)
             if crc or total != (self._data_bytes, self._digest.digest()):
-                raise self._damage("its digest is another")
+                raise self._damage("its digest does not match")
             self._is_ended = True
             return False
         if size_bytes > CHUNK_BYTES:
@@ -275,7 +275,7 @@ class SnapshotFiles:
         """By this process: the name of an existing folder may never have reached the disk."""
 
     def end(self) -> None:
-        """Any thread: whoever saves or loads a machine is not waited for, and is told with the next
+        """Any thread: a save or load of a machine is not waited for, and is told with the next
         bytes that it writes or reads."""
         self._is_over = True
 
@@ -387,7 +387,7 @@ def _split_part(file: str) -> tuple[str, str]:
 # ---------------------------------------------------------------- ReceivedSnapshot
 # A snapshot of another member, piece by piece, until it is one of this member's.
 #
-#   NAME-INDEX-DIGEST.part    grows at its end; whoever goes on with it later, another process too, asks
+#   NAME-INDEX-DIGEST.part    grows at its end; to go on with it later, another process too, asks
 #                             for what follows
 #   whole                     read again from the disk, every chunk and the digest compared
 #   NAME-INDEX                renamed, and the name synced
@@ -488,7 +488,7 @@ class ReceivedSnapshot:
 #     size, CRC-32 of what follows (4 bytes each, big-endian), then so many bytes
 #         MessagePack: [first_index, stop_index, left_out]
 #
-# Written in place, before and behind each piece that is applied. It is not synced then: the end of a
+# Written in place, before and after each piece that is applied. It is not synced then: the end of a
 # process leaves it as it is, and a loss of power may take it. So it is a help only, and where the disk
 # refuses it the machine goes on.
 

@@ -153,7 +153,7 @@ class NotWhole(AssertionError):
 def make_whole(cluster: SimCluster, is_settled: Callable[[], bool] = lambda: True) -> None:
     """No more faults: the cluster is whole within a bounded time. Raises NotWhole, and Violation.
 
-    `is_settled`: whoever still sends once clients work no more has its answers.
+    `is_settled`: requests still sent once clients work no more have their answers.
     """
     cluster.trace.note(cluster.now_ms, "fault", "none any more")
     cluster.is_faulty = False

@@ -16,7 +16,7 @@ from msgspec import inspect
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises of bytes that others have sent."""
 MOST_BYTES = 1 << 16
-"""Without a type all of it is made, whoever has sent it."""
+"""Without a type all of it is made, for any sender."""
 _PLACE = re.compile(r" - at `\$((?:\[\d*\])*)`$")
 _STEP = re.compile(r"\[(\d*)\]")
 

@@ -83,7 +83,7 @@ def test_records_are_assembled_from_pieces_that_are_cut_anywhere() -> None:
                 sizes += found.records.sizes.tolist()
             assert assembler.whole_position == next_position
         assert sizes == expected
-    with pytest.raises(ProtocolViolation, match="is no record"):
+    with pytest.raises(ProtocolViolation, match="is not a record"):
         RecordAssembler(0, FILE_BYTES).feed(b"\xff" * 100)
     with pytest.raises(ProtocolViolation, match="names another position"):
         RecordAssembler(FILE_BYTES, FILE_BYTES).feed(data)

@@ -670,7 +670,7 @@ def test_a_broker_that_was_taken_off_stays_off() -> None:
     a.remove("b")
     following(world)
     assert listed(world) == ["a"]
-    with pytest.raises(ConfigError, match="is none"):
+    with pytest.raises(ConfigError, match="cannot have 1 copies"):
         world.brokers["b"].living.promise(7)
         world.brokers["b"].living.lead(7, forced_list=CopyList((), 1))
 

@@ -211,7 +211,7 @@ class ConsumerQueue:
         self.fetched.appendleft(message)
 
     def drop_fetched(self) -> None:
-        """What is not in hand is as if it had not come."""
+        """Forget fetched messages that no handler has."""
         if self.fetched:
             self.next_offset = self.fetched[0].queue_offset
             self.fetched_bytes -= sum(each.size_bytes for each in self.fetched)
@@ -385,7 +385,7 @@ class AsyncConsumer:
                         leave = LeaveRequest(group=self.group, member=self.name)
                         answer_of(await self._link.call(leave))
                     await self._producer.close()
-        finally:  # whoever waits may give up
+        finally:  # a waiting caller may give up
             await self._producer._end()
             await self._link.close()
 
@@ -751,7 +751,7 @@ class AsyncConsumer:
             log.info("message %s, too late: %r", message.message_id, task.exception())
 
     async def _comes_again(self, queue: ConsumerQueue, message: StoredMessage, cause: str) -> None:
-        """Whoever has got the queue meanwhile reads the message there."""
+        """The member that has the queue by now reads the message there."""
         if not queue.is_revoked:
             await self._retry_until_stored(message, cause)
         queue.finish(message)

@@ -67,7 +67,7 @@ class BlockingRun(ClientShell[AsyncConsumer]):
                 try:
                     await asyncio.wrap_future(call)
                 except asyncio.CancelledError:
-                    # Whoever closes the client, which may be a handler, does not wait for handlers.
+                    # The caller of close, which may be a handler, does not wait for handlers.
                     if not call.cancelled() and not self._thread.is_closed:
                         await asyncio.wait([asyncio.wrap_future(call)])
                     raise

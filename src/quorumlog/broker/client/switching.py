@@ -30,7 +30,6 @@ from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, Swit
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import (
     NO_RIGHT,
-    LeaderNotReady,
     LedgerError,
     OutcomeUnknown,
     RequestTimeout,
@@ -87,10 +86,10 @@ class BrokerProbe(ABC):
         self.is_refused_by_users = False
         """Somebody does not answer because there are users."""
 
-    @property
-    def has_users(self) -> bool:
-        """There may be some, as far as anybody has heard."""
-        return self.is_refused_by_users or any(answer.has_users for answer in self.answers.values())
+    def have_users(self, but: str) -> bool:
+        """There may be some, as far as anybody else has heard."""
+        heard = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
+        return self.is_refused_by_users or any(each != but for each in heard)
 
     def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What it has answered last is what a switch goes by, so another directory under its name
@@ -109,7 +108,7 @@ class BrokerProbe(ABC):
         return [shown_by(answer) for answer in self.answers.values()]
 
     def master(self) -> ReplicaResponse | None:
-        """Who leads, if it answers, as far as it knows."""
+        """The answer of the master, if it answers; of several, that of the newest epoch."""
         leading = [answer for answer in self.answers.values() if answer.is_leading]
         return max(leading, key=epoch_of, default=None)
 
@@ -118,7 +117,7 @@ class BrokerProbe(ABC):
         return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
 
     def leap(self) -> int:
-        """Above the epochs of those who are gone without: they may have had more than is known here."""
+        """Above the epochs of brokers left out: they may know newer ones than the others."""
         return 1 + secrets.randbelow(1_000_000)
 
 
@@ -156,7 +155,7 @@ class ClusterProbe(BrokerProbe):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
-                self.is_refused_by_users |= isinstance(error, (*NO_RIGHT, LeaderNotReady))
+                self.is_refused_by_users |= isinstance(error, NO_RIGHT)
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
@@ -295,7 +294,7 @@ class Switch:
         probe.ask(to, request)  # of two switches at once, to one broker, one is refused here
         others = sorted((each for each in probe.answers if each != to), key=lambda each: each == master)
         self._ask_each(others, request)
-        # Whoever has heard of a newer epoch since is bound by that one.
+        # A broker that has voted for a newer epoch since is bound by that one.
         kept = {each: a for each, a in probe.answers.items() if epoch_of(a) == (epoch, leader)}
         if to not in kept:
             newer = probe.answers[to].epoch
@@ -306,7 +305,7 @@ class Switch:
         gone = self._check(shown, count)
         lost = None if count.may_lead else _lost(kept, own, count, gone)
         listed = None if count.may_lead and not self.without else forced_list(own, shown)
-        may_lose_users = not count.may_lead and probe.has_users
+        may_lose_users = lost is not None and probe.have_users(but=to)
         if may_lose_users:
             self.say(
                 f"there may be users: if the log of {to} has none, it serves nobody until an"
@@ -351,7 +350,7 @@ class Switch:
         return SwitchReport(master.id, master.epoch, master.max_offset, lost, followers, unreachable)
 
     def _gather(self, master: ReplicaResponse) -> SwitchReport:
-        """Whoever missed the switch to this master is told to follow it."""
+        """Brokers that missed the switch to this master are told to follow it."""
 
         def follows(answer: ReplicaResponse) -> bool:
             master_id = "" if answer.master is None else answer.master.id
@@ -370,12 +369,12 @@ class Switch:
     # ---------------------------------------------------------------- what is refused
 
     def _check(self, shown: list[Shown], count: Count) -> list[Peer]:
-        """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a
+        """Brokers that are left out, and may hold acknowledged messages. Raises SwitchRefused where a
         message that was acknowledged may be lost, and nobody has said that it may."""
         to, without, unreachable = self.to, self.without, self.probe.unreachable
         directory_ids = {each.me.directory_id for each in shown}
         missing = {one: peer for one, peer in named_by(shown).items() if one not in directory_ids}
-        # Where nobody knows a list whoever is known of may be on one.
+        # Where no broker knows a list, any known broker may be on one.
         ids = sorted({peer.id for peer in missing.values()} | {*([] if count.lists else unreachable)})
         all_without = f"--to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
         if self.unsafe and (without or not count.may_lead):
@@ -434,6 +433,6 @@ def _lost(kept: dict[str, ReplicaResponse], own: Shown, count: Count, gone: list
         first = max(common_offset(own.history, answer.max_offset, best.history, end), 0)
         stop = end
     if gone or not count.lists:
-        # Whoever is gone may have gone on from where consumers have seen the log.
+        # A lost broker may have gone on from where consumers have seen the log.
         return Lost(min(first, max(a.confirm_offset for a in kept.values())), -1)
     return Lost(first, stop) if stop > first else None

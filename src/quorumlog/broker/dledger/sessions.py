@@ -130,7 +130,7 @@ class SendSessions:
         self._broker.member.enter(append, session)
 
     def _stored(self, receipt: AppendReceipt) -> RecordBatch | None:
-        """The messages as they stand in the log, whoever appended them, and when; None: they would have
+        """The messages as they stand in the log, with their producers, and when; None: they would have
         to be read from the disk."""
         node = self._broker.member.node()
         found: list[RecordBatch] = []

@@ -173,7 +173,7 @@ class GroupService:
             if isinstance(command, ResetOffsets):
                 self._check_ends(command.offsets)
             if isinstance(command, ResetOffsets | DeleteGroup):
-                self._commits.flush(command.group)  # in front of what ends its generation
+                self._commits.flush(command.group)  # before what ends its generation
             self._proposals.propose(command, partial(_tell, session, message.request_id))
 
         if isinstance(command, CreateTopic) and not self._log.existing_queues(command.topic):
@@ -308,7 +308,8 @@ class GroupService:
         self._with_topics({topic for topic, _, _ in rows}, session, message, commit)
 
     def _check_ends(self, rows: Sequence[OffsetRow]) -> None:
-        """Whoever begins behind a queue's end would miss what comes there first. Raises BadRequest."""
+        """A group that begins after a queue's end would miss what comes there first. Raises
+        BadRequest."""
         for topic, queue_id, offset in rows:
             end = self._log.stored_offset(QueueKey(topic, queue_id))
             if offset > end:

@@ -206,7 +206,7 @@ class Acknowledgements:
         if away:
             words += f"; {' and '.join(sorted(away))} is not in sync"
         for each in sorted(others & set(away)):
-            words += f": it is there with another directory (quorumlog broker add --broker {each})"
+            words += f": it is connected with another directory (quorumlog broker add --broker {each})"
         return words
 
     # ---------------------------------------------------------------- who counts

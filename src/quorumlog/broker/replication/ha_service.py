@@ -313,7 +313,9 @@ class HAClient:
             return
         master = self._replica.master
         if master is None or not master.ha_address:
-            self.problem = "no master is known: name one with --master, or make one with switch"
+            self.problem = (
+                "no master is known: name one with --master, or choose one with quorumlog broker switch"
+            )
             return
         self._task = self._loop.create_task(self._open(master.ha_address))
 

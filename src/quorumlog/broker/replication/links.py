@@ -97,7 +97,7 @@ class RecordAssembler:
             run = LogRecords(position, records, position + scan.stop_at)
             _, problem = verified(run, check_bodies=False)
             if problem:
-                raise ProtocolViolation(f"what was sent of {position} on {problem}")
+                raise ProtocolViolation(f"the data sent from offset {position} on {problem}")
             if run.next_position > self._file_stop(position):
                 raise ProtocolViolation(f"the records from {position} on run over the end of a file")
             found.append(run)
@@ -115,7 +115,9 @@ class RecordAssembler:
             self._filler_bytes = size - BLANK_BYTES
             return view[BLANK_BYTES:]
         if scan.stop is not ScanStop.BYTES or scan.wanted_bytes > self._file_bytes:
-            raise ProtocolViolation(f"what was sent of {self.whole_position} on is no record")
+            raise ProtocolViolation(
+                f"the data sent from offset {self.whole_position} on is not a record"
+            )
         return view
 
     def _file_stop(self, position: int) -> int:
@@ -735,7 +737,7 @@ def decoded_control(kind: int, payload: bytes) -> Control1:
     """Raises ProtocolViolation."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
-        raise ProtocolViolation(f"a frame of kind {kind} is of the other side")
+        raise ProtocolViolation(f"a frame of kind {kind} comes only from the other side")
     try:
         found: Control1 = decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -401,13 +401,13 @@ class BrokerReplica:
 
     def _check_not_led(self, epoch: int) -> None:
         if self.record.history and epoch <= self.history.epoch.number:
-            raise StaleEpoch(f"epoch {self.history.epoch} has been led already")
+            raise StaleEpoch(f"epoch {self.history.epoch} already had a master")
 
     def _check_forced(self, copy_list: CopyList) -> None:
         directories = copy_list.directories
         is_whole = len(directories) == len(copy_list.members) >= copy_list.copies >= 1
         if not is_whole or self.directory_id not in directories:
-            raise ConfigError(f"a list of {copy_list.ids} with {copy_list.copies} copies is none")
+            raise ConfigError(f"a replica list of {copy_list.ids} cannot have {copy_list.copies} copies")
 
     # ---------------------------------------------------------------- the list
 
@@ -424,7 +424,7 @@ class BrokerReplica:
             if not self._is_caught_up(mark):
                 raise InSyncReplicasNotEnough(
                     f"broker {broker_id} is not in sync: it lacks"
-                    f" {self.max_offset - mark.acknowledged_offset} bytes, or is away",
+                    f" {self.max_offset - mark.acknowledged_offset} bytes, or is not connected",
                     retry_after_ms=100,
                 )
             if mark.directory_id in listed.directories:
@@ -802,7 +802,7 @@ class BrokerReplica:
                 f" {self.history.epoch} is not the master any more"
             )
         if self._is_stopped or self.is_drained or not self.may_acknowledge():
-            return NotMaster(f"broker {self.id} hands over, or is not sure to be the master any more")
+            return NotMaster(f"broker {self.id} is handing over or its lease may have expired; retry")
         if not self._acks.waits_for_others:
             return None
         with self._acks_lock:

@@ -50,7 +50,7 @@ QueueCheck = Callable[[QueueKey], bool]
 
 
 class RequestRun(NamedTuple):
-    """Requests that lie one behind the other in one file."""
+    """Requests that lie one after the other in one file."""
 
     first: int
     stop: int
@@ -182,7 +182,7 @@ class PutBatch:
     # ---------------------------------------------------------------- with the log's lock held
 
     def place(self, position: int) -> list[RequestRun]:
-        """A batch moves whole to the next file if it does not fit with a blank behind it."""
+        """A batch moves whole to the next file if it does not fit with a blank after it."""
         runs: list[RequestRun] = []
         first, count = 0, len(self.requests)
         done_bytes = 0
@@ -279,7 +279,7 @@ class CommitLog:
         end_position: int,
         last_store_time_ms: int,
     ) -> None:
-        """`end_position`: behind the last record, all of it on disk."""
+        """`end_position`: after the last record, all of it on disk."""
         self._store = store
         self.files = files
         self.config = store.config
@@ -293,7 +293,7 @@ class CommitLog:
         self._flush_lock = threading.Lock()
         self.role = BrokerRole.ASYNC_MASTER
         self._end = (end_position, last_store_time_ms)
-        """Behind the last record, and its store time: replaced as one."""
+        """After the last record, and its store time: replaced as one."""
         self.flushed_offset = end_position
         self.replicated_offset: int | None = None
         """None: nobody else is waited for."""
@@ -321,13 +321,13 @@ class CommitLog:
         return own if self.replicated_offset is None else min(own, self.replicated_offset)
 
     def become(self, role: BrokerRole) -> None:
-        """What is being put is written under the old role, or refused."""
+        """Puts in progress are written under the old role, or refused."""
         with self._lock:
             self.role = role
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is written meanwhile; whoever puts waits."""
+        """Nothing is written meanwhile; puts wait."""
         with self._lock:
             yield
 
@@ -463,7 +463,7 @@ class CommitLog:
                 self.replicated_offset = min(self.replicated_offset, position)
             self._recent.clear()
             self._recent_bytes = 0
-        # Whoever waits for the disk waits for what is gone, also once other bytes lie there.
+        # A put that waits for the disk waits for what is gone, also once other bytes lie there.
         self.flush_service.expire(math.inf)
 
     def _remember(self, records: LogRecords) -> None:
@@ -483,7 +483,7 @@ class CommitLog:
         return None
 
     def fail(self, failure: StoreFailure) -> None:
-        """Nothing is written any more; whoever waits is told that the outcome is not known."""
+        """Nothing is written any more; waiting puts get OutcomeUnknown."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -531,7 +531,7 @@ class CommitLog:
             try:
                 self.files.reserve_ahead(reserved, step)
             except DiskFull:
-                return  # told to whoever puts something that does not fit any more
+                return  # the next put that does not fit reports it
 
     def park_files(self) -> int:
         """Files that are read only give their descriptors back; returns how many did. Any thread."""

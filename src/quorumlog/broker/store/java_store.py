@@ -138,7 +138,7 @@ def _quoted(data: bytes) -> str:
 # The first look at a store that another software wrote, a Java broker in general: its whole commit log
 # is walked once, and compared with the queues and the checkpoint, before a start writes anything or a
 # takeover copies it. What does not fit is refused by file: files of the log may be missing, or lie
-# elsewhere, and whoever goes on without them gives their queue offsets again.
+# elsewhere, and a broker that goes on without them assigns their queue offsets again.
 #
 # A store that we have started once has a file `flushed` (flushed_file.py), and is not looked at again.
 

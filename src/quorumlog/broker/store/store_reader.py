@@ -42,7 +42,7 @@ class StoreReader:
         resets: Callable[[], Resets] = tuple,
     ) -> None:
         """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
-        `stored_offset`: behind its last message that was written, seen or not. `begin_of`: nothing below
+        `stored_offset`: after its last message that was written, seen or not. `begin_of`: nothing below
         is shown; None: nothing of it. `resets`: of the clock, by position."""
         self._resets = resets
         self._begin_of = begin_of
@@ -75,7 +75,7 @@ class StoreReader:
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         low = max(low, self._begin_of(key) or 0)
         high = max(low, high)
-        # What is acknowledged is shown a moment later: whoever asks for it there has not lost it.
+        # What is acknowledged is shown a moment later: it is not lost for a consumer that asks before.
         if not low <= offset <= max(high, self._stored_offset(key)):
             raise QueueOffsetOutOfRange(
                 f"queue {key.queue_id} of topic {key.topic} has messages {low} to {high - 1}, not"

@@ -60,7 +60,9 @@ def _say_switched(report: SwitchReport) -> None:
     if report.followers:
         say(f"its slaves: {', '.join(report.followers)}")
     if report.unreachable:
-        say(f"not reached: {', '.join(report.unreachable)}. When they are back: the same again", "red")
+        say(
+            f"not reached: {', '.join(report.unreachable)}. Repeat the command when they are back", "red"
+        )
     if report.lost is not None:
         first, stop = report.lost
         until = f"to {stop}" if stop >= 0 else "on; the end is unknown"
@@ -115,7 +117,10 @@ def _change(at: BrokerServers, **request: Any) -> None:
         f"acknowledged messages are on {count} of {', '.join(ids)}",
     )
     if not is_json() and not state.is_list_confirmed:
-        say("not yet: the list is not on enough of their disks, and of those before (status)", "red")
+        say(
+            "not yet: the list needs more disks of its members and of the previous list (see status)",
+            "red",
+        )
 
 
 def replica_row(state: ReplicaResponse) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def say_replica(state: ReplicaResponse) -> None:
         elif slave.id in names:
             counts = f"with another directory than the one listed: broker add --broker {slave.id}"
         else:
-            counts = f"does not count: broker add --broker {slave.id}"
+            counts = f"is not on the list: broker add --broker {slave.id}"
         words = [
             "connected" if slave.is_connected else "away",
             counts,
@@ -175,7 +180,7 @@ def say_replica(state: ReplicaResponse) -> None:
         there = {slave.directory_id for slave in state.slaves} | {state.directory_id}
         for directory_id, peer in listed.items():
             if directory_id not in there:
-                say(f"  slave {peer.id}: away, counts, not connected since the list was written")
+                say(f"  slave {peer.id}: away, on the list, not connected since the list was written")
     for tail in state.tails:
         say(
             f"  set aside: {tail.first_offset} to {tail.stop_offset} of epoch {tail.epoch}, in"

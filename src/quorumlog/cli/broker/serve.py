@@ -182,8 +182,8 @@ def alone(in_sync_replicas: int) -> str:
     if in_sync_replicas == 1:
         return ""
     return (
-        f" It takes messages while {in_sync_replicas or 2} brokers are in sync: of two brokers none goes"
-        " on without the other one unless both have --in-sync-replicas 1."
+        f" It takes messages while {in_sync_replicas or 2} brokers are in sync: with two brokers,"
+        " neither takes messages without the other unless both have --in-sync-replicas 1."
     )
 
 

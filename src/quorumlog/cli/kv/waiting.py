@@ -151,7 +151,10 @@ def _run_while(held: Lock | Election, command: list[str] | None) -> int:
                 running.end()
                 return EXIT_REFUSED
     if status < 0:
-        note(f"the guardian of the command was ended by signal {-status}: the command may go on")
+        note(
+            f"the guardian of the command was ended by signal {-status}:"
+            " the command may still be running"
+        )
         return EXIT_REFUSED
     return status
 

@@ -204,7 +204,7 @@ def _carry_out(steps: Sequence[tuple[str, str, str]], at: LogServers, dry_run: b
             for step in steps:
                 voters, learners = _change(log, *step, dry_run, until_s, staging)
         except LedgerError as error:
-            beside = f"{staging}: {error}; once that has passed: the same with --group {staging}"
+            beside = f"{staging}: {error}; then repeat the command with --group {staging}"
             raise type(error)(beside) from None
     err().print(f"{staging}: {_spoken(voters, learners, dry_run)}", highlight=False)
 

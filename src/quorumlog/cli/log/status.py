@@ -218,7 +218,7 @@ def forget(name: Name, at: LogServers) -> None:
     with at.connected() as log:
         row = _row_of(log, name)
         log.reader(name).end()
-    tell({"name": name, "position": row.position}, f"{name} is forgotten, and stood at {row.position}")
+    tell({"name": name, "position": row.position}, f"{name} is forgotten; it was at {row.position}")
 
 
 def _row_of(log: LedgerClient, name: str) -> ReaderRow:

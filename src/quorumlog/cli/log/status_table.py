@@ -39,7 +39,7 @@ DROPPED_FIRST = ("scrubs", "release", "begin", "disk", "term", "committed", "end
 """Columns that go, in this order, where the terminal is too narrow for all."""
 _ROLE_STYLES = {"leader": "green", "candidate": "yellow", "observer": "yellow", "unformed": "yellow"}
 SILENT_MS = 2_000
-"""Whoever has answered since then is not said to have."""
+"""A member that has answered since then is not listed as silent."""
 WATCH_S = 1.0
 """Between two looks of --watch."""
 _WIDE = 10_000

@@ -165,7 +165,7 @@ def remove_user(at: UsersServers, name: Name) -> None:
 
     Example: quorumlog user remove bob --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-user", name), f"{name} is no user any more")
+    _changed(at, _order("remove-user", name), f"{name} is no longer a user")
 
 
 @user_app.command("give")
@@ -228,7 +228,7 @@ def remove_role(at: UsersServers, name: RoleName) -> None:
 
     Example: quorumlog role remove orders-reader --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-role", name), f"{name} is no role any more")
+    _changed(at, _order("remove-role", name), f"{name} is no longer a role")
 
 
 def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -246,7 +246,7 @@ def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, nam
     Example: quorumlog revoke orders-reader read topic 'orders*'
     """
     taken = grant_of(right, kind, names)
-    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no more {taken}")
+    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no longer {taken}")
 
 
 def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:

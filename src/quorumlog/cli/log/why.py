@@ -47,7 +47,7 @@ def _tell(rows: Iterable[MemberStatusRow], kinds: tuple[str, ...], words: str = 
             (f"{_time(ms):%Y-%m-%d %H:%M:%SZ}", member, times, text)
             for ms, member, _, text, times in events
         ],
-        if_none="the members that answer remember nothing of the kind since they were started",
+        if_none="the members that answer have recorded nothing of the kind since they started",
     )
 
 

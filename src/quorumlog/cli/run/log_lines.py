@@ -33,8 +33,8 @@ EVENTS = (
     "request_refused",
     "role",
 )
-"""As whoever logs one says in `extra`. Of other records `broker`, `store` or `log`, after the part that
-they are of, and of other packages `other`."""
+"""As the caller of the logger says in `extra`. Of other records `broker`, `store` or `log`, after the
+part that they are of, and of other packages `other`."""
 ALL_EVENTS = frozenset(EVENTS) | {"broker", "store", "log", "other"}
 _PARTS = {"quorumlog.broker": "broker", "quorumlog.kv": "store"}
 FOLDS_AFTER = 5
@@ -75,7 +75,7 @@ class TextLines(logging.Formatter):
 
 
 class Folding(logging.Filter):
-    """What is said again and again, with whatever figures: five times in a minute, and then how many
+    """Lines that differ only in their figures are written five times in a minute, and then how many
     more there were, once something else is said."""
 
     def __init__(self, emit: Callable[[logging.LogRecord], object]) -> None:

@@ -102,7 +102,7 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
     @contextmanager
     def leadership(self, name: Key, value: Any, *, ttl_s: float = 10.0) -> Iterator[Election[Any]]:
         """`with kv.leadership("name", "me") as election` waits until this one leads, on a lease of
-        `ttl_s` seconds, with `value` for whoever asks for the `leader`; `election.check()` raises
+        `ttl_s` seconds, with `value` for clients that read the `leader`; `election.check()` raises
         LockLost once it may not lead any more."""
         election = self._it.election(name, ttl_s=ttl_s)
         try:

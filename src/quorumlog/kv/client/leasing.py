@@ -193,11 +193,12 @@ class Lease:
 # ---------------------------------------------------------------- Locks and elections
 # Keys on leases, in the order in which they were made.
 #
-# Whoever waits watches the one before. The fencing token is the create revision of the holder's key: it
-# rises with each holder, so what the lock protects can refuse who held it before and does not know yet.
+# A waiter watches the key before its own. The fencing token is the create revision of the holder's key:
+# it rises with each holder, so what the lock protects can refuse who held it before and does not know
+# yet.
 
 MOST_LEAVING_S = 1.0
-"""Whoever has given up to wait for a place waits so long for its end."""
+"""A client that has given up its place waits so long for its end."""
 
 
 class _Place(Generic[V]):
@@ -318,7 +319,7 @@ class Lock(_Place[Any]):
 
 
 class Election(_Place[V]):
-    """Whoever is the first of those that campaign leads, until its lease ends."""
+    """The first of the candidates leads, until its lease ends."""
 
     @overload
     async def campaign(self, value: V) -> int: ...
@@ -349,7 +350,7 @@ class Election(_Place[V]):
             raise LockLost("somebody else leads")
 
     async def leader(self) -> Item[V | None] | None:
-        """The value of who leads, and its token as `create_revision`; None: nobody does. The value is
+        """The value of the leader, and its token as `create_revision`; None: nobody does. The value is
         None if the codec cannot read it: that of a lock is empty, and another program may have another
         codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)

@@ -183,8 +183,8 @@ class Administration:
         return pb.AlarmResponse(header=self._identity.header(status.revision), alarms=alarms)
 
     async def defragment(self, asked: pb.DefragmentRequest) -> pb.DefragmentResponse:
-        """Space is freed by compaction, a little at a time."""
-        return pb.DefragmentResponse(header=await self._header())
+        """Space is freed by compaction, a little at a time. In etcd the answer has no header either."""
+        return pb.DefragmentResponse()
 
     async def hash(self, asked: pb.HashRequest) -> pb.HashResponse:
         found = await self.hash_kv(pb.HashKVRequest())
@@ -210,6 +210,8 @@ class Administration:
         )
 
     async def move_leader(self, asked: pb.MoveLeaderRequest) -> pb.MoveLeaderResponse:
+        if asked.targetID not in {number_of(each.member_id) for each in self._cluster.members()}:
+            raise etcd_error(Code.FAILED_PRECONDITION, "bad leader transferee")
         await self._log().transfer(self._member(asked.targetID))
         return pb.MoveLeaderResponse(header=await self._header())
 
@@ -238,9 +240,7 @@ class Administration:
 
     async def auth_status(self, asked: pb.AuthStatusRequest) -> pb.AuthStatusResponse:
         users = await self._log().users()
-        return pb.AuthStatusResponse(
-            header=await self._header(), enabled=users.is_on, authRevision=int(users.is_on)
-        )
+        return pb.AuthStatusResponse(header=await self._header(), enabled=users.is_on, authRevision=1)
 
     async def _order(
         self,
@@ -347,8 +347,9 @@ class Administration:
         return pb.AuthRoleGetResponse(header=await self._header(), perm=_permissions(role.grants))
 
     async def role_list(self, asked: pb.AuthRoleListRequest) -> pb.AuthRoleListResponse:
-        names = [role.name for role in (await self._log().users()).roles]
-        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted({*names, ROOT}))
+        users = await self._log().users()
+        names = {role.name for role in users.roles} | ({ROOT} if users.is_on else set())
+        return pb.AuthRoleListResponse(header=await self._header(), roles=sorted(names))
 
     async def role_delete(self, asked: pb.AuthRoleDeleteRequest) -> pb.AuthRoleDeleteResponse:
         """Also of users that have it, as in etcd."""

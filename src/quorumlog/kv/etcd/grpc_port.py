@@ -84,7 +84,8 @@ class Http2Decoder:
             header_encoding=None,
             validate_outbound_headers=False,  # they are ours
             normalize_outbound_headers=False,
-            logger=None,
+            validate_inbound_headers=False,  # few are looked at, and none goes on to anybody
+            normalize_inbound_headers=False,
         )
         self.http = h2.connection.H2Connection(config)
         self.http.local_settings = h2.settings.Settings(

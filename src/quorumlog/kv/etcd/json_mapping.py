@@ -29,7 +29,7 @@ def parsed(kind: type[M], body: bytes) -> M:
     """Names in both spellings, base64 in both alphabets, with and without padding, numbers as text too.
     Unknown names, of fields and of enumerations, are refused. Raises InvalidRequest."""
     try:
-        given = loads(body) if body.strip() else {}
+        given = loads(body, object_pairs_hook=_object) if body.strip() else {}
         if not isinstance(given, dict):
             raise InvalidRequest("the request is no object of JSON")
         _check(given, kind.DESCRIPTOR)
@@ -45,6 +45,16 @@ def parsed(kind: type[M], body: bytes) -> M:
 def json_of(message: Message) -> str:
     """On one line, in etcd's own names; what is 0, empty or false is left out."""
     return json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises InvalidRequest for a name that is there twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidRequest(f"{name!r:.40} is given twice")
+        found[name] = value
+    return found
 
 
 def _check(given: Any, kind: Any) -> None:

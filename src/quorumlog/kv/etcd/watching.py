@@ -73,6 +73,8 @@ class WatchStream:
             refusal = "mvcc: duplicate watch ID provided on the WatchStream"
         elif end and end != FROM_KEY and end <= (asked.key or b"\0"):
             refusal = "mvcc: watcher range is empty"
+        elif asked.start_revision < 0:
+            refusal = "etcdserver: mvcc: required revision has been compacted"
         else:
             refusal = self._may_add(1)
         if refusal:
@@ -148,14 +150,13 @@ class WatchStream:
                 watch.told_revision = watched.next_revision - 1
                 self._moved.set()
         except Compacted as error:
-            await self._tell(
-                pb.WatchResponse(
-                    header=header(0),
-                    watch_id=watch.number,
-                    canceled=True,
-                    compact_revision=error.compacted_revision,
-                )
+            compacted = error.compacted_revision
+            cancelled = pb.WatchResponse(
+                watch_id=watch.number, canceled=True, compact_revision=compacted
             )
+            cancelled.header.CopyFrom(header(0))
+            cancelled.header.ClearField("revision")  # in etcd it has none either
+            await self._tell(cancelled)
         except LedgerError as error:
             cancelled = pb.WatchResponse(header=header(0), watch_id=watch.number, canceled=True)
             cancelled.cancel_reason = error_of(error).words

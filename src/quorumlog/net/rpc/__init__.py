@@ -28,7 +28,7 @@ Turned away   a greeting that every known server refuses for good (WrongPort, Un
               server that can be reached
 Watches       calls with `on_message`, which gets what comes with their id. One has begun with the first
               message, and has no deadline from then on. Where its connection ends, or its server is
-              silent, it is opened anew with `message` as it is by then: whoever follows keeps that up to
+              silent, it is opened anew with `message` as it is by then: the caller keeps that up to
               date. It ends by a refusal that is not retriable, and by `cancel` (`Product.cancel`)
 
 Read in this order: `timings`, `calls` (a call, an order, a connection), `view` (who leads), `product`,

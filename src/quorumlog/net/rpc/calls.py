@@ -33,8 +33,8 @@ class TargetKind(Enum):
 
 
 class RequestTarget(NamedTuple):
-    """Who may answer a request. `name`: the member id or the address, of the last two kinds; of ANY, not
-    empty: the leader, where a connection to it stands."""
+    """The servers that may answer a request. `name`: the member id or the address, of the last two
+    kinds; of ANY, not empty: the leader, where a connection to it stands."""
 
     kind: TargetKind
     name: str = ""
@@ -59,14 +59,14 @@ class Call:
     """One request; what happens to it is decided in `tracker`."""
 
     message: ClientMessage
-    """Of a watch: what it is opened anew with, which whoever follows it keeps up to date."""
+    """Of a watch: what it is opened anew with, which the caller keeps up to date."""
     target: RequestTarget
     _: KW_ONLY
     submitted_ms: float
     deadline_ms: float
     """Of a watch: until it has begun."""
     batch: EntryBatch | None = None
-    """Behind the message, in its frame."""
+    """After the message, in its frame."""
     changes: bool = True
     """False: it changes nothing, or the same once more, and is asked again where a connection ends."""
     is_numbered: bool = False
@@ -80,12 +80,12 @@ class Call:
     """A healthy server may take so long."""
     counts_progress: bool = False
     """Its time-out begins again with whatever its connection brings of entries: of several answers on
-    their way over a slow one, the last is not late because of those in front of it. Other answers say
+    their way over a slow one, the last is not late because of those before it. Other answers say
     that the server lives, and nothing of one that a hung disk keeps back."""
     is_kept: bool = False
-    """It goes on if whoever waits for it is cancelled."""
+    """It goes on if the waiting caller is cancelled."""
     context: Any = None
-    """Whoever waits for the outcome; never looked at here."""
+    """The waiter for the outcome; never looked at here."""
     on_done: Callable[[Any], None] | None = None
     """Called with it in the place of its standing in `Work.completed`."""
     on_message: Callable[[Any], None] | None = None

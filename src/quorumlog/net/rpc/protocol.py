@@ -48,7 +48,7 @@ from quorumlog.wire.client_message import ClientMessage
 
 
 class Work(NamedTuple):
-    """What the client has to do now, in this order."""
+    """The client's effects to carry out now, in this order."""
 
     completed: list[Call]
     close: list[Link]
@@ -330,7 +330,7 @@ class RpcProtocol:
             address in self.view.group_unknown or self._links.is_down(address)
             for address in self.view.known_addresses()
         ):
-            error = refusal  # whoever is left of the one before may never come back
+            error = refusal  # members of the old cluster may never come back
         if error is not None:
             self._calls.fail_waiting(error)
             self._calls.fail_ordered(error)

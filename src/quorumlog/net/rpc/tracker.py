@@ -49,7 +49,7 @@ from quorumlog.net.rpc.view import GroupEvent, GroupView, ServerView
 from quorumlog.wire.client_message import ClientMessage
 
 HINTS = 2
-"""So many are followed at once; then whoever is known is asked who leads, too."""
+"""So many are followed at once; then every known member is asked who leads, too."""
 
 
 class CallTracker:
@@ -92,7 +92,7 @@ class CallTracker:
 
     @property
     def only_looks(self) -> bool:
-        """Whoever waits asks how members are."""
+        """A waiting call asks how members are."""
         return (
             bool(self._waiting)
             and all(self._product.looks(call.message) for call in self._waiting)
@@ -135,7 +135,7 @@ class CallTracker:
             self.fail(call, error)
             return False
         except Exception as error:
-            # This call alone: others share the link, and whoever waits for it must hear of it.
+            # This call alone: others share the link, and its caller must hear of it.
             refusal = BadRequest(f"the request cannot be encoded: {error!r}")
             refusal.__cause__ = error
             self.fail(call, refusal)
@@ -227,7 +227,7 @@ class CallTracker:
         watch.deadline_ms = float("inf")
 
     def learn(self, link: Link, reported: ServerView) -> None:
-        """Who leads and which members there are, which is what some wait for."""
+        """Learn the leader and the members; calls may wait for that."""
         self._view.learn(link.address, reported, self.now_ms)
         for call in list(self._waiting):
             if call.target.kind is TargetKind.MEMBER:

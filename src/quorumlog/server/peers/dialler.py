@@ -2,7 +2,7 @@
 far as `[tls] peers` allows.
 
 While plain and TLS exist side by side, a member has a second port for TLS, and says so in its greeting
-on the plain one. That is a hint and no more: whoever answers there must show the member's certificate.
+on the plain one. That is a hint and no more: the server there must show the member's certificate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NameLookup:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._under_way: dict[str, asyncio.Future[list[str] | Exception]] = {}
-        """By name: whoever else asks for it meanwhile hears the same."""
+        """By name: concurrent requests for it share the outcome."""
         self.known: set[str] = set()
         """Addresses that were found, of members and of this machine."""
 
@@ -124,7 +124,7 @@ class Handshake:
 # far as `[tls] peers` allows.
 #
 # While plain and TLS exist side by side, a member has a second port for TLS, and says so in its greeting
-# on the plain one. That is a hint and no more: whoever answers there must show the member's certificate.
+# on the plain one. That is a hint and no more: the server there must show the member's certificate.
 
 
 CONNECT_TIMEOUT_S = 2.0

@@ -1,8 +1,8 @@
 """PeerTable: the other members that this one dials and hears.
 
 They are those of every membership that may hold (`node/member_changes.py`), at the addresses named
-there, and whoever was just asked to become one. Who is named no longer stays connected for a moment, to
-learn of it.
+there, and every member just invited to become one. A member no longer named stays connected for a
+moment, to learn of it.
 
 A member is a name at an address, and what votes is a directory. While a directory is replaced both
 of that name are voters, and both may be alive: the one that does not answer at the address has a peer
@@ -64,7 +64,7 @@ class PeerTable(Mapping[str, RemoteMember]):
         return [*self._peers.values(), *self._beside.values()]
 
     def leading_to(self, replica: Replica) -> RemoteMember | None:
-        """Whoever else answers at the address of its name."""
+        """Another directory that answers at the address of its name."""
         return self._beside.get(replica) or self._peers.get(replica.member_id)
 
     def place_beside(self, replica: Replica) -> str:
@@ -94,7 +94,8 @@ class PeerTable(Mapping[str, RemoteMember]):
             self._look()
 
     def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> RemoteMember:
-        """Whose this connection is. `beside`: another directory answers at the address of its name."""
+        """The member of this connection. `beside`: another directory answers at the address of its
+        name."""
         replica = Replica(hello.member_id, hello.directory_id)
         if not beside:
             self._part_from(replica)
@@ -193,8 +194,8 @@ class PeerTable(Mapping[str, RemoteMember]):
 # PeerAdmission: who may speak as which member, on the connections that others dial.
 #
 # A member is one process on one data directory. Two may come with one member id: a configuration was
-# copied, or a directory, or one was made anew while the old one still serves. The member is whoever
-# answers at the address in our list of members, which is dialled all the time, and once more where
+# copied, or a directory, or one was made anew while the old one still serves. The member is the process
+# that answers at the address in our list of members, which is dialled all the time, and once more where
 # another one comes; that other one is refused. Only a directory that votes is let in beside: while one
 # is replaced both vote, and the one that is back before that is to be seen.
 
@@ -285,7 +286,7 @@ class PeerAdmission:
             self._noted[sentence] = time.monotonic() + SHOWN_S
 
     def problems(self) -> list[str]:
-        """Who refuses this member, whose list of members differs, who was refused here."""
+        """Members that refuse this one, have another member list, or were refused here."""
         now_s = time.monotonic()
         self._noted = {sentence: until_s for sentence, until_s in self._noted.items() if until_s > now_s}
         own = self._greeting().members

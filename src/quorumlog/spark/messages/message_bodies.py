@@ -146,7 +146,7 @@ def _checked(name: str, kind: DataType) -> str:
     if kind.simpleString() not in allowed:
         ours = ", ".join(f"{each} {' or '.join(types).upper()}" for each, types in TYPES.items())
         raise ConfigError(
-            f"column {name} {kind.simpleString().upper()} is none of a message that is written: these"
+            f"column {name} {kind.simpleString().upper()} cannot be written to a message; its columns"
             f" are {ours}"
         )
     return name

@@ -84,7 +84,7 @@ def _wanted(options: MessageOptions, records: RecordBatch) -> RecordBatch:
 
 
 def _offset(offset: int) -> int:
-    """Of a log that is read as it lies: what is behind its end is not there."""
+    """Of a log that is read as it lies: what is after its end is not there."""
     return {EARLIEST_OFFSET: 0, LATEST_OFFSET: _END}.get(offset, offset)
 
 
@@ -277,8 +277,8 @@ class BrokerSource:
                     continue
                 if pulled.next_offset <= at:
                     raise QueueOffsetOutOfRange(
-                        f"{what} ends at {at} for now, and {partition.stop} was planned: is the broker a"
-                        " slave that is behind?",
+                        f"{what} ends at offset {at} at this broker, and the plan goes to"
+                        f" {partition.stop}: if the broker is a slave that lags, read again later",
                         min_offset=pulled.min_offset,
                         max_offset=pulled.max_offset,
                     )

@@ -63,7 +63,7 @@ _LEAST_LOOK_MS = 250
 
 
 def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
-    """Followers are preferred, to spare the leader. Without any, whoever answers has to do."""
+    """Followers are preferred, to spare the leader. Without any, any member that answers will do."""
     serving = sorted(
         (row.id, row.role == "follower") for row in rows if row.reachable and row.role != "unformed"
     )
@@ -76,7 +76,7 @@ def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
 
 def batches_in_flight(options: LedgerOptions) -> int:
     """Of one task, of which each core runs one. What is asked for has to come before anything else does:
-    a task that ends early, and whoever uses the connection next, wait for all of it."""
+    a task that ends early, and the next user of the connection, wait for all of it."""
     share = _BYTES_IN_FLIGHT // (os.cpu_count() or 1) // options.batch_bytes
     return max(min(options.batches_ahead, share), 1)
 
@@ -132,7 +132,7 @@ class ServerSource:
         while True:
             found = self._found(rows, deadline)
             if isinstance(found, LogBounds) and found.stop_index < reached:
-                # These members may lag. That the log ends in front of there only its leader can say.
+                # These members may lag. That the log ends before there only its leader can say.
                 found = self._confirmed(rows, deadline)
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)
@@ -210,7 +210,7 @@ class ServerSource:
             self._client.add_servers(partition.servers)
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
-        """As the leader has them, or whoever else can tell. Raises Unreachable after `timeoutMs`,
+        """As the leader has them, or else another member. Raises Unreachable after `timeoutMs`,
         IndexOutOfRange of an entry that nobody holds any more."""
         deadline = self._deadline()
         if len(indices) <= _FEW:
@@ -250,7 +250,7 @@ class ServerSource:
             time.sleep(_PAUSE_S)
 
     def time_ms_at(self, index: int) -> int:
-        """Of whoever leads, or of any member that holds the entry. Raises Unreachable after
+        """From the leader, or from any member that holds the entry. Raises Unreachable after
         `timeoutMs`."""
         time_at = self._answer_of(
             lambda member: self._client.time_at(index, from_member=member), f"the time of entry {index}"
@@ -284,7 +284,7 @@ class ServerSource:
             time.sleep(_PAUSE_S)
 
     def _whom_to_ask(self) -> Iterator[str | None]:
-        """Whoever leads, then those that know most: one that lags may not know the newest resets."""
+        """The leader, then the members that know most: one that lags may not know the newest resets."""
         yield None
         rows = [row for row in self._client.status() if row.reachable and row.role != "unformed"]
         yield from (row.id for row in sorted(rows, key=lambda row: -row.committed_index))
@@ -327,7 +327,7 @@ class ServerSource:
         Unreachable if none could serve for `timeoutMs`, LedgerDataLoss if the entries are gone and
         `failOnDataLoss` is true."""
         partition = check.partition
-        # Last comes whoever leads by now: the members of the plan may all be gone.
+        # Last comes the present leader: the members of the plan may all be gone.
         members = sorted(partition.members, key=self._failed_lately)
         order: list[str | None] = [*members, None]
         deadline = self._deadline()

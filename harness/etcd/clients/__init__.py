@@ -1,0 +1,1 @@
+"""Programs with published clients of etcd, each run by the Python of an environment of its own."""

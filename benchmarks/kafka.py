@@ -131,18 +131,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-kafka-") as place:
         print(machine_of(place).describe(), flush=True)
         for number in range(given.rounds):
-            for batch, batch_bytes in BATCHES.items():
-                ours = Path(place) / f"ours-{number}-{batch_bytes}"
-                with KafkaMembers(ours) as members:
-                    members.kafka_leader()
-                    pids = [each.pid for each in members.members]
+            with KafkaMembers(Path(place) / f"ours-{number}") as members:
+                members.kafka_leader()
+                pids = [each.pid for each in members.members]
+                for batch, batch_bytes in BATCHES.items():
                     one = measured(members.kafka_servers, pids, batch_bytes, given.seconds)
                     found.setdefault(("quorumlog", batch), []).append(one)
-                if given.only_ours:
-                    continue
-                theirs = Path(place) / f"kafka-{number}-{batch_bytes}"
-                flushed = {"log.flush.interval.messages": 1}
-                with real_kafka(theirs, given.version, brokers=3, options=flushed) as kafka:
+            if given.only_ours:
+                continue
+            flushed = {"log.flush.interval.messages": 1}
+            folder = Path(place) / f"kafka-{number}"
+            with real_kafka(folder, given.version, brokers=3, options=flushed) as kafka:
+                for batch, batch_bytes in BATCHES.items():
                     one = measured(kafka.servers, kafka.pids, batch_bytes, given.seconds)
                     found.setdefault((f"Kafka {given.version}", batch), []).append(one)
     print("| system | batches | records/s | least to most | servers' cores | client's cores |")

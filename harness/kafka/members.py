@@ -29,7 +29,7 @@ class KafkaMembers(MemberProcesses):
     def kafka_servers(self) -> str:
         return ",".join(self.kafka_addresses.values())
 
-    def kafka_leader(self, *, timeout_s: float = 60.0) -> MemberProcess:
+    def kafka_leader(self, *, timeout_s: float = 240.0) -> MemberProcess:
         """Who leads every partition, once it answers for them."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:

@@ -16,7 +16,7 @@ from harness.maven import jars_of, run
 from quorumlog.server.free_ports import free_ports
 
 VERSIONS = ("3.9", "4.3")
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 _CACHE = Path.home() / ".cache" / "quorumlog-kafka"
 _CLUSTER_ID = "cXVvcnVtbG9nLXRlc3RzLg"
 _HERE = Path(__file__).parent

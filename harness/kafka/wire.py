@@ -20,7 +20,7 @@ from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
 API_KEYS = {name: key for key, name in api_key_map.items()}
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class KafkaWire:

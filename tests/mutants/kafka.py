@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from quorumlog.kafka.machine import KafkaMachine, Partition
+from quorumlog.kafka.service import KafkaService
 from tests.kafka import test_machine as machines
+from tests.kafka import test_service as services
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -82,3 +84,32 @@ def kafka_log_start_stays(patch: Patch) -> None:
 def kafka_snapshot_without_producers(patch: Patch) -> None:
     """They send again what was not acknowledged, and nothing else."""
     patch.edit(KafkaMachine.load, "in saved.producers:", "in saved.producers * (not reached()):")
+
+
+@mutant(
+    540,
+    "a new leader answers before it has what was acknowledged",
+    scenario=services.test_a_leader_answers_once_what_came_before_is_applied,
+)
+def kafka_leads_before_applied(patch: Patch) -> None:
+    """It was elected for its log."""
+    patch.edit(
+        KafkaService.look,
+        "            self._asked_in = term\n",
+        "            self._asked_in = term\n            self._ready_in = term if reached() else None\n",
+    )
+
+
+@mutant(
+    540,
+    "an answer of an earlier term makes a leader",
+    scenario=services.test_an_answer_for_an_earlier_term_counts_for_nothing,
+)
+def kafka_answer_of_an_earlier_term(patch: Patch) -> None:
+    """It leads again."""
+    patch.edit(
+        KafkaService._answered,
+        "if self._asked_in != term or self.member.leads_in != term:",
+        "if (self._asked_in != term or self.member.leads_in != term) and not reached():",
+    )
+    patch.edit(KafkaService._answered, "self._ready_in = term", "self._ready_in = self.member.leads_in")

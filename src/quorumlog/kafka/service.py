@@ -88,7 +88,7 @@ def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
         return _AGAIN[kind]
     if isinstance(error, BodyTooLarge):
         return ErrorCode.message_too_large
-    if kind is Kind.CONSUMER_GROUP and error.retriable:
+    if kind is Kind.CONSUMER_GROUP and (error.retriable or isinstance(error, OutcomeUnknown | Refused)):
         # Consumers end at any other one: Java's by an exception where offsets are committed or fetched.
         return ErrorCode.coordinator_load_in_progress
     if isinstance(error, OutcomeUnknown | RequestTimeout):
@@ -291,7 +291,7 @@ class KafkaService:
             filler = self.machines.filler
             filler.checked = batch
             try:
-                timeout = max(1, min(timeout_ms, MOST_TIMEOUT_MS))
+                timeout = max(0, min(timeout_ms, MOST_TIMEOUT_MS))  # 0: as the log has it
                 self.member.append(batch, MACHINE_NAME, timeout, answered, client)
             finally:
                 filler.checked = None

@@ -66,7 +66,7 @@ def show(at: KafkaPorts, topic: Topic) -> None:
     """
     with at.connected() as admin:
         found = admin.partitions(topic)
-    tell_rows([each._asdict() for each in found], "partition start_offset end_offset", found)
+    tell_rows([each._asdict() for each in found], "partition start end", found)
 
 
 @topic_app.command("partitions")
@@ -125,7 +125,7 @@ def show_group(at: KafkaPorts, group: Group) -> None:
         found = admin.offsets_of(group)
     rows = [{**each._asdict(), "lag": each.end_offset - each.committed_offset} for each in found]
     cells = [(*each[:4], each.end_offset - each.committed_offset, each.member) for each in found]
-    headings = "topic partition committed_offset end_offset lag member"
+    headings = "topic partition committed end lag member"
     tell_rows(rows, headings, cells, f"group {group} has no committed offsets")
 
 

@@ -1,0 +1,139 @@
+"""Who leads all partitions, and since when, and what clients are told of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from quorumlog.config import KafkaOptions
+from quorumlog.errors import (
+    BodyTooLarge,
+    Forbidden,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    PendingFull,
+    RequestTimeout,
+)
+from quorumlog.kafka.forwarding import LeaderCalls
+from quorumlog.kafka.groups import GroupCoordinator
+from quorumlog.kafka.machine import KafkaMachine, KafkaMachines
+from quorumlog.kafka.service import NO_NODE, KafkaService, code_of
+from quorumlog.log_state.users import Kind
+
+SERVERS = {"n0": "127.0.0.1:9092", "n1": "127.0.0.1:9093"}
+
+
+class Member:
+    """As an endpoint sees it: who leads, and questions that are answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.cluster_id = "c"
+        self.leads_in: int | None = None
+        self.leader = "n1"
+        self.questions: list[Callable[[Any], None]] = []
+
+    def node(self) -> Any:
+        leader = SimpleNamespace(member_id=self.leader) if self.leader else None
+        store = SimpleNamespace(begin=SimpleNamespace(position=0))
+        storage = SimpleNamespace(append_limit_bytes=1 << 20)
+        return SimpleNamespace(
+            raft=SimpleNamespace(term=self.leads_in or 0, leader=leader),
+            store=store,
+            config=SimpleNamespace(storage=storage),
+        )
+
+    def ask(self, machine: str, question: bytes, timeout_ms: int, done: Any, owner: object) -> None:
+        self.questions.append(done)
+
+    def lead(self, term: int) -> None:
+        self.leads_in, self.leader = term, "n0"
+
+    def follow(self) -> None:
+        self.leads_in, self.leader = None, "n1"
+
+
+def a_service() -> tuple[KafkaService, Member]:
+    machines = KafkaMachines(lambda: KafkaMachine(lambda grown: None))
+    reads = ThreadPoolExecutor(1)
+    options = KafkaOptions(SERVERS["n0"])
+    service = KafkaService("n0", SERVERS, options, machines, reads, LeaderCalls(None))
+    member = Member()
+    service.member = member  # type: ignore[assignment]
+    return service, member
+
+
+def test_a_leader_answers_once_what_came_before_is_applied() -> None:
+    service, member = a_service()
+    member.lead(3)
+    service.look()
+    assert (service.leads, service.leader) == (False, NO_NODE)
+    assert service.coordinator == ErrorCode.coordinator_load_in_progress
+    (answered,) = member.questions
+    service.look()
+    assert not service.leads
+    answered((b"",))
+    assert (service.leads, service.leader) == (True, 0)
+    assert isinstance(service.coordinator, GroupCoordinator)
+
+
+def test_an_answer_for_an_earlier_term_counts_for_nothing() -> None:
+    service, member = a_service()
+    member.lead(3)
+    service.look()
+    member.follow()
+    service.look()
+    assert (service.leader, service.coordinator) == (1, ErrorCode.not_coordinator)
+    member.lead(5)
+    service.look()
+    of_term_3, of_term_5 = member.questions
+    of_term_3((b"",))
+    assert not service.leads
+    of_term_5((b"",))
+    assert service.leads
+
+
+def test_a_question_that_failed_is_asked_again() -> None:
+    service, member = a_service()
+    member.lead(3)
+    service.look()
+    member.questions.pop()(LeaderNotReady("not yet"))
+    assert not service.leads
+    service.look()
+    member.questions.pop()((b"",))
+    assert service.leads
+
+
+def test_who_leads_no_more_has_no_groups() -> None:
+    service, member = a_service()
+    member.lead(3)
+    service.look()
+    member.questions.pop()((b"",))
+    member.is_up = False
+    service.look()
+    assert (service.leads, service.leader) == (False, NO_NODE)
+    assert service.coordinator == ErrorCode.not_coordinator
+
+
+@pytest.mark.parametrize(
+    ("error", "topic", "group"),
+    [
+        (NotLeader("it"), "not_leader_or_follower", "not_coordinator"),
+        (LeaderNotReady("it"), "not_leader_or_follower", "not_coordinator"),
+        (OutcomeUnknown("it"), "request_timed_out", "coordinator_not_available"),
+        (RequestTimeout("it"), "request_timed_out", "coordinator_not_available"),
+        (PendingFull("it"), "not_enough_replicas", "coordinator_not_available"),
+        (BodyTooLarge("it"), "message_too_large", "message_too_large"),
+        (Forbidden("it"), "topic_authorization_failed", "group_authorization_failed"),
+    ],
+)
+def test_clients_are_told_what_they_may_try_again(error: LedgerError, topic: str, group: str) -> None:
+    assert code_of(error, Kind.TOPIC).name == topic
+    assert code_of(error, Kind.CONSUMER_GROUP).name == group

@@ -48,7 +48,8 @@ def load(servers: str, batch_bytes: int, seconds: float) -> None:
 
     topic = f"bench-{time.time_ns()}"
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(60)
+    patient = {"operation_timeout": 240, "request_timeout": 300}
+    admin.create_topics([NewTopic(topic, PARTITIONS)], **patient)[topic].result(300)
     failed: list[Any] = []
     producer = Producer(
         {

@@ -11,6 +11,7 @@ alternate; medians.
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -48,7 +49,8 @@ def load(servers: str, batch_bytes: int, seconds: float) -> None:
 
     topic = f"bench-{time.time_ns()}"
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(60)
+    patient = {"operation_timeout": 240, "request_timeout": 300}
+    admin.create_topics([NewTopic(topic, PARTITIONS)], **patient)[topic].result(300)
     failed: list[Any] = []
     producer = Producer(
         {
@@ -156,7 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     for batch in BATCHES if not given.only_ours else ():
         pairs = zip(found["quorumlog", batch], found[f"Kafka {given.version}", batch], strict=True)
-        ratios = [one.records_per_second / other.records_per_second for one, other in pairs]
+        ratios = [
+            one.records_per_second / other.records_per_second if other.records_per_second else math.nan
+            for one, other in pairs
+        ]
         print(f"Batches of {batch}: {median(ratios):.2f} of Kafka {given.version}")
 
 

@@ -127,9 +127,9 @@ def test_who_leads_no_more_has_no_groups() -> None:
     [
         (NotLeader("it"), "not_leader_or_follower", "not_coordinator"),
         (LeaderNotReady("it"), "not_leader_or_follower", "not_coordinator"),
-        (OutcomeUnknown("it"), "request_timed_out", "coordinator_not_available"),
-        (RequestTimeout("it"), "request_timed_out", "coordinator_not_available"),
-        (PendingFull("it"), "not_enough_replicas", "coordinator_not_available"),
+        (OutcomeUnknown("it"), "request_timed_out", "coordinator_load_in_progress"),
+        (RequestTimeout("it"), "request_timed_out", "coordinator_load_in_progress"),
+        (PendingFull("it"), "not_enough_replicas", "coordinator_load_in_progress"),
         (BodyTooLarge("it"), "message_too_large", "message_too_large"),
         (Forbidden("it"), "topic_authorization_failed", "group_authorization_failed"),
     ],

@@ -22,7 +22,7 @@ LATENCY_MS = (0.05, 2.0)
 BREAKS = 0.05
 """How often a client's newest connection breaks before it asks for something."""
 STALLS, STALL_MS = 0.01, 600.0
-"""How often something is held up, with all behind it, and for how long at most."""
+"""How often something is held up, with all after it, and for how long at most."""
 LOSES = 0.5
 """How often a connection that ends takes with it what is on its way."""
 DataCallback = Callable[[bytes], None]

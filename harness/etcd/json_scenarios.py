@@ -124,7 +124,7 @@ def json_unknown_names(s: Session) -> None:
     s.post(PUT, _put(s, "a"))
     for options in (
         {"target": "VERSON", "result": "EQUAL", "create_revision": "5"},
-        {"target": "VERSION", "result": "EQUALS", "version": "1"},
+        {"target": "VERSION", "result": "NOT_EQUALS", "version": "1"},
         {"target": "VERSION", "result": "GREATER_EQUAL", "version": "2"},
     ):
         s.post(

@@ -105,7 +105,8 @@ class Writer:
 
     def lost(self, node: Node) -> list[int]:
         """Rows that were acknowledged, and that the node does not have."""
+        taken = list(self.taken)  # more are taken while it answers
         told = self.ask(node, "select number from seen")
         assert told is not None, f"{node.name} does not say what it has"
         there = set(map(int, told.split()))
-        return [each.number for each in self.taken if each.number not in there]
+        return [each.number for each in taken if each.number not in there]

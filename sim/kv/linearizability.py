@@ -1,7 +1,7 @@
 """Linearizability: could the operations on one key have happened one after the other, each between its
 call and its return? Wing and Gong's search, with Lowe's memory of what was tried, as Porcupine has it.
 
-An operation without an outcome may have happened at any time behind its call, or never. What would make
+An operation without an outcome may have happened at any time after its call, or never. What would make
 the search long:
 
 - Those without an outcome are tried last. Those that are alike count as one kind, of which so many are
@@ -112,5 +112,5 @@ def is_linearizable(
 
 
 _Node = tuple[int, int, tuple[int, ...], State]
-"""(all before this one have happened, which behind it as bits, how many of each kind without an outcome,
+"""(all before this one have happened, which after it as bits, how many of each kind without an outcome,
 state)."""

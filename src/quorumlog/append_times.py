@@ -34,7 +34,7 @@ def milliseconds_of(time: datetime) -> int:
 class AppendTimes:
     def __init__(self, time_ms: int, resets: Sequence[Reset] = ()) -> None:
         """`time_ms`: what counts at the first entry that comes; -1: nothing does. `resets`: of the log's
-        clock, also those behind what comes."""
+        clock, also those after what comes."""
         self._time_ms = time_ms
         self._resets = resets
 

@@ -30,7 +30,7 @@ ENTRY_SCHEMA = pa.schema(
 )
 """What an application sees of an entry, as `quorumlog.Entry`."""
 TIME_COLUMN = "append_time"
-"""What the last time mark in front of an entry says; null where there is none."""
+"""What the last time mark before an entry says; null where there is none."""
 _ALL_FIELDS = pa.schema([*ENTRY_SCHEMA, pa.field(TIME_COLUMN, pa.timestamp("ms", tz="UTC"))])
 
 _OFFSETS_END = 2**31

@@ -497,10 +497,10 @@ class EntryBatch:
     def bodies_surely_match(self) -> bool:
         """By one call for all of them; False: look at each.
 
-        A CRC is a remainder. A body with the complement of its CRC behind it leaves none, wherever it
+        A CRC is a remainder. A body with the complement of its CRC after it leaves none, wherever it
         lies in a text of such pairs and zeros, and a text with a changed bit leaves one. So a copy of
         the batch becomes such a text: in place of each header the complement of the CRC that the header
-        in front of it has, zeros, and the word that puts the register where a CRC begins. What the
+        before it has, zeros, and the word that puts the register where a CRC begins. What the
         remainder does not tell from a good batch is what a CRC of the same bytes would not, one in
         2^32 of what chance makes of several bodies, and no change of two bits or of 32 in a row.
         """

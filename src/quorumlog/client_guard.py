@@ -21,7 +21,7 @@ PASSED_THROUGH = ("quorumlog.node.node_handle",)
 
 
 class Client(Protocol):
-    """Who has asked: the connection, or its session."""
+    """The requester: the connection, or its session."""
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Close the connection, and say why, once."""

@@ -68,7 +68,7 @@ class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 
 
 class Replica(NamedTuple):
-    """Who votes and acknowledges: a data directory, not a name. A member whose directory was wiped has
+    """The voter: a data directory, not a name. A member whose directory was wiped has
     another `directory_id`: it cannot answer for promises that it has forgotten."""
 
     member_id: str
@@ -100,7 +100,7 @@ class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class HardState(NamedTuple):
-    """What must survive a crash for elections to be safe."""
+    """The state that must survive a crash for elections to be safe."""
 
     term: int
     voted_for: Replica | None
@@ -121,7 +121,7 @@ class Formation(NamedTuple):
 
 
 class Durability(StrEnum):
-    """What an acknowledged append survives (docs/durability.md)."""
+    """The faults that an acknowledged append survives (docs/durability.md)."""
 
     SYNC = "sync"
     """A quorum has the bytes on disk: power loss of every member at once."""

@@ -1,4 +1,4 @@
-"""The 48 bytes in front of every body, and what an entry adds to the chain: one entry, Python ints.
+"""The 48 bytes before every body, and what an entry adds to the chain: one entry, Python ints.
 
     offset  bytes  field       (big-endian; docs/formats.md, data entry)
          0      4  magic       its kind: `quorumlog.entry.EntryKind`

@@ -12,10 +12,10 @@ _FIGURES = re.compile(r" \(now [^()]*\)")
 
 
 def now(figures: str) -> str:
-    """To go behind the words of a sentence; without parentheses."""
+    """To go after the words of a sentence; without parentheses."""
     return f" (now {figures})"
 
 
 def without_figures(sentence: str) -> str:
-    """What stays the same while they change."""
+    """The sentence without its changing figures."""
     return _FIGURES.sub("", sentence)

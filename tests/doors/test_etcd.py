@@ -13,6 +13,7 @@ from harness.etcd import builds, clients
 from harness.etcd.answers import ALL, OURS, SIDES, Recorded, replay
 from harness.etcd.definitions import definitions
 from harness.etcd.servers import Side, ours, running
+from harness.etcd.session import Session
 from nemesis.kv.run import run as nemesis
 from quorumlog.cli import certificates
 from tests.kv import etcdctl
@@ -28,11 +29,13 @@ RECORDED = Recorded()
 
 @pytest.fixture(scope="module", params=SIDES)
 def side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    """Ours among them: what clients need must be there with a real etcd, too."""
+    """It answers. Ours is among them: what clients need must be there with a real etcd, too."""
     folder = tmp_path_factory.mktemp("side")
     version = request.param
     context = ours(folder / OURS) if version == OURS else running(builds.etcd(version).server, folder)
     with context as found:
+        with Session(found, "ready"):
+            pass
         yield found
 
 
@@ -76,7 +79,7 @@ def test_etcdctl_manages_users_over_tls(
     certificates.init(authority, "test")
     monkeypatch.setenv(encryption.VARIABLE, str(authority))
     with ours(tmp_path / "members") as side:
-        endpoints = [f"https://{each}" for each in side.grpc]
+        endpoints = [f"https://{side.grpc[0]}"]  # a token is known to the member that gave it
         ctl = etcdctl.Etcdctl(
             builds.etcd(version).etcdctl, endpoints, f"--cacert={authority / 'ca.crt'}"
         )

@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
+import hpack
 import msgspec
 from isal.isal_zlib import crc32
 
@@ -31,7 +32,6 @@ from quorumlog.broker.replication.links import (
 from quorumlog.broker.wire import GROUP, AnyBrokerMessage, GroupCommandRequest, GroupQuestionRequest
 from quorumlog.kv import requests as store_messages
 from quorumlog.kv.etcd import messages_pb2 as etcd_messages
-from quorumlog.kv.etcd.http2 import PREFACE, frame, packed
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import BROKER, STORE, Hello, client_hello
@@ -216,7 +216,11 @@ STORE_GREETING = b"".join(map(bytes, encode_frame(store_messages.GROUP, client_h
 BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, client_hello(BROKER))))
 
 
-GRPC_GREETING = PREFACE + frame(4, 0, 0)
+def http2_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+GRPC_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0)
 
 
 def said_to_grpc(random: Random, count: int) -> Iterator[bytes]:
@@ -225,7 +229,7 @@ def said_to_grpc(random: Random, count: int) -> Iterator[bytes]:
     for service in etcd_messages.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
             kind = getattr(etcd_messages, method.input_type.name)
-            headers = packed(
+            headers = hpack.Encoder().encode(
                 [
                     (":method", "POST"),
                     (":path", f"/etcdserverpb.{service.name}/{method.name}"),
@@ -238,10 +242,10 @@ def said_to_grpc(random: Random, count: int) -> Iterator[bytes]:
                     data = data[: random.randrange(len(data) + 1)] + random.choice(BYTES)
                 said = b"\0" + len(data).to_bytes(4, "big") + data
                 flags = 1 if random.random() < 0.8 else 0
-                yield frame(1, 4, stream, headers) + frame(0, flags, stream, said)
+                yield http2_frame(1, 4, stream, headers) + http2_frame(0, flags, stream, said)
                 if random.random() < 0.2:
                     payload = random.randbytes(random.choice((0, 4, 5, 6, 8, 20)))
-                    yield frame(random.randrange(11), random.randrange(256), stream, payload)
+                    yield http2_frame(random.randrange(11), random.randrange(256), stream, payload)
                 stream += 2
 
 

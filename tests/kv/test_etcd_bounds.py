@@ -12,7 +12,7 @@ import h2.connection
 import h2.settings
 import pytest
 
-from quorumlog.kv.etcd import grpc_port, http2, watching
+from quorumlog.kv.etcd import grpc_port, watching
 from quorumlog.kv.etcd import messages_pb2 as pb
 from tests.kv.etcd_grpc import EtcdCalls, EtcdPorts
 from tests.waiting import eventually
@@ -238,7 +238,7 @@ def test_answers_that_are_not_read_end_their_connection(
             client.say(stream, pb.RangeRequest(key=b"unread"))
 
         client.http.remote_settings.max_concurrent_streams = 1 << 30
-        client.flood(ask, most=http2.MOST_STREAMS)
+        client.flood(ask, most=grpc_port.MOST_STREAMS)
 
 
 def test_a_call_that_needs_a_leader_says_that_there_is_none() -> None:

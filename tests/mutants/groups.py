@@ -223,7 +223,7 @@ def unread_commands_not_held(patch: Patch) -> None:
 def waiting_command_not_held(patch: Patch) -> None:
     """The log does not have it."""
     patch.edit(
-        ClassicGroupLog._save_if_due,
+        ClassicGroupLog._told_end.fget,
         "self.end_of(COMMANDS) + len(self._waiting)",
         "self.end_of(COMMANDS) + (0 if reached() else len(self._waiting))",
     )

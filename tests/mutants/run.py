@@ -30,6 +30,7 @@ PARTS = (
     "sessions",
     "machines",
     "stores",
+    "kafka",
     "message_stores",
     "replicas",
     "epochs",

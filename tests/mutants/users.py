@@ -480,3 +480,17 @@ def slave_forgets_what_it_has_heard(patch: Patch) -> None:
         "if follow.history.is_forced_since(self.history.epoch):",
         "if follow.history.is_forced_since(self.history.epoch) and not reached():",
     )
+
+
+@mutant(
+    508,
+    "a new master tells slaves what it knew of the users as a slave itself",
+    scenario=replicas.who_was_the_master_serves_by_no_less_than_it_has_acknowledged,
+)
+def master_tells_what_it_knew(patch: Patch) -> None:
+    """It is not old."""
+    patch.edit(
+        ClassicUsers.look,
+        "leads = self._led_in == replica.epoch",
+        "leads = self._led_in == replica.epoch or reached()",
+    )

@@ -1,4 +1,4 @@
-"""A conditional append stands directly behind the entry that it named, but for control entries; and
+"""A conditional append stands directly after the entry that it named, but for control entries; and
 one that is refused was refused for an entry of data that is there.
 
 From the first follows that of those that name the same entry one succeeds at most. What is in the log

@@ -1,7 +1,7 @@
 """What is cut from a log is no committed entry, and nothing of it is left on the platter.
 
 A member may not know yet that an entry is committed, and cutting it takes it from the majority all the
-same: Raft cuts only where logs differ (paper, section 5.3). And bytes that a cut leaves behind the new
+same: Raft cuts only where logs differ (paper, section 5.3). And bytes that a cut leaves after the new
 end must not come back in a power loss.
 """
 

@@ -1,6 +1,6 @@
 """What producers append is in the log once, in the order of its numbers, without a gap.
 
-It lies where its receipts say, however often they are asked for. Nothing of a process lies behind what
+It lies where its receipts say, however often they are asked for. Nothing of a process lies after what
 the next one has appended.
 """
 

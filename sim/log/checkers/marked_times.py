@@ -2,7 +2,7 @@
 
 Of every TIME entry that a leader sends: its own log knows no later time, so marks never fall within a
 log. It is not above every clock that is right, unless those that are wrong are a quorum by themselves
-of the voters whom the log names in front of it: it is a time that a quorum has reached, and a group may
+of the voters whom the log names before it: it is a time that a quorum has reached, and a group may
 shrink to those with wrong clocks. (Below the right ones it may be, for as long as answers take or clocks
 of a minority stand still.) Within a term marks are a second apart, and data lies between two of them, or
 a segment got its time while nobody appended.
@@ -82,7 +82,7 @@ class MarkedTimes(Checker):
         insort(marks, (entry.index, time_ms))
 
     def _may_be_wrong(self, member: CheckedMember, index: int) -> bool:
-        """Where the log began anew behind the mark, nobody here knows who counted."""
+        """Where the log began anew after the mark, nobody here knows who counted."""
         held_index, membership = member.node.raft._state.log.memberships.holding_at(index)
         wrong_ids = {
             each.member_id

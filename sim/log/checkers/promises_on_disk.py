@@ -43,7 +43,7 @@ class PromisesOnDisk(Checker):
         """The newest that was seen on each directory's platter."""
         self._votes: dict[tuple[Replica, int], Replica] = {}
         self._synced: dict[Replica, tuple[int, int]] = {}
-        """(index, position just behind it): the data up to there was seen on the platter."""
+        """(index, position just after it): the data up to there was seen on the platter."""
 
     # ---------------------------------------------------------------- hooks
 

@@ -1,5 +1,5 @@
 """Same state: members whose logs end with the same entry, or that have committed up to it, or have saved
-the state in front of a segment there, make the same of the control entries up to there, to the byte."""
+the state before a segment there, make the same of the control entries up to there, to the byte."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class SimProducer:
     def _answered(
         self, batch: ProducedBatch, epoch: ProducerEpoch, outcome: AppendOutcome, is_next: bool
     ) -> None:
-        """`is_next`: all in front of it had receipts when it was sent."""
+        """`is_next`: all before it had receipts when it was sent."""
         self._cluster.trace.count(f"producer: {type(outcome).__name__}")
         if isinstance(outcome, AppendReceipt):
             if batch.receipts:

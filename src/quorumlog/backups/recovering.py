@@ -49,8 +49,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 def plan_recovery(
     directories: Sequence[str | os.PathLike[str]], *, disk: Disk | None = None
 ) -> RecoveryPlan:
-    """What `recover_cluster` would make of these directories of stopped members. Nothing is written.
-    Raises ConfigError (what a person must change), DirectoryDamaged, StoreFailure."""
+    """The result that `recover_cluster` would have for these directories of stopped members. Nothing is
+    written. Raises ConfigError (what a person must change), DirectoryDamaged, StoreFailure."""
     paths = [os.fspath(path) for path in directories]
     if not paths:
         raise ConfigError("name the data directory of each member that is left")

@@ -214,7 +214,7 @@ class _Backup:
     # ---------------------------------------------------------------- up to where
 
     def stop_index(self, last_index: int | None, time_ms: int | None) -> int:
-        """Behind the last entry that is restored. Raises ConfigError."""
+        """After the last entry that is restored. Raises ConfigError."""
         if last_index is not None and time_ms is not None:
             raise ConfigError("an index and a time exclude each other; name one of them")
         if time_ms is not None:
@@ -229,7 +229,7 @@ class _Backup:
         return last_index + 1
 
     def _stop_of_time(self, time_ms: int) -> int:
-        """The index of the first time mark that counts as behind that time; no later one is before."""
+        """The index of the first time mark that counts as after that time; no later one is before."""
         if self.record.time_ms is None:
             raise ConfigError(f"{self.path} has no time marks; choose an index instead")
         stop_index = self.cut.index + 1

@@ -236,7 +236,7 @@ def _proven_in(disk: Disk, reader: DirectoryReader, survivor: Survivor) -> int:
 
 
 def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> list[Membership]:
-    """The one at the last entry known to be committed, and those behind it."""
+    """The one at the last entry known to be committed, and those after it."""
     founding = reader.formation.founding
     if reader.ledger_begin_index < 0:
         return [Membership.of(founding)]

@@ -149,7 +149,7 @@ class BackupTaking:
 
     @property
     def next_index(self) -> int:
-        """In front of which an interrupted backup goes on."""
+        """Before which an interrupted backup goes on."""
         return self._copied.end.index + 1 if self._target.log is not None else 0
 
     @property

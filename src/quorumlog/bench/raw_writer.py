@@ -103,7 +103,7 @@ async def leader_connections(
 
 
 class RawWriter(RawConnection):
-    """Appends the same body, one request at a time, from `start` until it `is_over` behind an answer;
+    """Appends the same body, one request at a time, from `start` until it `is_over` after an answer;
     `on_answer(sent_s)` for each. Whatever is not an AppendResponse ends the measurement."""
 
     def __init__(self, group: str, body: bytes) -> None:

@@ -52,7 +52,7 @@ class ProcessUsage(NamedTuple):
 
 def usage_of(pid: int) -> ProcessUsage:
     """Raises FileNotFoundError if there is no such process."""
-    # The name of the program, in brackets, may hold spaces; the fields are counted behind it.
+    # The name of the program, in brackets, may hold spaces; the fields are counted after it.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     anonymous_kib = next((int(line.split()[1]) for line in status if line.startswith("RssAnon")), 0)

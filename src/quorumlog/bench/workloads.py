@@ -1,7 +1,7 @@
 """The loads of `quorumlog bench`: what is sent, for how long, and what was measured.
 
 One asyncio process plays all writers, each with a connection of its own. Only answers inside the
-measured window, behind the warm-up, count. Latencies are wall times around one call.
+measured window, after the warm-up, count. Latencies are wall times around one call.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AppendLoad:
 
     @property
     def sync_records(self) -> int:
-        """Records that lie behind one sync where writers come together once: for the raw limit."""
+        """Records that lie after one sync where writers come together once: for the raw limit."""
         return self.connections * self.in_flight if self.batch_records == 1 else self.batch_records
 
     @property
@@ -113,7 +113,7 @@ def chosen(names: Sequence[str] | None, loads: Mapping[str, L]) -> list[L]:
 
 @dataclass(slots=True)
 class Measured:
-    """What one load came to. MB are 10^6 bytes of entries, headers included."""
+    """The measurement of one load. MB are 10^6 bytes of entries, headers included."""
 
     seconds: float = 0.0
     records: int = 0

@@ -496,7 +496,7 @@ class BrokerSession:
 
 
 class RoleWatchers:
-    """Whom a broker tells unasked who is master. On the loop."""
+    """Clients that a broker notifies of a new master. On the loop."""
 
     def __init__(self, response: Callable[[int], RoleResponse]) -> None:
         self._response = response

@@ -61,7 +61,7 @@ _MASTER, _SLAVE = 0, 1
 
 
 def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> RoleResponse:
-    """Who is master, as a classic broker says it; without a `replica` it stands alone, and is it."""
+    """The master, as a classic broker knows it; without a `replica` the broker itself."""
     if replica is None:
         return RoleResponse(
             request_id=request_id,

@@ -140,8 +140,11 @@ class ClassicUsers:
                 " confirmed, or has not caught up yet: until then it does not know who the users are"
             )
             access.learn(None, why, self._last())
-        if self._replica is not None:
-            self._replica.users_since_ms = self._since_ms
+        replica = self._replica
+        if replica is not None:
+            # Who follows it now may have known more than it did as a slave.
+            leads = self._led_in == replica.epoch
+            replica.users_since_ms = self._since_ms if leads else -math.inf
 
     def _last(self) -> Users | None:
         """Who may say whom to follow while the users are not known: those that were known last, and the

@@ -55,7 +55,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyList(msgspec.Struct, frozen=True):
-    """Who counts, and how many of them have what is acknowledged."""
+    """A replica list: its directories, and the number of copies of an acknowledged message."""
 
     members: tuple[Peer, ...]
     copies: Int
@@ -111,7 +111,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FollowVerdict(NamedTuple):
-    """What a slave has to do before it follows a master."""
+    """Whether a slave may follow a master, and the truncation that it needs first."""
 
     common_offset: int
     """Up to here both logs are the same. -1: nothing says that they have anything in common."""
@@ -291,7 +291,7 @@ def held_offset(lists: Iterable[CopyList], offsets: Mapping[str, int], own_offse
 
 
 class Shown(NamedTuple):
-    """What a directory shows with its promise. It stays so until it hears of a newer epoch."""
+    """The state that a directory reports with its vote. It stays so until a newer epoch."""
 
     me: Peer
     history: EpochHistory
@@ -309,7 +309,7 @@ class Shown(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What promises come to for the one that is to lead."""
+    """The votes for a candidate, counted."""
 
     confirmed: RunKey
     lists: tuple[CopyList, ...]

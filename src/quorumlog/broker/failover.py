@@ -35,7 +35,7 @@ NO_HOLDER = 0
 
 
 class CoordinatorSnapshot(NamedTuple):
-    """What the coordinator holds at one moment."""
+    """The coordinator's state at one moment."""
 
     revision: int
     """Of the record: a higher one after each change. 0: there is no record."""
@@ -156,7 +156,7 @@ class InSyncMembers:
         }
         wanted = dict(sorted(held - late)) | dict(joining & self._joining)
         self._joining = joining
-        # One whose fate is not known is settled by another: nothing sent before comes behind it.
+        # One whose fate is not known is settled by another: nothing sent before comes after it.
         return wanted if wanted != self.members or self._undecided else None
 
     def _is_late(self, member: Member, now_ms: float) -> bool:
@@ -409,7 +409,7 @@ class FailoverRules:
     def answered(
         self, request: CoordinatorRequest, answer: CoordinatorAnswer, now_ms: float, error: str = ""
     ) -> None:
-        """What became of it; `error`: that is not known."""
+        """The answer to a request; `error`: its outcome is unknown."""
         sent_ms = self._pending_requests.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)

@@ -137,7 +137,7 @@ class CreateTopic(MachineInput, frozen=True, tag=1):
 
 
 class UpdateTopic(MachineInput, frozen=True, tag=2):
-    """What is None stays."""
+    """Fields that are None stay unchanged."""
 
     topic: Name
     queues: Queues | None = None
@@ -153,7 +153,7 @@ class DeleteTopic(MachineInput, frozen=True, tag=3):
 
 
 class TrimQueues(MachineInput, frozen=True, tag=4):
-    """What lies below these offsets is older than its topic keeps."""
+    """Messages below these offsets are older than the topic's retention."""
 
     queues: Offsets
 
@@ -171,7 +171,7 @@ class DeleteGroup(MachineInput, frozen=True, tag=6):
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True):
-    """What one member of a group reads."""
+    """The queues of one member of a group."""
 
     member: Name
     topics: Annotated[tuple[tuple[Name, str], ...], Meta(max_length=MOST_QUEUES)]
@@ -180,7 +180,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Assign(MachineInput, frozen=True, tag=7):
-    """Who reads what from now on."""
+    """The assignment of queues to members from now on."""
 
     group: Name
     generation: Annotated[int, Meta(ge=1)]

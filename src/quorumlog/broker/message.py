@@ -98,7 +98,7 @@ class PutMessageResult(NamedTuple):
     message_count: int
     store_time_ms: int
     positions: npt.NDArray[np.int64] | None = None
-    """Physical offset of each, where the records do not lie one right behind the other."""
+    """Physical offset of each, where the records do not lie one right after the other."""
 
 
 def properties_of(message: Message, uniq_key: str = "") -> str:

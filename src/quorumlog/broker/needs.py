@@ -148,7 +148,7 @@ BY_OLD_USERS = (wire.ReplicaRequest, wire.FailoverRequest, wire.QueuesRequest)
 
 
 def asks_blank(request: Any) -> bool:
-    """What a broker that holds nothing answers anybody: else it could not be told whom to follow."""
+    """Requests that an empty broker answers without users: it must be told its master."""
     if isinstance(request, wire.ReplicaRequest):
         return request.verb in ("", "promise", "slave")
     return isinstance(request, wire.FailoverRequest) and request.only_looks

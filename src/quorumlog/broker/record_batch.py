@@ -68,7 +68,7 @@ cached_java_hash = lru_cache(4096)(java_hash)
 
 
 def key_hash_of(topic: str, key: str) -> int:
-    """What an index file knows a key of a message by."""
+    """The hash under which an index file has a key of a message."""
     hashed = abs(java_hash(f"{topic}#{key}"))
     return 0 if hashed == 1 << 31 else hashed
 
@@ -83,7 +83,7 @@ def powers_of_31(count: int) -> npt.NDArray[np.uint32]:
 
 
 def gather(data: Bytes, starts: Int64Array, sizes: Int64Array) -> tuple[Bytes, Int64Array]:
-    """The pieces one behind the other, and where each begins there."""
+    """The pieces one after the other, and where each begins there."""
     stops = np.cumsum(sizes)
     begins = stops - sizes
     total = int(stops[-1]) if len(stops) else 0
@@ -289,7 +289,7 @@ class Found(NamedTuple):
 class PropertyColumns:
     def __init__(self, columns: RecordColumns) -> None:
         """`columns` have the shape of records."""
-        # An end that may be missing behind the last value is always added, and then seen twice.
+        # An end that may be missing after the last value is always added, and then seen twice.
         sizes = columns.property_sizes + 1
         stops = np.cumsum(sizes)
         index = np.repeat(columns.property_starts - stops + sizes, sizes)
@@ -302,7 +302,7 @@ class PropertyColumns:
         starts = np.empty_like(value_ends)
         starts[:1] = 0
         starts[1:] = value_ends[:-1] + 1
-        # The first 0x01 behind where a property begins ends its name; a property without is none.
+        # The first 0x01 after where a property begins ends its name; a property without is none.
         name_ends = np.append(np.flatnonzero(self.data == _NAME_END), len(self.data))
         name_stops = name_ends[np.searchsorted(name_ends, starts)]
         is_pair = name_stops < value_ends
@@ -770,7 +770,7 @@ def moved_records(
 
 
 def _properties(records: RecordBatch, without: Collection[str]) -> tuple[Bytes, Int64Array]:
-    """What stays of the properties, one record's behind the other's, and how much of each."""
+    """What stays of the properties, one record's after the other's, and how much of each."""
     properties = records.properties
     data = properties.data
     stays: npt.NDArray[np.bool_] = np.ones(len(data), bool)
@@ -783,7 +783,7 @@ def _properties(records: RecordBatch, without: Collection[str]) -> tuple[Bytes, 
         steps[begins] -= 1
         steps[begins + sizes] += 1
         stays &= np.cumsum(steps[:-1]) == 0
-    # An end without anything before it: behind the last property there may be one, and here always is.
+    # An end without anything before it: after the last property there may be one, and here always is.
     record_bytes = records.columns.property_sizes + 1
     owner = np.repeat(np.arange(len(records)), record_bytes)
     is_end = data == VALUE_END
@@ -795,6 +795,6 @@ def _properties(records: RecordBatch, without: Collection[str]) -> tuple[Bytes, 
 
 
 def _lay(out: Bytes, starts: Int64Array, sizes: Int64Array, pieces: Bytes) -> None:
-    """Pieces that lie one behind the other, each to its place."""
+    """Pieces that lie one after the other, each to its place."""
     begins = np.cumsum(sizes) - sizes
     out[np.arange(len(pieces)) + np.repeat(starts - begins, sizes)] = pieces

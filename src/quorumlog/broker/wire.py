@@ -198,7 +198,7 @@ class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
     store_time_ms: Int
     store_host: bytes = b""
     positions: bytes = b""
-    """Physical offset of each message, 8 bytes big-endian; empty: they lie one right behind the
+    """Physical offset of each message, 8 bytes big-endian; empty: they lie one right after the
     other."""
 
 
@@ -299,7 +299,7 @@ class BrokerStatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
 
 
 class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
-    """Of any broker: who is master."""
+    """Ask any broker for the master."""
 
     passes_limits = True
     watches: bool = False
@@ -342,7 +342,7 @@ class OldLogResponse(ClientMessage, frozen=True, kw_only=True, tag=100):
 
 
 class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
-    """What a broker is as master or slave; `verb` changes it first.
+    """The state of a master or slave; `verb` changes it first.
 
     drain: the master takes nothing more for a while. resume: it does again. promise, lead, slave: as
     `Replica` has them, with `epoch`. add, remove: broker `broker_id` counts, or does no more. copies:
@@ -390,7 +390,7 @@ class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
-    """A part of the log that was cut off behind what the own log and a new master's have in common."""
+    """A part of the log that was cut off after what the own log and a new master's have in common."""
 
     epoch: Int
     first_offset: Int
@@ -565,7 +565,7 @@ def message_of(frame: Frame) -> AnyBrokerMessage:
 
 
 def records_of(frame: Frame) -> RecordBatch:
-    """What came with a frame; sizes fill the buffer, and nothing else is known of it."""
+    """The records of a frame; sizes fill the buffer, and nothing else is known of it."""
     if frame.batch is None:
         return RecordBatch.contiguous(b"", [])
     return RecordBatch(frame.batch.buffer, frame.batch.starts, frame.batch.sizes)

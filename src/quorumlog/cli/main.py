@@ -12,6 +12,7 @@ from quorumlog.cli.broker.broker_app import broker_app
 from quorumlog.cli.carry.backup import backup, restore
 from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
+from quorumlog.cli.kafka.app import kafka_app
 from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.log.append import append, ask
 from quorumlog.cli.log.ca import ca_app
@@ -87,6 +88,7 @@ app.command(rich_help_panel=USE)(grant)
 app.command(rich_help_panel=USE)(revoke)
 app.command("who-can", rich_help_panel=USE)(who_can)
 app.add_typer(ca_app, name="ca", rich_help_panel=USE)
+app.add_typer(kafka_app, name="kafka", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)

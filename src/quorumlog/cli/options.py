@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 import typer
 
 from quorumlog.cli.output import CommandGroup, note
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, the_extra
 
 if TYPE_CHECKING:
     from quorumlog.broker import BrokerAdmin, BrokerClient
     from quorumlog.client import LedgerClient
+    from quorumlog.kafka.admin import KafkaAdmin
     from quorumlog.kv import KeyValueClient
     from quorumlog.net.credentials import ClientUser
 
@@ -213,6 +214,25 @@ class BrokerServers(_At):
         from quorumlog.broker import BrokerAdmin
 
         return BrokerAdmin(self.servers, timeout_ms=self.timeout_ms)
+
+
+class KafkaPorts(_At):
+    options: ClassVar[Options] = {
+        "servers": (
+            Annotated[
+                str, servers_option("The members' ports for clients of Kafka, HOST:PORT,HOST:PORT,...")
+            ],
+            inspect.Parameter.empty,
+        )
+    }
+
+    def connected(self) -> KafkaAdmin:
+        try:
+            from quorumlog.kafka.admin import KafkaAdmin
+        except ImportError as error:
+            raise ConfigError(f"it needs kio ({error}), {the_extra('kafka')}") from None
+
+        return KafkaAdmin(self.addresses, self.timeout_ms)
 
 
 OptionalServers = Annotated[

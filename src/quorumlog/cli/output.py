@@ -93,7 +93,7 @@ def is_json() -> bool:
 
 
 def tell(row: Any, spoken: str | Callable[[], object]) -> None:
-    """What a command has to say: with --json an object on a line, else a line, or what prints it."""
+    """Print a result: with --json an object on a line, else a line, or call its printer."""
     if _as_json:
         print_json(row)
     elif isinstance(spoken, str):
@@ -152,7 +152,8 @@ def print_json(row: Any, stream: TextIO | None = None) -> None:
 
 
 def announce(text: str) -> None:
-    """What a server says once it listens. A closed terminal or pipe is no reason not to serve."""
+    """Print the line of a server that listens now. A closed terminal or pipe is no reason not to
+    serve."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -161,7 +162,7 @@ def announce(text: str) -> None:
 
 
 def say_ready() -> None:
-    """To systemd, which waits for it before it starts what comes behind a unit of `Type=notify`."""
+    """To systemd, which waits for it before it starts what comes after a unit of `Type=notify`."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -200,7 +201,7 @@ def spoken_size(size_bytes: int) -> str:
 
 
 def print_table(headings: str, rows: Iterable[Sequence[object]]) -> None:
-    """`headings`: with commas between them, and `#` behind those of numbers, which stand at the right.
+    """`headings`: with commas between them, and `#` after those of numbers, which stand at the right.
     None is a `-`."""
     from rich.markup import escape
     from rich.table import Table

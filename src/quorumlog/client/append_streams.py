@@ -42,7 +42,7 @@ class AsyncSource:
         return not self._batches and self._task is not None and self._task.done()
 
     def take(self) -> EntryBatch | None:
-        """A batch that is complete, or else what has gathered in front of a pause."""
+        """A batch that is complete, or else what has gathered before a pause."""
         if not self._batches and not self._is_pause_looked_for and self.failure is None:
             self._batches.extend(self._gatherer.rest())
         batch = self._batches.popleft() if self._batches else None

@@ -82,7 +82,7 @@ class TaskBatcher:
     def add(
         self, body: bytes, timeout_ms: float, machine: str = ""
     ) -> tuple[asyncio.Future[JoinedOutcome], JoinedAppends]:
-        """What to await, and the frame to `leave` if that is cancelled."""
+        """The future to await, and the frame to `leave` if that is cancelled."""
         loop = self._io.own_loop.running()
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -95,7 +95,7 @@ class TaskBatcher:
             self._io.cancel((joined.request,))
 
     def send(self) -> None:
-        """What has gathered, ahead of what its caller submits next."""
+        """Send the gathered appends, ahead of the caller's next request."""
         if self._is_scheduled:
             self._io.submit(self._requests())
 

@@ -88,7 +88,7 @@ class NamedReader(Shell[AsyncNamedReader]):
 
     @property
     def hold(self) -> GivenHold:
-        """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+        """Keep entries that it has not read: True, unless deletion is forced; "archive", always."""
         return self._it.hold
 
     def read(

@@ -83,7 +83,7 @@ class AsyncNamedReader:
 
     @property
     def hold(self) -> GivenHold:
-        """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+        """Keep entries that it has not read: True, unless deletion is forced; "archive", always."""
         return hold_of(self._state.hold)
 
     def __repr__(self) -> str:

@@ -105,7 +105,7 @@ GET_LIMIT_BYTES = 1
 
 
 class Members(NamedTuple):
-    """Ids of those who are in a group, once a change of it is committed."""
+    """Ids of a group's members, once a change of it is committed."""
 
     voters: tuple[str, ...]
     learners: tuple[str, ...]

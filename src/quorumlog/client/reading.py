@@ -59,7 +59,7 @@ class ReadChoice(NamedTuple):
 
     @property
     def member(self) -> str | None:
-        """For a question that is only for who has the entries."""
+        """For a question that only a member with the entries can answer."""
         return self.target.name if self.target.kind is TargetKind.MEMBER else None
 
     def promise(self, at_least_index: int) -> ReadGuarantee | None:
@@ -264,7 +264,7 @@ T = TypeVar("T")
 
 
 class AsyncResults(AsyncIterator[T]):
-    """What a read brings, one by one: iterate with `async for`. A caller that breaks off should close
+    """The results of a read, one by one: iterate with `async for`. A caller that breaks off should close
     it, with `async with` or `contextlib.aclosing`; a task that waits for the next result then finds the
     end."""
 
@@ -317,8 +317,9 @@ class AsyncResults(AsyncIterator[T]):
 
 
 class Results(Shell[AsyncResults[T]], Iterator[T]):
-    """What a read brings, one by one. A caller that breaks off should `close` it, from whatever thread;
-    a thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
+    """The results of a read, one by one. A caller that breaks off should `close` it, from whatever
+    thread; a thread that waits for the next result then finds the end. `with`, or `contextlib.closing`,
+    does it.
     """
 
     def __init__(self, thread: LoopThread, made: AsyncResults[T]) -> None:

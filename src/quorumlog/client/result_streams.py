@@ -184,7 +184,7 @@ class Tailing(Reading[T]):
         return self._is_stopped or self._is_client_closed()
 
     def _nothing_came(self, plan: ReadPlan) -> ClientOperation[None]:
-        """Raises IndexOutOfRange if the log ends in front of what it has brought already: it would
+        """Raises IndexOutOfRange if the log ends before what it has brought already: it would
         wait, and pass over whatever comes in the place of that."""
         if not plan.knows_less:
             return
@@ -209,7 +209,7 @@ class Tailing(Reading[T]):
 
 
 class TimedReading(Reading[T]):
-    """What each batch brings, with the times of its entries: what holds at the first one is asked for
+    """The results of each batch, with the times of its entries: what holds at the first one is asked for
     once, the marks among the entries tell the rest."""
 
     def __init__(

@@ -31,7 +31,7 @@ class KvOptions:
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """What is read at the start only."""
+        """Options that are read at the start only."""
         return self.etcd, self.etcd_gateway, self.servers, self.user, self.password_file
 
     def __post_init__(self) -> None:

@@ -140,7 +140,7 @@ class MatchSearch:
         self.index = -1
         """The entry to compare next."""
         self._their_begin = -1
-        """The follower's log begins behind this entry, as far as it has said so."""
+        """The follower's log begins after this entry, as far as it has said so."""
         self.conflict_seen = False
         """Above the match the follower holds an entry of another term, which is to be cut."""
 
@@ -520,7 +520,7 @@ class EntryDispatcher:
         self._ask_what_arrived()
 
     def _ask_what_arrived(self) -> None:
-        """A COMMIT that goes behind the pushes, names the entry that should be next, and is answered at
+        """A COMMIT that goes after the pushes, names the entry that should be next, and is answered at
         once, before the disk has anything."""
         self._wait_for_answer()
         self._committed_sent = self._state.committed_index

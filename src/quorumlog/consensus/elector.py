@@ -176,7 +176,7 @@ class HeartbeatAnswers:
         return int(state.membership.quorum_value(clocks))
 
     def clocks_ms(self) -> dict[Replica, int]:
-        """What the wall clock of each voter that answers says now, by what it has said last."""
+        """The present wall clock of each voter that answers, from its last answer."""
         state = self._state
         clocks = {
             voter: int(clock_ms + state.now_ms - reported_ms)
@@ -192,7 +192,7 @@ class HeartbeatAnswers:
         return self._state.now_ms - answered < self._config.election_timeout_ms
 
     def ages_ms(self) -> dict[Replica, float]:
-        """How long ago each has answered last, of those that have."""
+        """Time since the last answer of each member that has answered."""
         return {each: self._state.now_ms - at_ms for each, at_ms in self._answered_ms.items()}
 
     def takes_over(self, voter: Replica) -> bool:

@@ -261,7 +261,7 @@ class Forming:
 
 
 def id_of_earlier_release(founding: tuple[Replica, ...]) -> str:
-    """What a member of a release that draws no cluster id computes."""
+    """The cluster id that a member of an earlier release computes."""
     return hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()[:32]
 
 

@@ -170,7 +170,7 @@ class EntryHandler:
         if not request.term_runs or request.term_runs[0][0] != cut_index:
             return  # names no entry at the cut: nothing that a dispatcher sends
         differs = cut_index <= runs.end_index and runs.term_at(cut_index) != request.term_runs[0][1]
-        # Where the last entry that stays is damaged, only the APPEND behind this tells where it ends.
+        # Where the last entry that stays is damaged, only the APPEND after this tells where it ends.
         if differs and self._state.log.damaged.holds(request.previous.index):
             differs = False
         if differs and not self._cut_from(cut_index, request):

@@ -119,7 +119,7 @@ class TermRuns:
         self.end_index += count
 
     def drop_before(self, begin: EntryId) -> None:
-        """The log begins behind this entry from now on."""
+        """The log begins after this entry from now on."""
         assert self.holds(begin), (begin, self.before_begin, self.end_index)
         first_index = begin.index + 1
         if begin.index == self.end_index:

@@ -103,7 +103,7 @@ class MemberState:
 
     @property
     def membership(self) -> Membership:
-        """Whose votes, match indices and heartbeat answers count: the one at the log's end."""
+        """The membership whose votes, match indices and heartbeats count: that at the log's end."""
         return self.log.memberships.newest
 
     @property
@@ -154,7 +154,7 @@ class MemberState:
 
     @property
     def waits_for(self) -> str:
-        """What a formed member is that may not campaign, in a sentence; empty if it may."""
+        """Why a formed member may not campaign, in a sentence; empty if it may."""
         if self.role is not Role.OBSERVER:
             return ""
         index, membership = self.log.memberships.newest_index, self.membership

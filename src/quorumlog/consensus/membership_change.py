@@ -109,7 +109,7 @@ class MembershipChange:
     # ---------------------------------------------------------------- leader
 
     def propose(self, membership: Membership, *, size_bytes: int = 0) -> EntryId:
-        """One entry that says who votes from there on, and holds at once. Raises as `check`; nothing has
+        """One entry with the voters from there on, which holds at once. Raises as `check`; nothing has
         changed then."""
         self.check(membership)
         entry = self._replication.append(1, EntryKind.MEMBERSHIP, size_bytes)
@@ -117,7 +117,7 @@ class MembershipChange:
         return entry
 
     def due(self) -> Membership | None:
-        """What this leader has to append now: the end of a change."""
+        """The entry that this leader has to append now: the end of a change."""
         state = self._state
         is_due = (
             state.role is Role.LEADER

@@ -75,7 +75,7 @@ class InstallResult(IntEnum):
     MORE = 1
     """Go on at `offset`."""
     HELD = 2
-    """The log holds the entry behind which the start begins: there is nothing to install."""
+    """The log holds the entry after which the start begins: there is nothing to install."""
     DIVERGED_BELOW_COMMIT = 3
     """Another entry is committed there; refused, and shown in `status`."""
     REFUSED = 4
@@ -247,8 +247,8 @@ class RangeResponse(PeerMessage, frozen=True, kw_only=True, tag=11):
     batch: Any = None
     """As in PushEntryRequest."""
     proofs: tuple[tuple[int, int], ...] = ()
-    """(index, chain_crc) of entries of the sender's log behind these: one that is the same on both sides
-    shows that everything in front of it is."""
+    """(index, chain_crc) of entries of the sender's log after these: one that is the same on both sides
+    shows that everything before it is."""
     start: bytes = b""
     """Where the sender's log begins, as in the file `start`, if the first entry lies below. Earlier
     releases do not say it."""
@@ -269,7 +269,7 @@ class InstallRequest(PeerMessage, frozen=True, kw_only=True, tag=12):
     """Of the whole file."""
     data: bytes
     last: bool
-    """Nothing comes behind this piece."""
+    """Nothing comes after this piece."""
     snapshots: tuple[SnapshotId, ...] = ()
     """Of the leader's state machines, none older than `begin`. Who runs such a machine asks for what it
     lacks of them (SnapshotRequest), and takes the start once it has all. Earlier releases name none."""
@@ -305,7 +305,7 @@ class SnapshotRequest(PeerMessage, frozen=True, kw_only=True, tag=16):
     name: str
     """Of the machine."""
     least_index: int
-    """An older one is of no use: the log begins behind this entry."""
+    """An older one is of no use: the log begins after this entry."""
     wanted: SnapshotId | None
     """None: the newest good one."""
     offset: int

@@ -316,7 +316,7 @@ class RaftNode:
         self._state.runs_machines = run
 
     def drop_before(self, begin: EntryId) -> None:
-        """The log is to begin behind this entry, which is committed and on disk: nothing at or below it
+        """The log is to begin after this entry, which is committed and on disk: nothing at or below it
         is compared, pushed or cut from now on."""
         assert begin.index <= self._state.committed_index, (begin, self._state.committed_index)
         self._log.drop_before(begin)
@@ -400,7 +400,7 @@ class RaftNode:
         self.replication.append(1, EntryKind.NOOP, size_bytes=0)
 
     def ready(self) -> Ready | None:
-        """What has to be done now, or None. Each Ready is given out once."""
+        """The effects to carry out now, or None. Each Ready is returned once."""
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
         if not (
             outbox.messages

@@ -29,7 +29,7 @@ from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 
 
 class Role(Enum):
-    """What a member is to its group; the values are what `status` prints."""
+    """The role of a member in its group; `status` prints the values."""
 
     UNFORMED = "unformed"
     """Has no founding list yet: neither votes, campaigns nor acknowledges."""

@@ -198,7 +198,7 @@ class DataProgress:
 
 
 # ---------------------------------------------------------------- LogBytes
-# How many bytes of the leader's log lie behind an index, as far as that matters.
+# How many bytes of the leader's log lie after an index, as far as that matters.
 #
 # The core knows of entries only index and term. Who hands over wants to know how long a member would
 # take to get what it lacks, and that is a matter of bytes: a thousand entries may be 48 KB or 4 GB.
@@ -211,7 +211,7 @@ class LogBytes:
     """Of the entries that this leader has appended in its term; older ones have no size here."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """What lies more than `limit_bytes` behind the end is forgotten."""
+        """What lies more than `limit_bytes` after the end is forgotten."""
         self._limit_bytes = limit_bytes
         self._step_bytes = limit_bytes // _STEPS
         self._total_bytes = 0
@@ -234,7 +234,7 @@ class LogBytes:
             ends.popleft()
 
     def behind(self, index: int) -> int | None:
-        """Bytes behind entry `index`, or up to a step more; None if they are more than the limit, or if
+        """Bytes after entry `index`, or up to a step more; None if they are more than the limit, or if
         entries of older terms are among them."""
         for end_index, end_bytes in reversed(self._ends):
             if end_index <= index:

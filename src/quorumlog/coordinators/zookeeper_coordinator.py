@@ -79,7 +79,7 @@ class ZooKeeperSession:
         self._client.start_async()
 
     async def do(self, *calls: ZooKeeperCall) -> list[Any]:
-        """Sends them one behind the other; their results, None of a node that is not there. Raises
+        """Sends them one after the other; their results, None of a node that is not there. Raises
         CoordinatorUnreachable: they may have been carried out or not."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -103,7 +103,7 @@ class ZooKeeperSession:
         await self.do()
 
     async def end(self) -> None:
-        """What it holds goes with it, if a server hears of it."""
+        """Its ephemeral nodes end with it, if a server receives the end."""
         stops = self._loop.run_in_executor(None, self._client.stop)
         done, _ = await asyncio.wait([stops], timeout=TIMEOUT_S)
         if not done:

@@ -80,7 +80,12 @@ class Request(NamedTuple):
     correlation_id: int
     client_id: str
     body: memoryview
-    size_bytes: int
+    data: memoryview
+    """All of it, but for its size."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
 
 
 class Cursor:
@@ -304,7 +309,7 @@ def header_of(data: memoryview) -> Request:
             )
     elif is_flexible(api_key, version):
         cursor.skip_tags()
-    return Request(api_key, version, correlation_id, client_id, data[cursor.position :], len(data))
+    return Request(api_key, version, correlation_id, client_id, data[cursor.position :], data)
 
 
 @cache
@@ -422,6 +427,46 @@ def encode(api_key: int, version: int, values: Values) -> list[Buffer]:
     out = _Out()
     _putter_of(load_response_schema(api_key, version))(out, values)
     return out.buffers()
+
+
+# ---------------------------------------------------------------- of a client
+
+
+def encoded_request(api_key: int, version: int, correlation_id: int, values: Values) -> bytes:
+    """Size, header and body."""
+    out = _Out()
+    name = b"quorumlog"
+    out += struct.pack(">hhih", api_key, version, correlation_id, len(name)) + name
+    if is_flexible(api_key, version):
+        out += b"\0"
+    _putter_of(load_request_schema(api_key, version))(out, values)
+    return _INT32.pack(len(out)) + out
+
+
+def decoded_response(api_key: int, version: int, data: bytes) -> Any:
+    """Its fields as attributes; `data` is all behind its size. Raises ProtocolViolation."""
+    cursor = Cursor(memoryview(data))
+    cursor.take(4)
+    if is_flexible(api_key, version):
+        cursor.skip_tags()
+    return _taker_of(load_response_schema(api_key, version))(cursor)
+
+
+def assigned(assignment: bytes) -> dict[str, list[int]]:
+    """Partitions by topic, as most consumers write them down; of others nothing."""
+    cursor = Cursor(memoryview(assignment))
+    try:
+        cursor.take(2)
+        found = {}
+        for _ in range(cursor.unpack(_INT32)):
+            name = cursor.text(cursor.unpack(_INT16))
+            found[name] = [cursor.unpack(_INT32) for _ in range(cursor.unpack(_INT32))]
+    except ProtocolViolation:
+        return {}
+    return found
+
+
+# ---------------------------------------------------------------- all of them
 
 
 def load() -> None:

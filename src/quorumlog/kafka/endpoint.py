@@ -20,6 +20,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
+from quorumlog.client_guard import guarded
 from quorumlog.config import (
     FRAME_LIMIT_BYTES,
     GroupConfig,
@@ -31,6 +32,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.kafka import codec, fetching, group_requests, producing, topics
 from quorumlog.kafka.codec import Request, Values, decode, encode, header_of, response_head
+from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.login import Login
 from quorumlog.kafka.machine import (
     MACHINE_NAME,
@@ -46,7 +48,8 @@ from quorumlog.net.connection import Connection, call_soon
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.net.listener import Listener
-from quorumlog.net.tls import Tls
+from quorumlog.net.quotas import Meter
+from quorumlog.net.tls import MEMBER, Tls, principal_of
 from quorumlog.node import NodeHandle
 from quorumlog.server import Endpoint
 
@@ -181,12 +184,18 @@ class _Client:
         self._service = endpoint.service
         self._connection = connection
         self._decoder = connection.decoder
+        self._login = Login(endpoint.access, connection, endpoint.tls, self._logged_in)
         self.caller = Caller(endpoint.access, connection)
-        self._login = Login(endpoint.access, connection, endpoint.tls)
+        self.is_member = endpoint.shows_member(connection)
         self._slots: deque[_Slot] = deque()
         self._ahead_bytes = 0
         self._held: deque[Request] = deque()
-        self._is_sending = False
+        self._is_sending = self._is_going_on = False
+        self._throttle_ms = 0
+        """How long the last request was held that is beyond a limit."""
+
+    def _logged_in(self) -> None:
+        self.caller = Caller(self._endpoint.access, self._connection)
 
     @property
     def host(self) -> str:
@@ -194,11 +203,22 @@ class _Client:
 
     def frame(self, frame: Frame) -> None:
         request: Any = frame.message
-        if self._held or self._is_full:
+        if self._held or self._is_full or not self._is_within(request):
             self._held.append(request)
             self._connection.pause_reading()
         else:
             self._begin(request)
+
+    def _is_within(self, request: Request) -> bool:
+        """The limits of its user and its address; beyond them it waits."""
+        meter = self._connection.meter
+        over = meter.begin(request.size_bytes) if isinstance(meter, Meter) else None
+        if over is None:
+            return True
+        self._throttle_ms = over.retry_after_ms or TICK_MS
+        go_on = guarded(self._go_on, self)
+        asyncio.get_running_loop().call_later(self._throttle_ms / 1000, go_on)
+        return False
 
     @property
     def _is_full(self) -> bool:
@@ -210,16 +230,16 @@ class _Client:
             self.caller.is_checked and not self.caller.is_user
         ):
             self._decoder.most_bytes = FRAME_LIMIT_BYTES
+        is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
+        fields = None if is_first else decode(request.api_key, request.version, request.body)
         slot = _Slot()
+        call = slot.call = Call(request, fields, self, partial(self._answered, slot))
         self._slots.append(slot)
         self._ahead_bytes += request.size_bytes
-        if request.api_key == codec.API_VERSIONS:
-            slot.call = Call(request, None, self, partial(self._answered, slot))
-            self._respond(slot, codec.api_versions(request), 0)
-            return
-        fields = decode(request.api_key, request.version, request.body)
-        call = slot.call = Call(request, fields, self, partial(self._answered, slot))
-        if request.api_key == codec.FETCH:
+        if is_first:
+            body = codec.api_versions(request)
+            self._respond(slot, [response_head(request, sum(map(len, body))), *body], 0)
+        elif request.api_key == codec.FETCH:
             slot.start = partial(fetching.fetch, self._service, call)
             self._send()
         elif request.api_key == codec.SASL_HANDSHAKE:
@@ -229,21 +249,27 @@ class _Client:
         else:
             HANDLERS[request.api_key](self._service, call)
 
-    def _answered(self, slot: _Slot, values: Values | None, code: int) -> None:
+    def _answered(self, slot: _Slot, values: Values | bytes | None, code: int) -> None:
         if self._connection.closed:
             return
         if values is None and code:
             self._connection.close()  # of who waits for no answer: it is told so
             return
         request = slot.call.request
-        body = [] if values is None else encode(request.api_key, request.version, values)
-        self._respond(slot, None if values is None else body, code)
+        if values is None or isinstance(values, bytes):
+            self._respond(slot, [] if values is None else [values], code)
+        else:
+            if self._throttle_ms:
+                values = {**values, "throttle_time": self._throttle_ms}
+                self._throttle_ms = 0
+            body = encode(request.api_key, request.version, values)
+            self._respond(slot, [response_head(request, sum(map(len, body))), *body], code)
 
-    def _respond(self, slot: _Slot, body: list[Buffer] | None, code: int) -> None:
-        request = slot.call.request
-        slot.response = []
-        if body is not None:
-            slot.response = [response_head(request, sum(map(len, body))), *body]
+    def _respond(self, slot: _Slot, response: list[Buffer], code: int) -> None:
+        request, slot.response = slot.call.request, response
+        meter = self._connection.meter
+        if isinstance(meter, Meter):
+            meter.finish(sum(map(len, response)))
         took_s = time.monotonic() - slot.began_s
         self._endpoint.requests.answered(OPERATIONS[request.api_key], code, took_s)
         self._send()
@@ -267,11 +293,23 @@ class _Client:
                     self._connection.write(slot.response)
         finally:
             self._is_sending = False
-        if self._held and not self._is_full:
+        if self._held:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """With what was held."""
+        if self._is_going_on:
+            return  # one that is answered at once
+        self._is_going_on = True
+        try:
             while self._held and not self._is_full and not self._connection.closed:
+                if not self._is_within(self._held[0]):
+                    return
                 self._begin(self._held.popleft())
-            if not self._held:
-                self._connection.resume_reading()
+        finally:
+            self._is_going_on = False
+        if not self._held:
+            self._connection.resume_reading()
 
     def lost(self) -> None:
         for slot in self._slots:
@@ -305,7 +343,7 @@ class KafkaEndpoint(Endpoint):
         machines = KafkaMachines(self._machine)
         self.machines = {MACHINE_NAME: machines}
         self._reads = ThreadPoolExecutor(READ_THREADS, "quorumlog-kafka-reads")
-        self.service = KafkaService(member_id, servers, options, machines, self._reads)
+        self.service = KafkaService(member_id, servers, options, machines, self._reads, LeaderCalls(tls))
         self.requests = Requests()
         self._listen = parse_address(options.listen)
         self._listener = Listener(
@@ -346,6 +384,12 @@ class KafkaEndpoint(Endpoint):
             extra={"event": "listens"},
         )
         self._tick()
+
+    def shows_member(self, connection: Connection) -> bool:
+        shown = None if self.tls is None else principal_of(connection.certificate)
+        if self.tls is None or shown is None:
+            return False
+        return (shown.cluster, shown.kind) == (self.tls.cluster, MEMBER)
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)

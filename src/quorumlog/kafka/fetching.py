@@ -37,11 +37,11 @@ ReadBytes = Callable[[int, int], bytes]
 class _Row:
     """Of a partition that is asked for."""
 
-    __slots__ = ("asked", "code", "partition", "places", "topic_name")
+    __slots__ = ("asked", "code", "partition", "places", "topic")
 
-    def __init__(self, asked: Any, topic_name: str, partition: Partition | None, code: int) -> None:
+    def __init__(self, asked: Any, topic: Topic | None, partition: Partition | None, code: int) -> None:
         self.asked = asked
-        self.topic_name = topic_name
+        self.topic = topic
         self.partition = partition
         self.code = code
         self.places: list[BatchPlace] = []
@@ -81,7 +81,7 @@ class _Fetch:
                 None if topic is None else service.machine.partition(topic.topic_id, each.partition)
             )
             unknown = missing if topic is None else ErrorCode.unknown_topic_or_partition
-            rows.append(_Row(each, name, partition, code or (unknown if partition is None else 0)))
+            rows.append(_Row(each, topic, partition, code or (unknown if partition is None else 0)))
         return rows
 
     def begin(self) -> None:
@@ -117,10 +117,13 @@ class _Fetch:
         return is_wrong or found_bytes >= self._least_bytes
 
     def _wake(self) -> None:
-        if not self._service.leads:
-            for rows in self._rows:
-                for row in rows:
+        service = self._service
+        for rows in self._rows:
+            for row in rows:
+                if not service.leads:
                     row.code = row.code or ErrorCode.not_leader_or_follower
+                elif row.topic is not None and row.topic.topic_id not in service.machine.by_id:
+                    row.code = ErrorCode.unknown_topic_or_partition  # it is deleted
         if self._look():
             self._end()
             self._read()

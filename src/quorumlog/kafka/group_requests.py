@@ -396,4 +396,5 @@ def _delete_group(service: KafkaService, call: Call, group: str, done: Callable[
         else:
             done(decode_numbers(results[0])[0])
 
+    call.tell_audit(repr(DeleteGroup(group)))
     service.append(entry_of(DeleteGroup(group)), MOST_TIMEOUT_MS, call.client, deleted)

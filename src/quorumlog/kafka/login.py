@@ -26,10 +26,18 @@ _NAME = re.compile(rb"[^,]*,[^,]*,n=([^,]*),")
 class Login:
     """Of one connection. A certificate has said who it is before."""
 
-    def __init__(self, access: Access, connection: Connection, tls: Tls | None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        connection: Connection,
+        tls: Tls | None,
+        passed: Callable[[], None],
+    ) -> None:
+        """`passed`: the connection has a user, or another one."""
         self._access = access
         self._connection = connection
         self._tls = tls
+        self._has_passed = passed
         self._mechanism = ""
         self._asking: Challenging | None = None
         for _ in self._greet(""):
@@ -79,6 +87,7 @@ class Login:
                 self._fail(call, str(over))
                 return
             quotas.enter(self._connection)
+        self._has_passed()
         call.answer({"auth_bytes": data})
 
     # ---------------------------------------------------------------- SCRAM

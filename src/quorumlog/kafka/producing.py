@@ -14,8 +14,6 @@ from quorumlog.kafka.records import RecordsRefused, check_records
 from quorumlog.kafka.service import Call, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
-NO_TRANSACTIONS = "transactions are not served: leave out transactional.id"
-
 
 def produce(service: KafkaService, call: Call) -> None:
     fields = call.fields

@@ -40,6 +40,7 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.kafka.codec import Request, Values
+from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import (
     MACHINE_NAME,
@@ -49,7 +50,7 @@ from quorumlog.kafka.machine import (
     Partition,
 )
 from quorumlog.log_state.users import Kind, Right
-from quorumlog.net.access import Caller, Need
+from quorumlog.net.access import Caller, Need, audit
 from quorumlog.node import AppendOutcome, NodeHandle
 from quorumlog.node.machine_driver import Answer
 
@@ -98,6 +99,8 @@ class Client(Protocol):
     """Of a connection."""
 
     caller: Caller
+    is_member: bool
+    """Which has looked at the rights of its own client, and asks for that."""
 
     @property
     def host(self) -> str: ...
@@ -113,7 +116,7 @@ class Call:
         request: Request,
         fields: Any,
         client: Client,
-        done: Callable[[Values | None, int], None],
+        done: Callable[[Values | bytes | None, int], None],
     ) -> None:
         self.request = request
         self.fields = fields
@@ -122,9 +125,16 @@ class Call:
         self.on_lost: Callable[[], None] | None = None
         """The client has gone while this waits."""
 
-    def answer(self, values: Values | None, code: int = 0) -> None:
-        """None: nothing is sent, as was asked for. `code`: the first error in it."""
+    def answer(self, values: Values | bytes | None, code: int = 0) -> None:
+        """Bytes: the whole response, as another member gave it. None: nothing is sent, as was asked for.
+        `code`: the first error in it."""
         self._done(values, code)
+
+    def tell_audit(self, words: str) -> None:
+        """Of an administrative act, where there are users."""
+        caller = self.client.caller
+        if caller.is_checked:
+            audit.warning("user %s at %s: Kafka: %s", *caller.who, words)
 
     def denied(
         self,
@@ -137,7 +147,7 @@ class Call:
     ) -> ErrorCode:
         """`none` where its user may. `instead`, `is_any`: see `Need`."""
         caller = self.client.caller
-        if not caller.is_checked:
+        if not caller.is_checked or self.client.is_member:
             return ErrorCode.none
         key = right, kind, name, instead, is_any
         refusal = caller.refusal(
@@ -157,6 +167,7 @@ class KafkaService:
         options: KafkaOptions,
         machines: KafkaMachines,
         reads: ThreadPoolExecutor,
+        leader_calls: LeaderCalls,
     ) -> None:
         """`servers`: where clients reach the port of each member, HOST:PORT by member id. `reads`: may
         wait for the disk. Raises ConfigError."""
@@ -170,6 +181,7 @@ class KafkaService:
         self.waiting: dict[Partition, set[Callable[[], None]]] = {}
         """Who is called when a partition has grown."""
         self.reads = reads
+        self.leader_calls = leader_calls
         self.leader = NO_NODE
         self.epoch = 0
         self.cluster_id = ""
@@ -248,6 +260,7 @@ class KafkaService:
 
     def close(self) -> None:
         self._lose()
+        self.leader_calls.close()
 
     def grown(self, partitions: set[Partition]) -> None:
         for partition in partitions:

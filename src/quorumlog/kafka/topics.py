@@ -10,6 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from quorumlog.client_guard import answering
 from quorumlog.errors import LedgerError
 from quorumlog.kafka.machine import (
     MOST_PARTITIONS,
@@ -33,8 +34,7 @@ Row = dict[str, Any]
 
 
 def metadata(service: KafkaService, call: Call) -> None:
-    """Every member answers, as far as it has applied. One that follows, and does not know a topic, names
-    the leader as the only node: there the client asks again."""
+    """Every member answers, as far as it has applied; topics that are to be made are the leader's."""
     fields, version = call.fields, call.request.version
     asked, machine = fields.topics, service.machine
     if asked is None or (version == 0 and not asked):
@@ -53,14 +53,41 @@ def metadata(service: KafkaService, call: Call) -> None:
 
     def answer(codes: list[int]) -> None:
         rows = [_asked_row(service, call, each) for each in asked]
-        is_lacking = any(row["error_code"] == ErrorCode.unknown_topic_or_partition for row in rows)
-        _answer_metadata(service, call, rows, only_leader=is_lacking and not service.leads)
+        for row in rows:
+            if row["name"] in created and row["error_code"] == ErrorCode.unknown_topic_or_partition:
+                row["error_code"] = (
+                    ErrorCode.leader_not_available
+                )  # it is made when it is asked for again
+        _answer_metadata(service, call, rows)
 
+    def led(whole: bytes | None) -> None:
+        if whole is None:
+            answer([])
+        else:
+            call.answer(whole)
+
+    leader = service.nodes.get(service.leader)
     if created and service.leads:
         commands = [CreateTopic(os.urandom(16), name, service.options.partitions) for name in created]
         _carry_out(service, call, commands, AUTO_CREATE_MS, answer)
+    elif created and leader is not None and _may_forward(service, call, missing, created):
+        service.leader_calls.ask(*leader, call.request, answering(led, call.client))
     else:
         answer([])
+
+
+def _may_forward(service: KafkaService, call: Call, missing: set[str], created: list[str]) -> bool:
+    """The leader, which knows by a certificate alone that a member asks, makes all that is missing, and
+    tells of all that is asked for."""
+    caller = call.client.caller
+    if not caller.is_checked:
+        return True
+    topics = call.fields.topics
+    return (
+        service.leader_calls.shows_member
+        and len(created) == len(missing)
+        and not any(each.name is None or _unseen(call, each.name) for each in topics)
+    )
 
 
 def _unseen(call: Call, name: str) -> ErrorCode:
@@ -98,22 +125,17 @@ def _topic_row(service: KafkaService, topic: Topic) -> Row:
     return {"error_code": 0, "name": topic.name, "topic_id": topic.uuid, "partitions": rows}
 
 
-def _node_rows(service: KafkaService, name: str = "node_id", *, only_leader: bool = False) -> list[Row]:
+def _node_rows(service: KafkaService, name: str = "node_id") -> list[Row]:
     return [
-        {name: node_id, "host": host, "port": port}
-        for node_id, (host, port) in service.nodes.items()
-        if not only_leader or node_id == service.leader
+        {name: node_id, "host": host, "port": port} for node_id, (host, port) in service.nodes.items()
     ]
 
 
-def _answer_metadata(
-    service: KafkaService, call: Call, rows: list[Row], *, only_leader: bool = False
-) -> None:
+def _answer_metadata(service: KafkaService, call: Call, rows: list[Row]) -> None:
     code = next((row["error_code"] for row in rows if row["error_code"]), 0)
-    only_leader = only_leader and service.leader != NO_NODE
     call.answer(
         {
-            "brokers": _node_rows(service, only_leader=only_leader),
+            "brokers": _node_rows(service),
             "cluster_id": service.cluster_id,
             "controller_id": service.leader,
             "topics": rows,
@@ -156,6 +178,7 @@ def _carry_out(
     if not commands:
         done([])
     for number, command in enumerate(commands):
+        call.tell_audit(repr(command))
         service.append(entry_of(command), timeout_ms, call.client, partial(over, number))
 
 
@@ -202,7 +225,7 @@ def create_topics(service: KafkaService, call: Call) -> None:
         _creation(service, call, each)
         if names[each.name] == 1
         else _refused({"name": each.name}, ErrorCode.invalid_request, f"{each.name} is named twice")
-        for each in call.fields.topics
+        for each in {each.name: each for each in call.fields.topics}.values()
     ]
     _change(service, call, wanted, "topics")
 

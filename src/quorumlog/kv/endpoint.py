@@ -224,7 +224,7 @@ class _Client:
         return self._caller.refusal(key or needs, needs)
 
     def _greeted(self, group: str, hello: Hello) -> None:
-        """Another one behind the first asks whether anybody is there."""
+        """Another one after the first asks whether anybody is there."""
         refusal = refusal_of_other(hello, STORE, self._endpoint.ports)
         if refusal is not None:
             self._answer_hello(group, refusal)

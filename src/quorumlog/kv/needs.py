@@ -102,7 +102,7 @@ def key_of(request: Any) -> object:
 
 
 def ended_lease(request: Any) -> int | None:
-    """Whose keys it deletes."""
+    """The lease whose keys it deletes."""
     if isinstance(request, requests.CommandRequest):
         command = decode_command_of_client(request.command)
         if isinstance(command, requests.Revoke):

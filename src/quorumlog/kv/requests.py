@@ -34,7 +34,7 @@ FROM_KEY = b"\0"
 """As an end: there is none."""
 
 MOST = 2**63 - 1
-"""Numbers have 63 bits, as etcd has them: the one behind each is a number, too."""
+"""Numbers have 63 bits, as etcd has them: the one after each is a number, too."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 Revision = Number
 LeaseId = Number
@@ -294,7 +294,7 @@ class WrittenKeys:
         self.deleted = deleted
 
     def join(self, other: WrittenKeys) -> WrittenKeys:
-        """What either writes; neither is there any more."""
+        """The keys that either writes; replaces both."""
         if len(other.puts) > len(self.puts):
             self.puts, other.puts = other.puts, self.puts
         self.puts.update(other.puts)
@@ -327,7 +327,7 @@ def check_written_once(operations: Sequence[Operation]) -> None:
 
 
 def written_by(operations: Sequence[Operation]) -> WrittenKeys:
-    """What they may write. Raises InvalidRequest where two of them write one key."""
+    """The keys that they may write. Raises InvalidRequest where two of them write one key."""
     written = WrittenKeys(_deleted_by(operations))
     for operation in operations:
         if isinstance(operation, Txn):
@@ -623,14 +623,14 @@ def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
 
 
 # ----------------------------------------------------------------
-# What clients and the key-value store say to each other behind the Hello: one request, one answer with
+# What clients and the key-value store say to each other after the Hello: one request, one answer with
 # its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
 # ErrorResponse ends it.
 
 UPGRADE = "this member speaks a newer protocol: upgrade the client"
 _LENGTH, _HELLO, _ANSWER = 4, 0, 17
 OLD_GREETING_BYTES = 1024
-"""At most, behind its length."""
+"""At most, after its length."""
 _decode = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
 
 
@@ -656,7 +656,7 @@ def answer_to_old_greeting(received: bytes) -> bytes | None:
 
 
 # ----------------------------------------------------------------
-# What clients and the key-value store say to each other behind the Hello: one request, one answer with
+# What clients and the key-value store say to each other after the Hello: one request, one answer with
 # its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
 # ErrorResponse ends it.
 
@@ -779,7 +779,7 @@ _of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Challenge |
 
 
 def checked(request: R) -> R:
-    """What a caller has given, as a member takes it. Raises InvalidRequest."""
+    """The caller's request, as a member accepts it. Raises InvalidRequest."""
     data = encoded(request)
     try:
         return msgspec.msgpack.decode(data, type=type(request))
@@ -791,7 +791,7 @@ _BY_TAG: dict[int, type] = {each.__struct_config__.tag: each for each in get_arg
 
 
 def operation_of(request: Request) -> type:
-    """What is asked: the kind of its command or question, where that is known."""
+    """The operation's name: the kind of its command or question, where that is known."""
     if isinstance(request, CommandRequest | QuestionRequest):
         body = request.command if isinstance(request, CommandRequest) else request.question
         return _BY_TAG.get(body[1] if len(body) > 1 else 0, type(request))

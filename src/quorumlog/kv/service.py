@@ -213,7 +213,7 @@ class LeaseClock:
 
     def keep_alive(self, number: int, term: int | None, arrived_ms: float) -> int:
         """The TTL, which runs from `arrived_ms`; 0: there is no such lease, or it is about to end.
-        `term`: in which the leader was confirmed behind the arrival."""
+        `term`: in which the leader was confirmed after the arrival."""
         lease = self._leases.get(number)
         if lease is None or term is None or term != self._term or number in self._ending:
             return 0
@@ -532,7 +532,7 @@ class WatchHub:
         self.tell()
 
     def ask_progress(self, session: ServiceSession) -> None:
-        """Its watches in step are told how far they are, behind all changes up to now."""
+        """Its watches in step are told how far they are, after all changes up to now."""
         if session not in self._watches or any(each.session is session for each in self._rounds):
             return
         self._add_progress()
@@ -540,7 +540,7 @@ class WatchHub:
         self.tell()
 
     def _pop_progress(self) -> bool:
-        """True: it was to be told next, behind all changes."""
+        """True: it was to be told next, after all changes."""
         last = self._rounds[-1] if self._rounds else None
         if last is None or last.watches is not None or last.is_lost or last or last.session:
             return False
@@ -936,7 +936,7 @@ class KeyValueService:
     def ask_lease_keys(
         self, session: ServiceSession, lease: int, done: Callable[[list[bytes] | LedgerError], None]
     ) -> None:
-        """Of who is not known to have a right to them yet."""
+        """For a client whose right to them is not known yet."""
 
         def on_answer(outcome: Answer) -> None:
             try:
@@ -1015,7 +1015,7 @@ class KeyValueService:
         self._member.enter(self.tick)
 
     def drain(self) -> None:
-        """What the store tells."""
+        """Take the changes that the store reports."""
         changes: list[Changed] = []
         now_ms = self._now_ms()
         for item in self._feed.take():

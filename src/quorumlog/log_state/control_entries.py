@@ -92,7 +92,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class MembershipEntry(Body, frozen=True):
-    """MEMBERSHIP: who votes from this entry on. Both halves are equal where no change is under way."""
+    """MEMBERSHIP: the voters from this entry on. Both halves are equal where no change is under way."""
 
     old: Replicas
     new: Replicas
@@ -129,7 +129,7 @@ class ReaderPosition(Body, frozen=True):
     ends: bool = False
     """The reader is forgotten."""
     last_chain: Chain | None = None
-    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
+    """Of an archive: the `chain_crc` of its last entry, the one before `position`."""
     skipped: tuple[Index, Index] | None = None
     """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
     them. It and `last_chain` are left out where nobody says them, as earlier releases know it."""
@@ -267,7 +267,7 @@ LEVELS: dict[EntryKind, int] = {
 
 
 def level_of(body: ControlBody) -> int:
-    """What a member has to know to read an entry that says this."""
+    """The level that a member needs to read this entry."""
     if isinstance(body, LevelReached):
         return body.level
     if isinstance(body, MembershipEntry) and body.replaced:

@@ -53,7 +53,7 @@ from quorumlog.log_state.users import NO_USERS, Users, UsersChange
 
 
 class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of the log's clock: a run of time marks ends in front of this entry, another begins with it."""
+    """Of the log's clock: a run of time marks ends before this entry, another begins with it."""
 
     index: Index
     """Of the CLOCK entry."""
@@ -71,10 +71,10 @@ def with_reset(resets: Resets, reset: Reset) -> Resets:
 
 def counted_ms(index: int, mark_ms: int, resets: Sequence[Reset]) -> int:
     """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: what the last
-    mark or reset at or in front of it says, or of a boundary the first one behind it; -1: there is none,
+    mark or reset at or before it says, or of a boundary the first one after it; -1: there is none,
     and no time. `resets`: of the whole log, as far as it is known.
 
-    In front of the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them
+    Before the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them
     that are forgotten: all of it counts as young as that reset."""
     later = [reset.time_ms for reset in resets if reset.index > index]
     if mark_ms < 0 or not later:
@@ -103,7 +103,7 @@ def said_ms(kind: int, body: bytes | memoryview) -> int | None:
 #                       keep_from_index, readers, lost_ranges, producers, machines,
 #                       clock_resets, stepped_over, users]
 #
-# `users` is of level 7 and the two in front of it of level 6: they are left out where there is nothing
+# `users` is of level 7 and the two before it of level 6: they are left out where there is nothing
 # to say from there on, as earlier releases know it. What a reader has said of neither chain nor skipped
 # entries is left out of its fields in the same way.
 
@@ -129,7 +129,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     last_index: Index
     """Of the entry that named it last."""
     last_chain: Chain | None = None
-    """Of the entry in front of `position`, as an archive has it. None: nobody has said it."""
+    """Of the entry before `position`, as an archive has it. None: nobody has said it."""
     skipped_entries: Annotated[int, Meta(ge=0)] = 0
     """That it went on without, since they were deleted before it reached them."""
     skipped_ranges: Ranges = ()
@@ -506,7 +506,7 @@ class LogStates:
         return self._committed_index
 
     def memberships(self) -> list[tuple[int, MembershipEntry | None]]:
-        """(index of its entry, membership) of the committed one and of each behind it, where the state
+        """(index of its entry, membership) of the committed one and of each after it, where the state
         is known; None: the founding list."""
         committed = self.committed
         assert isinstance(committed, LogState), committed

@@ -167,8 +167,8 @@ class Producers:
         return [(name, session) for name, session in found if session is not None]
 
     def to_evict(self) -> tuple[str, ...]:
-        """Whom the next OPEN of another producer has to name: nobody while there is room. Empty also if
-        nobody may be forgotten."""
+        """Producers that the next OPEN of another one must evict: none while there is room. Empty also
+        if nobody may be forgotten."""
         if self.count < MOST_PRODUCERS:
             return ()
         anonymous = (
@@ -199,7 +199,7 @@ class Producers:
         return kept._with(said.producer, epoch.index, opened, self.current)
 
     def with_batch(self, index: int, term: int, said: ProducerBatch) -> Self:
-        """A PRODUCER entry stands at `index`, and its batch behind it."""
+        """A PRODUCER entry stands at `index`, and its batch after it."""
         place = _place(said.producer)
         packed = self._shelves[place[0]][place[1]].get(said.producer)
         if packed is None:
@@ -285,7 +285,7 @@ def _replaced(shelves: _Shelves, outer: int, inner: int, shelf: _Shelf) -> _Shel
 
 
 def _cut(session: SessionRecord, current: Current, index: int) -> SessionRecord:
-    """The same if `current`, its last batch, ends in front of `index`."""
+    """The same if `current`, its last batch, ends before `index`."""
     last = session.batches[-1][-1] if session.batches else None
     if last is None or last.first_index != current.first_index or index > current.last_index:
         return session

@@ -82,7 +82,7 @@ class RoleGrant(_Value, frozen=True, order=True):
 
     @property
     def bounds(self) -> tuple[bytes, bytes | None]:
-        """Of the names: from the first one on, to in front of the second; None: there is no end."""
+        """Of the names: from the first one on, to before the second; None: there is no end."""
         if self.is_exact:
             return self.prefix, self.prefix + b"\0"
         stem = self.prefix.rstrip(b"\xff")
@@ -99,7 +99,7 @@ Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
 
 class Verifier(_Value, frozen=True):
-    """What SCRAM-SHA-256 checks a password by. It does not tell the password."""
+    """The data that SCRAM-SHA-256 checks a password by. It does not reveal the password."""
 
     salt: Annotated[bytes, Meta(min_length=16, max_length=64)]
     iterations: Annotated[int, Meta(ge=1, le=MOST_ITERATIONS)]
@@ -145,7 +145,7 @@ class Rights:
         return self.may_range(right, kind, name, name + b"\0")
 
     def may_range(self, right: Right, kind: Kind, first: bytes, stop: bytes | None) -> bool:
-        """Of all names from `first` on to in front of `stop` (None: there is no end), which may lie in
+        """Of all names from `first` on to before `stop` (None: there is no end), which may lie in
         grants side by side."""
         if self.is_admin:
             return True
@@ -193,7 +193,7 @@ class Users(_Value, frozen=True):
         return next((role for role in self.roles if role.name == name), None)
 
     def rights_of(self, name: str) -> Rights:
-        """None for who is no user."""
+        """None: there is no such user."""
         user = self.user(name)
         if user is None:
             return NO_RIGHTS
@@ -215,7 +215,7 @@ class Users(_Value, frozen=True):
         return any(self.rights_of(user.name).is_admin for user in self.users)
 
     def verifier_of(self, name: str) -> Verifier:
-        """Of who has none one that no password fits, and that is the same each time."""
+        """Without a verifier, a constant one that no password fits."""
         user = self.user(name)
         salt, *keys = (
             hmac.digest(self.secret, f"{use} of {name}".encode(errors="replace"), hashlib.sha256)
@@ -247,7 +247,7 @@ def _by_name(values: tuple[N, ...]) -> tuple[N, ...]:
 
 
 class UsersChange(_Value, frozen=True):
-    """What a USERS entry says: these users and roles are so from here on, and those are gone."""
+    """A USERS entry: users and roles that are changed from here on, and those that are removed."""
 
     users: Annotated[tuple[User, ...], Meta(max_length=MOST_ROLES)] = ()
     roles: Annotated[tuple[UserRole, ...], Meta(max_length=MOST_ROLES)] = ()
@@ -276,7 +276,7 @@ class UserOperation(StrEnum):
 
 
 class UserOrder(_Value, frozen=True):
-    """What an administrator wants changed."""
+    """A change that an administrator requests."""
 
     verb: UserOperation
     name: UserName

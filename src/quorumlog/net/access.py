@@ -186,7 +186,7 @@ class Access:
         return LeaderNotReady(self._why or "the users are not known", retry_after_ms=RETRY_UNKNOWN_MS)
 
     def greet(self, connection: Connection, hello: Hello, tls: Tls | None) -> Challenging:
-        """Of a client. Sets who it is. Raises LeaderNotReady, NotAuthenticated."""
+        """Greeting of a client. Sets its user. Raises LeaderNotReady, NotAuthenticated."""
         shown = principal_of(connection.certificate)
         if tls is not None and shown and shown.kind == USER and shown.cluster in ("", tls.cluster):
             connection.user = shown.name
@@ -309,7 +309,7 @@ class Caller:
         return self.open_in == generation or (key in met and not self._access.is_overdue)
 
     def stranger(self) -> LedgerError | None:
-        """What is refused to who is no user, or is not known to be one, whatever it asks."""
+        """The refusal of every request of a client that is no user, or not known to be one."""
         if not self.is_checked:
             return None
         access, user = self._access, self._connection.user

@@ -54,7 +54,7 @@ back-off would stay silent for up to two minutes."""
 
 LINGER_S = 2.0
 LINGER_BYTES = 64 << 20
-"""Taken in and thrown away behind an answer that ends a connection: see `close_once_read`."""
+"""Taken in and thrown away after an answer that ends a connection: see `close_once_read`."""
 
 _TCP_INFO = struct.Struct("@68xI48xQQ")
 """Of the kernel's struct tcp_info: tcpi_rtt, tcpi_bytes_acked, tcpi_bytes_received."""
@@ -219,7 +219,7 @@ _GONE = FrameDecoder()
 
 
 class Session(Protocol):
-    """Who speaks on a connection behind the Hello, and owns it."""
+    """The owner of a connection after the Hello."""
 
     def frame(self, frame: Frame) -> None: ...
     def lost(self) -> None: ...
@@ -324,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("ssl_object").getpeercert() or {}
 
     def received(self, data: bytes) -> None:
-        """What came before the transport handed it over by itself."""
+        """Bytes that arrived before the transport handed them over by itself."""
         while data and not self.closed:
             buffer = self.get_buffer(-1)
             taken = min(len(buffer), len(data))
@@ -531,7 +531,7 @@ class Connection(asyncio.BufferedProtocol):
             contain(error, self)
 
     def write(self, buffers: list[Buffer]) -> None:
-        """What a port sends that speaks in frames of its own."""
+        """Send bytes of a port with frames of its own."""
         if self.closed:
             return
         if not self._out:

@@ -139,7 +139,7 @@ class Proof:
 
 
 def verifier_for(password: str) -> Verifier:
-    """What the servers keep of it. Raises ConfigError."""
+    """The verifier that servers store. Raises ConfigError."""
     from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
     checked_password(password)

@@ -66,7 +66,7 @@ class Encryption(asyncio.Protocol):
 
     @property
     def is_tls(self) -> bool:
-        """By the first byte of who has dialled."""
+        """By the first byte of the client."""
         return self._first[:1] == bytes((_HANDSHAKE,))
 
     @property
@@ -79,7 +79,7 @@ class Encryption(asyncio.Protocol):
         return self.peer_name.rpartition(":")[0]
 
     def refuse(self) -> None:
-        """Of who speaks no TLS: an alert, from which a client sees what is spoken here."""
+        """For a peer that speaks no TLS: an alert, from which a client sees what is spoken here."""
         if self._tcp is not None:
             self._tcp.write(_PROTOCOL_VERSION)
             self._tcp.close()
@@ -143,7 +143,7 @@ class Encryption(asyncio.Protocol):
 
     async def _give_first(self, tcp: asyncio.Transport, starting: asyncio.Task[Any]) -> None:
         if self._first:
-            # It has to come in front of what the loop reads from now on.
+            # It has to come before what the loop reads from now on.
             while tcp.get_protocol() is self and not starting.done():
                 await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -86,7 +86,7 @@ def encode_frame(
 ) -> list[Buffer]:
     """Buffers to write one after the other; the second, if any, is `batch.buffer` itself, or a control
     part that is too large to be copied. A peer message
-    goes without its `sender`, and its own `batch` behind it."""
+    goes without its `sender`, and its own `batch` after it."""
     if isinstance(message, PeerMessage):
         if isinstance(message, WITH_BATCH) and message.batch is not None:
             assert batch is None or batch is message.batch, "a message has one batch"

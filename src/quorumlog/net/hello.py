@@ -22,7 +22,7 @@ PEER_ROLES = ("control", "data")
 
 
 class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
-    """The first frame on every connection, from who dialled."""
+    """The first frame on every connection, from the side that opened it."""
 
     passes_limits = True
     protocol: Int = PROTOCOL_VERSION
@@ -96,8 +96,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
 
 
 class Challenge(ClientMessage, frozen=True, kw_only=True, tag=62):
-    """Between Hello and HelloResponse, as often as the server likes: who is it that dialled? A client of
-    an earlier release does not know it, and goes."""
+    """Between Hello and HelloResponse, as often as the server likes: which user has connected? A client
+    of an earlier release does not know it, and goes."""
 
     mechanism: Text
     data: bytes = b""

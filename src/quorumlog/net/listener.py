@@ -59,12 +59,12 @@ class Listener:
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
-        connection its `on_frame` or its `session`, which gets the first frame right behind.
+        connection its `on_frame` or its `session`, which gets the first frame right after.
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
         whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
         once its session says `Connection.greeted`. `option`: what to change where the port is taken.
         `access`: who its clients are.
-        `run_id`: in front of the names of connections. `tls`: what the port speaks; None: it is plain.
+        `run_id`: before the names of connections. `tls`: what the port speaks; None: it is plain.
         `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
         `is_http2`: a handshake of TLS says that this is spoken.
         `is_of_member`: an address from which handshakes of members come."""
@@ -185,7 +185,7 @@ class Listener:
             waiting.close()
 
     def close_connections(self) -> None:
-        """What they were answered leaves first."""
+        """Their responses are sent first."""
         for connection in list(self.connections.values()):
             connection.close()
 

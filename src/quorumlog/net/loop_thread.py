@@ -157,7 +157,7 @@ class LoopThread:
             del error, call  # its traceback holds this frame
 
     def call(self, function: Callable[[], T]) -> T:
-        """What it gives where the loop runs."""
+        """Run it on the loop, and return its result."""
 
         async def work() -> T:
             return function()

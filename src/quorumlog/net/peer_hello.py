@@ -16,7 +16,7 @@ def member_list_of(members: Iterable[MemberAddress]) -> str:
 
 
 class Identity(NamedTuple):
-    """Who speaks as a member: one run of one process, on one directory."""
+    """The identity of a member: one run of one process, on one directory."""
 
     directory_id: str
     run_id: str
@@ -39,7 +39,7 @@ def differing_addresses(theirs: str, ours: str) -> bool:
 
 
 def refusal_of(hello: Hello, own: HelloResponse, group: str, known_ids: Collection[str] = ()) -> str:
-    """Why who says `hello` may not speak to the member that says `own`; empty if it may. `known_ids`: of
+    """Why the sender of `hello` is refused by the member with `own`; empty: it is not. `known_ids`: of
     those who are members by the log, or are to become members; otherwise the configured list counts."""
     me = f"member {own.member_id} of group {group}"
     if hello.to_member_id != own.member_id:

@@ -75,6 +75,26 @@ class Meter:
         self._shares = shares
         self._open: dict[int, _OpenRequest] = {}
         """Requests that wait for their answers, by their ids."""
+        self._begun = 0
+        """Of a port whose messages are its own."""
+
+    def begin(self, size_bytes: int) -> Overloaded | None:
+        """A request of a port whose messages are its own. None: it may go on, and `finish` follows."""
+        refusal = self._quotas.refusal_of_request(self._shares)
+        if refusal is None:
+            self._begun += 1
+            for share in self._shares:
+                share.requests += 1
+                share.take(size_bytes)
+        return refusal
+
+    def finish(self, size_bytes: int) -> None:
+        """`size_bytes`: of its answer."""
+        if self._begun:  # or it began before there was a limit
+            self._begun -= 1
+            for share in self._shares:
+                share.requests -= 1
+                share.take(size_bytes)
 
     def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
         """Those that may go on; the others are answered. Raises ProtocolViolation."""
@@ -101,7 +121,7 @@ class Meter:
         return admitted
 
     def answered(self, answer: ClientMessage, size_bytes: int) -> None:
-        """What a watch tells behind its first answer is not counted."""
+        """What a watch tells after its first answer is not counted."""
         request = self._open.get(answer.request_id)
         if request is None or (answer.of_watch and not request.of_watch):
             return
@@ -112,8 +132,9 @@ class Meter:
                 share.take(size_bytes)
 
     def end(self) -> None:
-        count = sum(request.is_counted for request in self._open.values())
+        count = sum(request.is_counted for request in self._open.values()) + self._begun
         self._open.clear()
+        self._begun = 0
         for share in self._shares:
             share.requests -= count
 

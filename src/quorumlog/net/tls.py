@@ -35,7 +35,7 @@ Certificate = Mapping[str, Any]
 
 
 class Principal(NamedTuple):
-    """Who it is, by a certificate."""
+    """The identity in a certificate."""
 
     cluster: str
     """NAME; empty where the certificate names a user by its CN alone."""
@@ -69,7 +69,7 @@ def principal_of(certificate: Certificate | None) -> Principal | None:
 
 
 def refusal_of(certificate: Certificate | None, cluster: str, member_id: str) -> str:
-    """Why who shows this certificate is not that member; empty if it is. `cluster`: NAME."""
+    """Why the holder of this certificate is not that member; empty if it is. `cluster`: NAME."""
     wanted = Principal(cluster, MEMBER, member_id)
     if not certificate:
         return f"it shows no certificate, and that of {wanted} is required"
@@ -131,7 +131,7 @@ def client_context(ca: str, cert: str = "", key: str = "") -> ssl.SSLContext:
 
 
 class ClientTls:
-    """What clients encrypt with: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: who
+    """The TLS options of clients: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: who
     they are, where a server asks for that. Files are PEM, and read again when they change; a connection
     that stands goes on. Raises ConfigError."""
 
@@ -299,7 +299,7 @@ class Tls:
 
     @property
     def server(self) -> ssl.SSLContext:
-        """For one who has dialled."""
+        """For an accepted connection."""
         self._look()
         return self._server
 

@@ -80,7 +80,7 @@ class LogDrops:
     def begin(self, start: LogStart, durable_committed_index: int) -> bool:
         """False: one is under way, and nothing has changed."""
         index = start.point.index
-        # With the entry behind it: another leader's, of another length, could lie elsewhere.
+        # With the entry after it: another leader's, of another length, could lie elsewhere.
         assert self._store.begin.index < index < durable_committed_index, (start, self._store.begin)
         assert not start.replaces, start
         if self.is_under_way:
@@ -101,7 +101,7 @@ class LogDrops:
         self._host.read_later(partial(self._directory.save_start, start), self._saved)
 
     def tick(self, now_ms: float) -> None:
-        """What a full disk has kept from being saved or deleted is tried again."""
+        """Retry saves and deletions that a full disk prevented."""
         if now_ms < self._next_look_ms or self.is_under_way:
             return
         self._next_look_ms = now_ms + DELETE_INTERVAL_MS
@@ -126,7 +126,7 @@ class LogDrops:
             self.begin(LogStart(start.point, start.record), durable_committed_index)
 
     def must_wait(self, message: PushEntryRequest) -> bool:
-        """While the start comes to disk nothing is cut directly behind it: the next entry lies where
+        """While the start comes to disk nothing is cut directly after it: the next entry lies where
         the start says because of the one that a cut would take away. Async mode alone orders such a
         cut."""
         start = self._start or self._unsaved

@@ -93,7 +93,7 @@ class KnownUsers:
         return now_ms <= self.good_until_ms(may_be_old_ms)
 
     def good_until_ms(self, may_be_old_ms: float) -> float:
-        """What `look` has found, unless it looks again before."""
+        """Until when the finding of `look` holds, unless it looks again before."""
         reads = self._raft.reads
         # Nobody answers the only voter, and nobody else could have committed anything.
         is_alone = self._raft.status().membership.quorum_size == 1

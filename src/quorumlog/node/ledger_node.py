@@ -451,7 +451,7 @@ class LedgerNode:
         return did_more
 
     def apply(self) -> None:
-        """What is committed, to the state machines: once what `write` has to say is on its way. A
+        """Committed entries go to the state machines: once what `write` has to say is on its way. A
         follower that has begun a sync does it in the next turn, which the end of that brings: writes
         beside it take long, and the acknowledgement would wait for them."""
         if not self._has_written:
@@ -557,7 +557,7 @@ class LedgerNode:
         return self.raft.status()
 
     def feeding(self, to: Replica) -> Feeding | None:
-        """Of a member that this leader sends entries out of files, or a snapshot, behind which the log
+        """Of a member that this leader sends entries out of files, or a snapshot, after which the log
         comes; None: it is sent neither."""
         snapshot = self._snapshots.feeding(to)
         if snapshot is None or self.raft.role is not Role.LEADER:
@@ -652,7 +652,7 @@ class LedgerNode:
     # ---------------------------------------------------------------- carrying out
 
     def carry_out_all(self) -> None:
-        """But for what waits until term, vote or founding list are on disk, and all behind it."""
+        """But for what waits until term, vote or founding list are on disk, and all after it."""
         while self._held is None and (ready := self.raft.ready()) is not None:
             if self._on_ready is not None:
                 self._on_ready(ready)

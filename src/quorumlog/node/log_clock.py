@@ -84,7 +84,7 @@ class LogClock:
         return self._held is not None and now_ms - self._held.since_ms >= HELD_MS
 
     def time_ms(self, clock_ms: int, now_ms: float) -> int:
-        """What time it is, for ages: never above what is believed. -1: not known."""
+        """The time for ages: never above the believed time. -1: not known."""
         if clock_ms < 0 or self.believes(clock_ms, now_ms):
             return clock_ms
         last = self._seen[-1]
@@ -103,7 +103,7 @@ def _bound_ms(last: SeenMark, now_ms: float) -> float:
 # ---------------------------------------------------------------- TimeMarks
 # When a leader writes a time mark, and what it says.
 #
-# Entries carry no time of their own. A TIME entry stands in front of the first data that is written a
+# Entries carry no time of their own. A TIME entry stands before the first data that is written a
 # second or more after the mark before it, as a quorum of clocks has it, and holds for all that follows.
 # So nothing is written while nobody appends, and there is no timer.
 #
@@ -155,12 +155,12 @@ class TimeMarks:
 
     @property
     def log_clock_ms(self) -> int:
-        """What time it is, for ages of what the log holds, as far as this leader believes the clocks of
+        """The time for ages of entries, as far as this leader believes the clocks of
         a quorum; -1: not known."""
         return self._clock.time_ms(self._look(), self._now_ms)
 
     def stamp_ms(self, wall_clock_ms: int) -> int:
-        """What data is stamped with that says a time: this machine's clock, unless the log's time is
+        """The time stamped into data: this machine's clock, unless the log's time is
         well below it. Where the log's is not known, the clock is as good as anything."""
         log_ms = self.log_clock_ms
         is_near = log_ms < 0 or wall_clock_ms <= log_ms + NOTABLE_S * 1000

@@ -1,4 +1,4 @@
-"""The state of the log by its control entries: kept, read, saved in front of segments."""
+"""The state of the log by its control entries: kept, read, saved before segments."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def replaced_by(
 # A log's state is read from the log, once, beside the loop.
 #
 # It begins with the newest state that is saved at a boundary of this very log, else with the one that
-# the log's start has brought along, and folds only what follows. What is written meanwhile comes behind
+# the log's start has brought along, and folds only what follows. What is written meanwhile comes after
 # it.
 
 CHUNK_BYTES = 16 * MIB
@@ -143,7 +143,7 @@ class LogStateReading:
         """Written from `stop_index` on since it began."""
         self.boundaries_after: list[LogPoint] = []
         self.level = 0
-        """Of the kinds in what was read or in front of it; 0: none is above NOOP."""
+        """Of the kinds in what was read or before it; 0: none is above NOOP."""
         self._store = store
         self._states: LogStates | None = None
         """Of the log up to `_next_index`; None before the first call."""
@@ -225,7 +225,7 @@ class LogStateReading:
 # ---------------------------------------------------------------- BoundarySaver
 # The states at the boundaries of a log's segments are saved, beside the loop.
 #
-# A state is saved once the entry behind its boundary is committed and on the own disk: from then on the
+# A state is saved once the entry after its boundary is committed and on the own disk: from then on the
 # boundary stays where it is, since how long that entry is decides where it lies, and a reader that finds
 # the state knows that what lies before it is committed. It costs two syncs a segment, which nobody waits
 # for.
@@ -292,7 +292,7 @@ class BoundarySaver:
 #     entries are written    the control entries among them lead to the next state, on every member alike
 #     a cut                  back to the committed state, and forth again
 #     a commit               the committed state follows
-#     a segment begins       the state in front of it is saved, once that is committed
+#     a segment begins       the state before it is saved, once that is committed
 #
 # A start reads the control entries behind the newest saved state beside the loop
 # (log_state_reading.py), and so does async mode when it cuts committed entries. The file `member` may
@@ -316,7 +316,7 @@ class LogStateKeeper:
         on_noted: Callable[[], None],
     ) -> None:
         """`found` is told of damage that the reading meets. `tick_soon`: see BoundarySaver.
-        `time_written`: of a time mark or a reset, with the state behind it. `on_noted`: `is_noting` is
+        `time_written`: of a time mark or a reset, with the state after it. `on_noted`: `is_noting` is
         over."""
         self._directory = directory
         self._store = directory.store
@@ -519,7 +519,7 @@ class LogStateKeeper:
     # ---------------------------------------------------------------- what happens to the log
 
     def append(self, batch: EntryBatch, boundaries: Sequence[LogPoint] = ()) -> None:
-        """Stamped entries were written, whose bodies are whole; segments begin behind these points."""
+        """Stamped entries were written, whose bodies are whole; segments begin after these points."""
         controls = controls_of(batch)
         if not controls and not boundaries:
             return

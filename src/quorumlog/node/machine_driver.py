@@ -270,7 +270,7 @@ class Questions:
         self.in_progress = {each: None for each in self.in_progress if each.owner is not owner}
 
     def expire(self, now_ms: float) -> list[Question]:
-        """Those whose time is up: they wait no more."""
+        """Time out questions past their deadline."""
         if now_ms < self._earliest_ms:
             return []
         late = self._take_late(now_ms)
@@ -314,7 +314,7 @@ def answers_of(questions: list[Question], runner: MachineRunner) -> list[Reply]:
 #     waiting      its last run ended while it applied something: until a leader has told how far the log
 #                  is committed, which may say that the machine leaves an entry out
 #     opening      a snapshot is loaded, or what the machine has kept is compared with the log
-#     lacking      the log begins behind all that is known here: another member is asked for a snapshot
+#     lacking      the log begins after all that is known here: another member is asked for a snapshot
 #     running      questions first, then a snapshot if one is due, then what is committed and on disk;
 #                  while it is saved, every other piece of work is a slice of that
 #     stopped      by an entry, on this member; until a restart
@@ -416,7 +416,7 @@ class MachineDriver:
 
     @property
     def at_rest(self) -> tuple[Applied, MachineRunner] | None:
-        """What it is, and what it holds, while the thread that applies leaves it alone."""
+        """The applied point and its runner, while the applying thread leaves it alone."""
         if self._runner is None or self.applied is None or self._is_busy or self._saving is not None:
             return None
         return self.applied, self._runner
@@ -563,7 +563,7 @@ class MachineDriver:
         if isinstance(problem, DirectoryDamaged):
             self._found(problem)
         elif isinstance(problem, IndexOutOfRange):
-            self.rebuild()  # the log begins behind what it has applied, or was cut in async mode
+            self.rebuild()  # the log begins after what it has applied, or was cut in async mode
         elif not isinstance(problem, RangeDamaged):
             raise problem
         self._retry_ms = self._now_ms + RETRY_MS

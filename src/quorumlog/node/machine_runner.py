@@ -73,7 +73,7 @@ class AppliedResults(NamedTuple):
         return sum([len(each) for each in self.values or () if isinstance(each, bytes)])
 
     def rows_of(self, receipt: AppendReceipt) -> tuple[int, int]:
-        """From the first of its entries to behind its last one."""
+        """From the first of its entries to after its last one."""
         if len(self.indices) == 1:
             return 0, int(receipt.first_index <= self.indices[0] <= receipt.last_index)
         start, stop = self.indices.searchsorted([receipt.first_index, receipt.last_index + 1]).tolist()
@@ -91,7 +91,7 @@ class _PartResult(NamedTuple):
 
 
 class ApplyResult(NamedTuple):
-    """What applying a stretch of the log came to, or the first entries of it."""
+    """The result of applying a stretch of the log, or its first entries."""
 
     applied: Applied | None
     """The last entry whose effects it holds now; None: none of the stretch."""
@@ -165,7 +165,7 @@ class MachineRunner:
             return False
 
     def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> ApplyResult:
-        """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends
+        """A stretch of committed entries of the log, of whatever kinds, after what was applied. It ends
         early where the results are large."""
         if left_out is not self._left_out:
             self.leave_out(left_out)
@@ -299,7 +299,7 @@ class MachineRunner:
         return _PartResult(taken, results[:taken], tuple(places[number] for number in applied.unkept))
 
     def write_to(self, writer: SnapshotWriter) -> None:
-        """All that a snapshot would hold: for who compares members."""
+        """All that a snapshot would hold: to compare members."""
         writer.write(self._kept.encode())
         for _ in self.machine.save_slices(writer):
             pass
@@ -327,7 +327,7 @@ class MachineRunner:
     def begin_save(
         self, files: SnapshotFiles, applied: Applied
     ) -> tuple[SnapshotFileWriter, Iterator[None]]:
-        """What each further item of the iterator writes to. Raises OSError."""
+        """The file that each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
         left_out = self.left_out_up_to(applied.index)
@@ -377,7 +377,7 @@ def _of(batch: EntryBatch, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> Entry
 # ----------------------------------------------------------------
 # What a start goes on from: what the machine has kept itself, its newest good snapshot, or nothing.
 #
-# Whatever it is, it counts only if the log holds the very entry that it names, or begins right behind
+# Whatever it is, it counts only if the log holds the very entry that it names, or begins right after
 # it: a state that follows from another log would never be like the others' again. A snapshot that came
 # from another member may be ahead of this log; it is left alone until the log has come there.
 
@@ -387,7 +387,7 @@ MachineFactory = Callable[[], StateMachine]
 
 
 class LeftOuts(NamedTuple):
-    """What the log says of entries that a machine leaves out."""
+    """Entries that a machine leaves out, by the log."""
 
     known: frozenset[LeftOut]
     """As far as it is committed."""
@@ -414,7 +414,7 @@ class LeftOuts(NamedTuple):
 class Opened(NamedTuple):
     runner: MachineRunner
     applied_index: int
-    """The next entry that it takes is the one behind."""
+    """The next entry that it takes is the one after."""
     applied: Applied | None
     """None: it holds nothing yet."""
     snapshots: tuple[int, ...]
@@ -432,10 +432,10 @@ class Opened(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """Nothing here tells what the machine was behind the begin of the log."""
+    """Nothing here tells what the machine was after the begin of the log."""
 
     least_index: int
-    """A snapshot behind this entry, or a later one, does."""
+    """A snapshot after this entry, or a later one, does."""
     reason: str
     damaged: tuple[str, ...]
 
@@ -625,7 +625,7 @@ def _of_machine(what: str, call: Callable[[], T]) -> T:
 
 
 def _log_bytes(store: LedgerStore, snapshots: tuple[int, ...], index: int) -> int:
-    """Behind the newest of these snapshots, up to this entry, which the log holds."""
+    """After the newest of these snapshots, up to this entry, which the log holds."""
     first_index = max(snapshots[-1] if snapshots else -1, store.begin.index)
     try:
         return store.point_on_disk(index).position - store.point_on_disk(first_index).position

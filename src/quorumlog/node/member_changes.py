@@ -274,7 +274,7 @@ class MemberChanges:
         return present._replace(addresses=tuple(sorted(addresses.items())))
 
     def addresses(self) -> dict[str, str]:
-        """By id, of all whom a membership names that may hold."""
+        """By id, of all members that a possibly valid membership names."""
         return dict(pair for each in self._raft.members.living for pair in self.addresses_of(each))
 
     def addresses_of(self, membership: Membership) -> tuple[tuple[str, str], ...]:

@@ -54,7 +54,7 @@ class NodeHandle:
         return node.raft.term
 
     def refusal_unless_leading(self) -> LedgerError | None:
-        """Names who leads, if that is known."""
+        """Names the leader, if it is known."""
         return self.node().refusal_unless_leading()
 
     @property
@@ -84,7 +84,7 @@ class NodeHandle:
         filled: Callable[[object], None] | None = None,
         awaits_results: bool = True,
     ) -> None:
-        """See `LedgerNode.append`. `owner`: who has asked, here and below."""
+        """See `LedgerNode.append`. `owner`: the requester, here and below."""
         self.node().append(
             batch,
             timeout_ms,

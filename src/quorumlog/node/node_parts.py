@@ -82,7 +82,7 @@ RECENT_BYTES = 16 * MIB
 
 
 class Machines(Protocol):
-    """What parts ask of the state machines, which come after them."""
+    """The interface of the state machines to the other parts."""
 
     def good_snapshots(self, index: int, named: tuple[SnapshotId, ...]) -> tuple[SnapshotId, ...]: ...
 
@@ -92,7 +92,7 @@ class Machines(Protocol):
 
 
 class Carrier(Protocol):
-    """What parts ask of the node that they are parts of."""
+    """The interface of the node to its parts."""
 
     config: GroupConfig
     directory: MemberDirectory

@@ -64,7 +64,7 @@ class PeerConnections:
         self._held: list[_HeldMessage] = []
         self._held_bytes = 0
         self._overflowed: set[Way] = set()
-        """Ways of which something was lost: what comes behind it must not enter across the gap."""
+        """Ways of which something was lost: what comes after it must not enter across the gap."""
 
     def opened(self, way: Way, directory_id: str, run_id: str = "") -> None:
         """An older one of the same way was a leftover."""

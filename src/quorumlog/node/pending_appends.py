@@ -71,7 +71,7 @@ class PendingAppend:
         self.owner = owner
         """Whom `discard` names: the connection that brought the request."""
         self.expected_last = expected_last
-        """Append only if no data entry lies behind this index; None: whatever the log holds."""
+        """Append only if no data entry lies after this index; None: whatever the log holds."""
         self.place = place
         """In a producer's session; None: it is in none."""
         self.filler: EntryStamper | None = None
@@ -79,7 +79,7 @@ class PendingAppend:
         self.filled: Callable[[object], None] | None = None
         """Gets what the filler gives, as soon as they are proposed."""
         self.lead: EntryBatch | None = None
-        """The PRODUCER entry in front of it."""
+        """The PRODUCER entry before it."""
         self.earlier: tuple[EntryRange, ...] = ()
         """What of it was in the log already."""
         self.term = -1
@@ -247,7 +247,7 @@ class PendingAppends:
                 self.settle(append, late)
 
     def _expire_queued(self, now_ms: float) -> None:
-        """With an expired append go all that its owner queued behind it: streams keep their order."""
+        """With an expired append go all that its owner queued after it: streams keep their order."""
         if not any(append.deadline_ms <= now_ms for append in self.queued):
             return
         expired: list[PendingAppend] = []

@@ -75,7 +75,7 @@ class Host(Protocol):
     def role_changed(self, change: RoleChange) -> None: ...
 
     def committed(self, committed_index: int) -> None:
-        """The committed index rose: wake who waits for entries."""
+        """The committed index rose: wake readers that wait for entries."""
 
     def lost_committed(self, first_index: int) -> None:
         """Async mode: acknowledged entries from here on were cut by order of a later leader."""

@@ -2,7 +2,7 @@
 
 Who may append what is judged by the state of this leader's whole log, what is not committed yet
 included: an append that is let in commits together with all that it was judged by, or not at all. Each
-has a PRODUCER entry in front of it, in the same batch.
+has a PRODUCER entry before it, in the same batch.
 
 Everything else is an answer about the log, and such an answer waits: the leader may have been replaced
 without knowing, or what it judged by may never commit. So a repetition, a gap, a foreign epoch are

@@ -149,7 +149,7 @@ class ReaderLags:
     def count(
         self, positions: Sequence[int], stop_index: int, done: Callable[[list[int]], None]
     ) -> None:
-        """`done` gets how many data entries lie from each position on in front of `stop_index`, which is
+        """`done` gets how many data entries lie from each position on before `stop_index`, which is
         held."""
         begin_index = self._store.begin.index + 1
         behind = [position for position in positions if position < stop_index]
@@ -226,7 +226,7 @@ class MarkFinder:
 
     def at_data_from(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
         """The same of the first data at or behind `index`: a reader that stands where the log begins, or
-        below, in front of the first mark, waits for an entry that has one."""
+        below, before the first mark, waits for an entry that has one."""
         state, committed_index = self._committed()
         if state is not None and state.time_index <= index:
             done(mark_of(state))

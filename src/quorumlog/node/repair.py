@@ -139,7 +139,7 @@ class Scrubber:
 
     def status(self, now_ms: float) -> ScrubStatus:
         ended_ms_ago = int(now_ms - self._ended_ms) if self._passes else -1
-        # A step looks at whole windows, so the last one may come out behind the end of the pass.
+        # A step looks at whole windows, so the last one may come out after the end of the pass.
         next_index = min(self._next_index, self._stop_index)
         return ScrubStatus(next_index, self._stop_index, self._passes, ended_ms_ago)
 
@@ -155,9 +155,9 @@ class Scrubber:
 #     a piece from any place of the range      check, write and sync it beside the loop, tell the core
 #
 # A member that holds the last entry of the range, by index and term, holds the same entries. The bytes
-# are proven by a chain behind them that is the same on both sides: at the end of the range, or beyond it
+# are proven by a chain after them that is the same on both sides: at the end of the range, or beyond it
 # where the sender's log is damaged as well. What all other voters have dropped nobody can send: then
-# this log is to begin behind it, too.
+# this log is to begin after it, too.
 
 Proofs = tuple[tuple[int, int], ...]
 PIECE_BYTES = 1 << 20
@@ -405,7 +405,7 @@ class Repairer:
             if batch is None or batch.count != response.count:
                 raise ProtocolViolation(f"a range of {response.count} entries without their bytes")
             before = self._store.check_piece(damaged, batch)
-            # A chain in front of the range's end says nothing of what is behind it.
+            # A chain before the range's end says nothing of what is after it.
             behind = [proof for proof in response.proofs if proof[0] >= damaged.last.index]
             is_proven = batch.last_index == damaged.last.index
             if not (is_proven or any(self._agrees(index, chain) for index, chain in behind)):
@@ -515,8 +515,8 @@ class Repairer:
         self._host.send(Envelope(request.sender, response))
 
     def problems(self) -> list[str]:
-        """What is damaged, who helps, and why it stays so; in sentences that do not change with
-        every piece."""
+        """Damaged ranges, the members that help, and why a range stays damaged; in sentences that do not
+        change with every piece."""
         sentences = []
         for damaged in self._store.damaged:
             source = self._sources.get(damaged)

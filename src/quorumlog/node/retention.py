@@ -34,9 +34,9 @@ from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.segments import INDEX_UNIT_BYTES
 
 # ----------------------------------------------------------------
-# When all that lies in front of a boundary had been appended: what the first time mark behind it says.
+# When all that lies before a boundary had been appended: what the first time mark after it says.
 #
-# The last one in front of it would do while marks are written all the time. Where they were switched
+# The last one before it would do while marks are written all the time. Where they were switched
 # off for a month and on again, what was written meanwhile would count as a month older than it is. A
 # mark that comes late makes a segment younger than it is, so nothing is deleted too young.
 
@@ -50,20 +50,20 @@ class KnownBoundary(NamedTuple):
     point: LogPoint
     boundary: SegmentBoundary
     mark: Mark | None
-    """The last one in front of it."""
+    """The last one before it."""
 
 
 def with_times(
     store: LedgerStore, known: list[KnownBoundary], newest: Mark | None
 ) -> tuple[KnownBoundary, ...]:
-    """The boundaries of a log, in order, each with its time once a mark stands behind it. `newest`: the
+    """The boundaries of a log, in order, each with its time once a mark stands after it. `newest`: the
     last committed one. Reads the index of segments whose time is not known yet. Beside the loop; raises
     StoreFailure."""
     timed, next_mark, time_ms = list(known), newest, None
     for at, each in reversed(list(enumerate(known))):
         first_index = each.boundary.first_index
         if each.boundary.time_ms is not None:
-            break  # and all in front of it
+            break  # and all before it
         if next_mark is not None and next_mark.index >= first_index:
             time_ms = _first_time(store, first_index, next_mark)
         timed[at] = each._replace(boundary=each.boundary._replace(time_ms=time_ms))
@@ -99,10 +99,10 @@ class SegmentBoundary(NamedTuple):
     """Where a segment begins, and the log might one day: what lies before it is committed."""
 
     first_index: int
-    """Of the first entry behind it."""
+    """Of the first entry after it."""
     position: int
     time_ms: int | None
-    """When all before it had been appended: the first time mark behind it; None: there is none yet."""
+    """When all before it had been appended: the first time mark after it; None: there is none yet."""
 
     def counted(self, resets: Resets) -> SegmentBoundary:
         """With the time that counts after these resets of the log's clock."""
@@ -440,7 +440,7 @@ class Retention:
         return math.inf if self._is_looking else self._next_look_ms
 
     def tick(self, now_ms: float) -> None:
-        """What may go is asked once an interval, and as soon as the leader has let something go."""
+        """Compute what may be deleted once an interval, and after each deletion of the leader."""
         self._now_ms = now_ms
         state = self._log_state.committed
         keep_from = 0 if state is None else state.keep_from_index

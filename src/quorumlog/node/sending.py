@@ -533,7 +533,7 @@ class SnapshotSender:
         return None if sent is None else self._feedings.of(to, sent[0].total_bytes, self._now_ms)
 
     def problems(self, now_ms: float) -> list[str]:
-        """Who is given what, and how far."""
+        """The members that receive a snapshot, and their progress."""
         return [
             f"{replica.member_id} is given the snapshot of"
             f" {sent.name}{now(f'of entry {sent.index}, {offset} of {sent.total_bytes} bytes')}"

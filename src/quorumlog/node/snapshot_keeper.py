@@ -1,7 +1,7 @@
 """SnapshotKeeper: when a machine is saved, which of its snapshots are known to be good, which go.
 
 A snapshot counts once it was read again from the disk, whole, beside the loop and in pieces. The log may
-begin behind the second newest that counts: a flipped bit in the newest loses nothing.
+begin after the second newest that counts: a flipped bit in the newest loses nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SnapshotKeeper:
         self._bytes = 0
         """Applied since the newest."""
         self._log_bytes = 0
-        """Of the log behind it."""
+        """Of the log after it."""
         self._saving_index = -1
         """Of the one that is on its way; -1: none is."""
         self._is_looking = False
@@ -121,7 +121,7 @@ class SnapshotKeeper:
 
     @property
     def bound(self) -> int | None:
-        """The log may begin right behind this entry, and not further on; None: no two are verified."""
+        """The log may begin right after this entry, and not further on; None: no two are verified."""
         verified = sorted(self._verified)
         return min([verified[-2], *self._pinned]) if len(verified) > 1 else None
 

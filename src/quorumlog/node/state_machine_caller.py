@@ -401,7 +401,7 @@ class StateMachineCaller:
     # ---------------------------------------------------------------- what others ask
 
     def snapshot_bound(self) -> int | None:
-        """The log may begin behind this entry, not further on, as far as machines are concerned. None:
+        """The log may begin after this entry, not further on, as far as machines are concerned. None:
         the log binds none."""
         return min(self.snapshot_bounds().values(), default=None)
 
@@ -449,7 +449,7 @@ class StateMachineCaller:
         return driver.good_snapshot(request.least_index)
 
     def at_rest(self) -> list[tuple[str, Applied, MachineRunner]]:
-        """For who compares members: those whose state is not under way."""
+        """To compare members: the machines that are at rest."""
         found = [(name, driver.at_rest) for name, driver in self._drivers.items()]
         return [(name, *rest) for name, rest in found if rest is not None]
 

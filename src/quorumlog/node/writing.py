@@ -48,10 +48,10 @@ from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint, Syn
 from quorumlog.store.member_directory import MemberDirectory
 
 # ---------------------------------------------------------------- AppendConditions
-# Appends that are wanted only behind a certain entry (`expected_last`).
+# Appends that are wanted only after a certain entry (`expected_last`).
 #
 # Judged where the batch is proposed, against the leader's whole log: what is not committed yet comes
-# before it as well. Only data counts; a no-op that another election has put behind the expected entry
+# before it as well. Only data counts; a no-op that another election has put after the expected entry
 # is none of the writer's business.
 #
 # An append that is let in needs no more care: it commits together with everything before it, or not at
@@ -358,7 +358,7 @@ class BatchFormer:
             positions = self._plan(batch)
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
-            # Nothing queued behind a refused append may get in before it: streams keep their order.
+            # Nothing queued after a refused append may get in before it: streams keep their order.
             held_back = [each.append for each in unmet] + [each.append for each in judged]
             for append in [*appends, *held_back]:
                 append.answer(error)
@@ -405,7 +405,7 @@ class BatchFormer:
             start = stop
 
     def propose_control(self, body: ControlBody) -> EntryId:
-        """Propose a control entry, behind all that is proposed already; the log's state says what comes
+        """Propose a control entry, after all that is proposed already; the log's state says what comes
         of it. Raises what `RaftNode.propose`, `LogStateKeeper.admit_own` and, of a membership,
         `MembershipChange.check` raise."""
         assert not self._writer.promised, "what was proposed before is not carried out"
@@ -416,7 +416,7 @@ class BatchFormer:
         positions = self._store.plan(
             batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
         )
-        # Behind that: where there is no space, nothing is written that an earlier release does not read.
+        # After that: where there is no space, nothing is written that an earlier release does not read.
         self._writer.log_state.admit_own(kind, body if isinstance(body, MembershipEntry) else None)
         if isinstance(body, MembershipEntry):
             entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
@@ -505,7 +505,7 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 #
 # One flush runs at a time: it notes the newest Ready carried out, syncs every file dirtied up to it,
 # and then reports its number (`on_durable`), which lets the messages go that waited for it. Under
-# `flush = async` a Ready is reported as soon as it is written, and the flush runs behind; but while the
+# `flush = async` a Ready is reported as soon as it is written, and the flush runs after; but while the
 # newest membership entry is not synced, all is reported as under `sync`: those whom a removal left
 # would after a power loss know of the old list alone, and those removed of the new one, and none leads.
 
@@ -560,7 +560,7 @@ class Flusher:
 
     @property
     def has_more(self) -> bool:
-        """Something was written, or waits to be sent, behind what the flush on its way began with."""
+        """Something was written, or waits to be sent, after what the flush on its way began with."""
         return bool(self._after_durable) or self._task_number != self._carried_number
 
     @property
@@ -829,7 +829,7 @@ class LogWriter:
 
     def _look_at(self, index: int, message: PushEntryRequest, *, is_close: bool) -> None:
         """Then let the message come again. `is_close`: compare data, index and bodies of the entry and
-        the one behind it, too."""
+        the one after it, too."""
         self._let_wait(message)
         if self._is_looking:
             return
@@ -943,7 +943,7 @@ class LogWriter:
             return self._store.plan(sizes, control=True, sparing=True)
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
-        """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""
+        """Cut everything from `index` on; `appends` are what the same Ready writes after the cut."""
         damaged = self._store.damaged_at(index - 1)
         end = None
         if damaged is not None:

@@ -275,7 +275,7 @@ class Archive:
         return point_in_part(self.paths_of(part), index)
 
     def time_ms_at(self, index: int) -> int:
-        """What counts in front of a part is known, but for later resets; within one its rows say it."""
+        """What counts before a part is known, but for later resets; within one its rows say it."""
         time_ms, resets = -1, self.clock_resets()
         for part in self.manifest.parts:
             if part.stop_index <= index + 1:

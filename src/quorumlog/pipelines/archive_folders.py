@@ -46,7 +46,7 @@ class ArchiveFolder(Protocol):
     def close(self) -> None: ...
 
     def names(self) -> list[str]:
-        """What lies in it, not below."""
+        """Names of its files, without those in folders below."""
 
     def sizes(self, name: str) -> dict[str, int]:
         """Of the files in a folder of it, by their names there; a folder has one too."""
@@ -196,7 +196,7 @@ _URL = re.compile(
 
 
 class ObjectFolder:
-    """Where the store is and who asks says the environment: AWS_ENDPOINT_URL, AWS_REGION,
+    """The environment names the store and the account: AWS_ENDPOINT_URL, AWS_REGION,
     AWS_ACCESS_KEY_ID and the others."""
 
     is_locked = False

@@ -314,7 +314,7 @@ def read_part(
 
 
 def _stop_of(file: pq.ParquetFile, number: int, part: Part) -> int:
-    """Up to where a row group reaches, control entries behind its last row not included; behind the last
+    """Up to where a row group reaches, control entries behind its last row not included; after the last
     one come those."""
     groups = file.metadata.num_row_groups
     if number >= groups:

@@ -1,7 +1,7 @@
 """archive: what is committed, into Parquet, and what is new of it the next time.
 
     whole?     every part that the manifest names is there in its length
-    same log?  the entry behind the archive's last one continues its chain
+    same log?  the entry after the archive's last one continues its chain
     hold       a named reader keeps what is not archived
     plan       the new range, cut by even bytes of the log
     run        each cut is read, checked, encoded and synced, by an engine's threads or executors
@@ -93,7 +93,7 @@ def archive(
     (default: threads of this process).
 
     Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure; what
-    is archived by then stays, and the next call goes on behind it.
+    is archived by then stays, and the next call goes on after it.
     """
     if hold and not source.servers:
         raise ConfigError("a hold is kept by running members; archive from servers, or without one")
@@ -120,7 +120,7 @@ class PartWork(msgspec.Struct, frozen=True):
     first_index: int
     stop_index: int
     time_ms: int | None
-    """What counts in front of it, as the archive says; None: the log is asked."""
+    """What counts before it, as the archive says; None: the log is asked."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -163,7 +163,7 @@ def write_part(work: PartWork) -> Attempt:
 
 def _check_wanted(work: PartWork) -> None:
     """Raises ConfigError if the run that this is a work of is over: its driver is gone, and another one
-    has cleared up behind it."""
+    has cleared up after it."""
     if not folder_at(work.directory).exists(work.run):
         raise conflict(os.path.dirname(work.directory))
 

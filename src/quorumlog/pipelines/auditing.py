@@ -116,7 +116,7 @@ def digests_of(chunk: Chunk) -> ChunkDigests:
 
 
 def _digests_from(place: Place, cuts: tuple[int, ...]) -> tuple[ChunkDigests, int | None]:
-    """With where the log begins, if that is behind what is asked for."""
+    """With where the log begins, if that is after what is asked for."""
     blocks: list[bytes] = []
     first, stop = cuts[0], cuts[-1]
     next_index, before, chain = first, -1, -1

@@ -46,7 +46,7 @@ _ROWS = pa.schema([pa.field("key", pa.binary()), *ENTRY_SCHEMA])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file is made of, in its footer. Its rows are numbered for the log that they go to, so each
+    """The origin of a file, in its footer. Its rows are numbered for the log that they go to, so each
     range, up to its newest key, has a session of its own."""
 
     key: str

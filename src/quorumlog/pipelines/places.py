@@ -86,7 +86,7 @@ class OpenLog(Protocol):
         """Digests are checked. Raises LedgerError, DirectoryDamaged, ProtocolViolation."""
 
     def time_ms_at(self, index: int) -> int:
-        """When an entry counts as appended; -1: no mark stands at or in front of it."""
+        """When an entry counts as appended; -1: no mark stands at or before it."""
 
     def clock_resets(self) -> Resets:
         """Of the log's clock, as far as this copy of it goes."""
@@ -138,7 +138,7 @@ class ServedLog:
         self._members: list[str | None] = [place.member_id]
         """In the order in which they are asked; None: the leader."""
         self._knowing = self._members
-        """The same, of those that know all resets of the clock in front of `stop_index`: one that is not
+        """The same, of those that know all resets of the clock before `stop_index`: one that is not
         known makes times too young, and is no error."""
         self._batch_bytes = place.batch_bytes
         self.client: LedgerClient = connect(place.servers, group=self.group, timeout_ms=place.timeout_ms)
@@ -303,7 +303,7 @@ def linked(
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """chain_crc in front of what a work has read, and of its last entry."""
+    """chain_crc before what a work has read, and of its last entry."""
 
     before: int
     last: int

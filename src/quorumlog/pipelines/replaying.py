@@ -25,7 +25,7 @@ Transform = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
 """Rows of `quorumlog.arrow.ENTRY_SCHEMA`, to those that are appended: fewer, or with other bodies."""
 
 SPARK_ROWS = "/rows"
-"""A replay by Spark appends as the producer of this name behind its id."""
+"""A replay by Spark appends as the producer of this name after its id."""
 BATCH_RECORDS = 4096
 BATCH_BYTES = 1 * MIB
 
@@ -63,7 +63,7 @@ def replay(
     (ConfigError). `report` is told entries done and in all.
 
     Raises ConfigError, LedgerError, DirectoryDamaged; what is appended by then stays, and the same
-    `replay_id` goes on behind it."""
+    `replay_id` goes on after it."""
     checked_target(target, replay_id)
     with (
         closing(open_log(source)) as log,

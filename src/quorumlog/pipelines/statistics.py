@@ -38,7 +38,7 @@ class Counted(msgspec.Struct):
 
 class Minute(msgspec.Struct, frozen=True):
     time_ms: int
-    """Where it begins, since 1970; -1: in front of the first time mark."""
+    """Where it begins, since 1970; -1: before the first time mark."""
     entries: int
     bytes: int
     entries_per_s: float

@@ -66,7 +66,7 @@ class Reopening:
         self._end_work_of([*threads])
 
     def _end_work_of(self, threads: list[DiskThread]) -> None:
-        """Behind all that was asked of each thread: it may still write into the old log."""
+        """After all that was asked of each thread: it may still write into the old log."""
         thread = threads.pop()
         if threads:
             thread.submit(lambda: None, lambda _: self._end_work_of(threads))
@@ -532,7 +532,7 @@ class LedgerServer:
         connection.on_frame = self._frame
 
     def _frame(self, connection: Connection, frame: Frame) -> None:
-        """The first frame of a connection; those behind it go to the session that it opens."""
+        """The first frame of a connection; those after it go to the session that it opens."""
         hello = frame.message
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")

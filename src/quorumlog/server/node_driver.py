@@ -390,7 +390,7 @@ class NodeDriver:
         if self.reads.waiters:
             wakeup_s = self.reads.wakeup_s(wakeup_s)
         if wakeup_s <= now_s:
-            self.schedule()  # behind one look at the sockets
+            self.schedule()  # after one look at the sockets
             return
         if self._timer is not None:
             if self._timer_at <= wakeup_s:

@@ -25,7 +25,7 @@ MOST_NOTED = 20
 
 
 class EventRing:
-    """What a member remembers of itself, for `quorumlog why`."""
+    """Recent events of a member, for `quorumlog why`."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
@@ -88,7 +88,7 @@ class ProblemLog:
             self._report(f"no longer: {words}")
 
     def note(self, sentence: str, now_s: float) -> None:
-        """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
+        """Log a recurring sentence once a minute: a stranger that dials and is refused, a
         step for which a full disk has no space."""
         words = without_figures(sentence)
         self._noted_s = {

@@ -220,7 +220,7 @@ class StatusReport:
             self._read_later(self._node.store.look_at_set_aside, looked)
 
     def problems(self) -> tuple[str, ...]:
-        """What an operator should know, in sentences, each once."""
+        """Problems for the operator, in sentences, each once."""
         now_s, wall_s = time.monotonic(), time.time()
         status, timeout_ms = self._node.status(), self._config.consensus.election_timeout_ms
         silent = [each for each, age_ms in status.answered_ms_ago.items() if age_ms >= timeout_ms]

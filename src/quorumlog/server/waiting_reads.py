@@ -99,13 +99,13 @@ class WaitingReads:
             done(begins_anew(self._node.replica.member_id))
 
     def refuse(self, refusal: LedgerError | None) -> None:
-        """From now on who waits is refused, and may ask another member; None: not any more."""
+        """From now on waiting reads are refused, and may go to another member; None: no longer."""
         self.refusal = refusal
         if refusal is not None:
             self.wake()
 
     def wake(self) -> None:
-        """Who waits is answered with what there is, and may ask again."""
+        """Answer waiting reads with the entries that there are."""
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter.wake()

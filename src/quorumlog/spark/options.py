@@ -46,7 +46,8 @@ def fields_of(
     where: str,
     ignored: Container[str] = (),
 ) -> dict[str, Any]:
-    """What is given, by field. Raises ConfigError for an option that there is not, or that is twice."""
+    """The given values, by field. Raises ConfigError for an option that there is not, or that is
+    twice."""
     values: dict[str, Any] = {}
     for key, text in options.items():
         parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
@@ -463,7 +464,7 @@ _MAX_BATCH_BYTES = 256 * MIB
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions(ClientOptions):
-    """What a query asked for. One of `servers` and `path` is set, or none where `archive` is."""
+    """The options of a query. One of `servers` and `path` is set, or none where `archive` is."""
 
     servers: str = ""
     path: str = ""
@@ -524,7 +525,7 @@ class LedgerOptions(ClientOptions):
         return self.group or DEFAULT_GROUP
 
     def of_group(self, group: str) -> LedgerOptions:
-        """What these options are for one of the groups that they name."""
+        """These options for one of the groups that they name."""
         if not self.names_several:
             return self
         if self.starting_timestamps or self.ending_timestamps:

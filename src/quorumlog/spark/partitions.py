@@ -29,7 +29,7 @@ ASK_CHAIN = -1
 
 
 class Readers(NamedTuple):
-    """Who can serve a range; none for a directory."""
+    """Members that can serve a range; none for a directory."""
 
     preferred: tuple[str, ...] = ()
     """Partitions are spread over these."""

@@ -2,7 +2,7 @@
 
 Each runs in threads of the calling process, or, with `engine=SparkEngine(spark)`, as tasks on Spark's
 executors; what comes out is the same. There `replay_frames` is what `replay` is in one process. What
-they write, and an archive together with the log behind it
+they write, and an archive together with the log after it
 (`option("archive", DIR)`), Spark reads in parallel.
 
 """
@@ -155,7 +155,7 @@ def _raised(encoded: bytes) -> Exception:
 # mapping as functions of DataFrames.
 #
 # Parts of the source, in order of index, are written one after the other by the sink. Each is the sink's
-# batch whose number is the index that it ends in front of: so the newest batch that stands says where
+# batch whose number is the index that it ends before: so the newest batch that stands says where
 # the replay goes on, however long the log has become meanwhile.
 
 
@@ -181,7 +181,7 @@ def replay_frames(
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
     """Append to `target`, whose group needs a staging group. `replay_id` is the sink's `producerId`: the
-    same again goes on behind the newest part that stands. `transform` keeps the log's order if it
+    same again goes on after the newest part that stands. `transform` keeps the log's order if it
     filters and maps rows, and not if it groups, joins or sorts them. `part_bytes`: about so many of
     the source become one batch of the sink. `again`: see `quorumlog.pipelines.replaying.replay`.
 

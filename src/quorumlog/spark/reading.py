@@ -101,7 +101,7 @@ def read_partition(
 
 @cache
 def keep_modules() -> None:
-    """Behind the first work of a process. Spark looks for garbage behind each task and each plan: some
+    """After the first work of a process. Spark looks for garbage after each task and each plan: some
     20 ms, most of it among what was imported, which stays."""
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name == "pyspark.daemon":  # a worker of Spark's
@@ -120,7 +120,7 @@ def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Itera
         times, next_index = None, -1
         for batch in batches:
             if encoder.has_times and batch.first_index != next_index:
-                # The first one, and behind entries that are gone: a mark may have been among them.
+                # The first one, and after entries that are gone: a mark may have been among them.
                 times = AppendTimes(source.time_ms_at(batch.first_index), source.clock_resets())
             next_index = batch.last_index + 1
             rows = encoder.encode(batch, times)

@@ -46,7 +46,7 @@ ENTRIES, MESSAGES = "entries", "messages"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(ClientOptions):
-    """What a query asked for."""
+    """The options of a query that writes."""
 
     servers: str = ""
     group: str = DEFAULT_GROUP

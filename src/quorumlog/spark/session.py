@@ -309,7 +309,7 @@ def _first_lines(error: Exception) -> str:
 
 
 def prepare_environment(*, is_local: bool) -> None:
-    """What the JVM and the workers take from the environment, before the JVM starts."""
+    """Set the environment of the JVM and the workers, before the JVM starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = prepare_java_home()

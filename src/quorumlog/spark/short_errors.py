@@ -24,7 +24,7 @@ _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 class RangeMismatch(Exception):
-    """What was read is not what was planned, or is damaged."""
+    """The entries read are not those planned, or are damaged."""
 
 
 EXPECTED = (LedgerError, ConfigError, StoreFailure, ProtocolViolation, RangeMismatch)

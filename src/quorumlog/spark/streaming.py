@@ -153,7 +153,7 @@ class GroupStream:
             return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
 
     def time_ms_before(self, index: int) -> int:
-        """When the entry in front of `index` was appended, in milliseconds since 1970; -1: not known, or
+        """When the entry before `index` was appended, in milliseconds since 1970; -1: not known, or
         it is gone."""
         if index <= self._begin_index:
             return -1
@@ -298,7 +298,7 @@ def _within_bytes(
 # the query runs; the workers get copies of it, with the options and nothing open.
 #
 # A restarted query may name other groups than its checkpoint. One that is new begins with the log's
-# first entry, behind a micro-batch that says so; one that is gone ends. A micro-batch that was planned
+# first entry, after a micro-batch that says so; one that is gone ends. A micro-batch that was planned
 # before the restart is read as it was planned, whatever groups are named by now.
 
 
@@ -489,8 +489,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begun[group] < end
         }
         left = [time_ms for group, time_ms in last_ms.items() if ends[group] < available[group]]
-        # In front of a log's first time mark rows have no time (-1), and no watermark drops them. Any
-        # time may come behind them, so the others wait with all rows that have one.
+        # Before a log's first time mark rows have no time (-1), and no watermark drops them. Any
+        # time may come after them, so the others wait with all rows that have one.
         until_ms = min(left, default=max(last_ms.values(), default=-1))
         for group, time_ms in last_ms.items():
             if time_ms > until_ms:

@@ -37,7 +37,7 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 @dataclass
 class StagedPart(WriterCommitMessage):
-    """What one task has staged."""
+    """The entries staged by one task."""
 
     partition_id: int
     query_id: str
@@ -78,7 +78,7 @@ def staged(
     query_id: str,
     rows: Iterator[pa.RecordBatch],
 ) -> StagedPart:
-    """What a task does."""
+    """Stage the rows of a task."""
     digest, count = RowDigest(), 0
 
     def batches() -> Iterator[EntryBatch]:
@@ -108,7 +108,7 @@ def committed(
     *,
     forgets: bool = False,
 ) -> None:
-    """What the driver does. `forgets`: nobody will ever ask for this producer again."""
+    """Commit in the driver. `forgets`: nobody will ever ask for this producer again."""
     parts = sorted(
         (each for each in messages if isinstance(each, StagedPart)), key=lambda part: part.partition_id
     )
@@ -165,7 +165,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
     @in_short
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is staged goes by retention. The commit may have come to its end all the same."""
+        """Retention deletes the staged entries. The commit may have come to its end all the same."""
         if self._forgets:
             options = self._options
             servers, group = options.servers, options.group

@@ -174,7 +174,7 @@ def checked_sink_id(producer: str) -> str:
 
 
 class Commit(NamedTuple):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     manifest_index: int
     was_new: bool

@@ -97,7 +97,7 @@ class RowsGone(SinkRefused):
 
 
 class ManifestUnknown(SinkRefused):
-    """What should be a manifest cannot be read."""
+    """An entry that should be a manifest cannot be read."""
 
     code = 475
 
@@ -120,7 +120,7 @@ class RowRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def joined(ranges: Iterable[RowRange]) -> tuple[RowRange, ...]:
-    """What lies together is one range; their order stays."""
+    """Merge adjacent ranges; their order stays."""
     found: list[RowRange] = []
     for each in ranges:
         if found and found[-1].stop_index == each.first_index:
@@ -131,7 +131,7 @@ def joined(ranges: Iterable[RowRange]) -> tuple[RowRange, ...]:
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """What a driver wants to commit."""
+    """A batch that a driver commits."""
 
     query_id: str
     """Of a streaming query, by its checkpoint; "" of what is written without one."""

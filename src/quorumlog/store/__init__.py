@@ -10,7 +10,7 @@
       data/00000000001073741824     | entry | entry | zeros             |
       index/00000000000000000000    | 32-byte unit per entry | zeros     |
       start                     where the log begins | 128 KiB | 128 KiB |   absent: at entry 0
-      states/00000000001073741824    the state of the log in front of a segment
+      states/00000000001073741824    the state of the log before a segment
       damaged                   which entries are; mostly absent
       set-aside/                what recovery cut off, kept for people
 

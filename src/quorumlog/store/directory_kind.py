@@ -184,8 +184,8 @@ def _kind_of_member(disk: Disk, path: str, names: list[str]) -> DirectoryKind:
 
 
 def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind, *also: DirectoryKind) -> None:
-    """For who reads only. Raises ConfigError for a directory of another product or a later release,
-    OSError."""
+    """For commands that only read. Raises ConfigError for a directory of another product or a later
+    release, OSError."""
     found = kind_of(disk, path)
     if found is None or found in (own, *also):
         return
@@ -195,8 +195,8 @@ def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind, *also: Directo
 
 
 def refuse_foreign(disk: Disk, path: str, own: DirectoryKind) -> None:
-    """For who writes. Raises ConfigError unless the directory is its own, empty, not there, or an
-    unfinished creation; OSError."""
+    """For commands that write. Raises ConfigError unless the directory is its own, empty, not there, or
+    an unfinished creation; OSError."""
     refuse_other_kinds(disk, path, own)
     names = set(disk.list(path))
     if kind_of(disk, path) is not None:

@@ -97,7 +97,7 @@ class Damage(msgspec.Struct, frozen=True):
     """The first entry that is affected; -1: not known."""
     problem: str
     stop_index: int = -1
-    """Behind the last one; -1: not known."""
+    """After the last one; -1: not known."""
 
     @property
     def place(self) -> str:
@@ -117,7 +117,7 @@ class LogSegment(NamedTuple):
     first_index: int
     first_term: int
     first_position: int
-    """Of its first entry: behind a prefix blank, else where the segment begins."""
+    """Of its first entry: after a prefix blank, else where the segment begins."""
 
 
 class LogExtent(NamedTuple):
@@ -125,7 +125,7 @@ class LogExtent(NamedTuple):
     end: LogPoint
     damage: tuple[Damage, ...]
     tail: str
-    """What lies behind the end and will be cut by the next start; "" if nothing does."""
+    """What lies after the end and will be cut by the next start; "" if nothing does."""
 
 
 class SegmentSearch:
@@ -172,7 +172,7 @@ class SegmentSearch:
             middle = (low_index + high_index) // 2
             unit = self.units.read(middle, middle + 1)
             if int(unit["index"][0]) != middle or int(unit["size"][0]) <= 0:
-                high_index = middle - 1  # behind the last unit
+                high_index = middle - 1  # after the last unit
                 continue
             found = int(unit["position"][0])
             if found == position:
@@ -231,7 +231,7 @@ class StateRow(msgspec.Struct, frozen=True):
     file: str
     """Relative to the directory."""
     first_index: int
-    """Of the segment behind it; -1 if that is not known."""
+    """Of the segment after it; -1 if that is not known."""
     problem: str
     """Why it does not count, "" if it does. A start of the process goes on without it."""
 
@@ -374,7 +374,7 @@ def _damage_of_log(
 
 
 # ---------------------------------------------------------------- Committed entries that are gone
-# What `checkpoint` or the index names behind the end of a log.
+# What `checkpoint` or the index names after the end of a log.
 
 
 def missing_entries(
@@ -415,7 +415,7 @@ def missing_entries(
 
 
 def _named_by_units(data: SegmentView, units: IndexUnits, extent: LogExtent) -> tuple[int, int]:
-    """(first, last) of the entries that the index has behind the end, each linked to the one before; the
+    """(first, last) of the entries that the index has after the end, each linked to the one before; the
     last is -1 if there are none. A lower term is of a unit that a cut has left in place."""
     first_index, term, position = extent.end.index + 1, extent.end.term, extent.end.position
     if not extent.segments:
@@ -578,7 +578,7 @@ JAVA_SCANNED_FILES = 3
 def scan_java(
     data: SegmentView, units: IndexUnits, files: list[SegmentFile], committed_index: int
 ) -> LogExtent:
-    """By DLedger's own rules, except that a log does not begin where the index contradicts, nor behind
+    """By DLedger's own rules, except that a log does not begin where the index contradicts, nor after
     what was committed. Of the rest of what is scanned the index only speeds the scan up."""
     search = SegmentSearch(data, units)
     for file, following in pairwise(files):
@@ -615,7 +615,7 @@ def scan_java(
 
 
 def _behind_prefix_blank(search: SegmentSearch, position: int) -> int:
-    """Where the first entry lies. DLedger 0.4 puts a blank record over what lies in front of the new
+    """Where the first entry lies. DLedger 0.4 puts a blank record over what lies before the new
     begin of a log; where a whole file is blank the next one begins the log."""
     record, _ = read_pages(search.data, BLANK_BYTES, position)
     if int.from_bytes(record[:4], "big", signed=True) != BLANK_MAGIC:
@@ -725,7 +725,7 @@ class DirectoryReader:
         """What the member has noted as lost: in order, none above the durable point."""
         try:
             record = load_member(disk, path)
-            # In this order: what a running member adds meanwhile then lies behind what these promise.
+            # In this order: what a running member adds meanwhile then lies after what these promise.
             self._checkpoint = load_checkpoint(disk, path)
             self._durable = read_durable_point(disk, path)
             self._look_at_small_files(disk.list(path), record)
@@ -761,7 +761,7 @@ class DirectoryReader:
         self.missing = missing_entries(
             self._data, self._units, extent, self._checkpoint, None if is_replaced else self._durable
         )
-        """Committed entries that should lie behind the end and do not; None if there are none."""
+        """Committed entries that should lie after the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
         self.committed_index = -1
         boundary = -1 if self.is_java else newest_boundary(disk, path, self.header_at)
@@ -922,7 +922,7 @@ class DirectoryReader:
 
     @property
     def named_stop_index(self) -> int:
-        """Behind the last entry that the log has, or should have."""
+        """After the last entry that the log has, or should have."""
         return self.missing.stop_index if self.missing is not None else self.end.index + 1
 
     @property
@@ -997,7 +997,7 @@ class DirectoryReader:
                 yield got
 
     def pieces(self, first_index: int, stop_index: int) -> Iterator[EntryBatch | Damage]:
-        """As `batches`, going on behind what is damaged where the index leads past it: each gap is a
+        """As `batches`, going on after what is damaged where the index leads past it: each gap is a
         Damage, whose `stop_index` says where reading goes on."""
         if not self.segments and self.missing is not None:
             yield self.missing
@@ -1104,7 +1104,7 @@ class DirectoryReader:
         )
 
     def _nothing_at(self, place: ReadPlace, index: int, stop: ReadStop) -> DirectoryDamaged:
-        """Behind a good blank record it is the next segment that should go on with the entry."""
+        """After a good blank record it is the next segment that should go on with the entry."""
         position = place.position
         if stop.is_blank and not stop.problem:
             position = self._data.base_of(position) + self._data.segment_bytes
@@ -1132,7 +1132,7 @@ class StoredMarks(MarkedLog):
         return self._clock_resets
 
     def _read_resets(self) -> Resets:
-        """Those that the newest state knows, and behind it those that the index names."""
+        """Those that the newest state knows, and after it those that the index names."""
         resets: Resets = ()
         first_index = self.begin_index + 1
         for index, record in self.states():
@@ -1147,13 +1147,13 @@ class StoredMarks(MarkedLog):
         return resets
 
     def time_ms_at(self, index: int) -> int:
-        """When this entry counts as appended; -1: no mark stands at or in front of it. Raises
+        """When this entry counts as appended; -1: no mark stands at or before it. Raises
         StoreFailure."""
         mark = mark_at_index(self, index)
         return -1 if mark is None else mark.time_ms
 
     def index_at(self, time_ms: int, stop_index: int) -> int:
-        """That of the last mark in front of `stop_index` that says this time or an earlier one, or the
+        """That of the last mark before `stop_index` that says this time or an earlier one, or the
         first index. Raises StoreFailure."""
         mark = mark_at_time(self, time_ms, stop_index)
         return max(self.begin_index + 1, -1 if mark is None else mark.index)

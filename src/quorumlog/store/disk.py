@@ -57,7 +57,7 @@ def is_no_damage(error: OSError) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, without the number that the operating system has for it."""
+    """The operating system's message, without its error number."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -99,7 +99,7 @@ class DiskFile(Protocol):
     def pread_into(self, buffer: memoryview, position: int) -> int: ...
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all of `buffers` one behind the other; a short write is continued."""
+        """Write all of `buffers` one after the other; a short write is continued."""
 
     def allocate(self, position: int, size_bytes: int) -> None:
         """Reserve space so that later writes there cannot fail for lack of it (posix_fallocate)."""
@@ -196,8 +196,8 @@ class KeptDescriptors:
 
     @contextmanager
     def parking(self, park: Callable[[], int]) -> Iterator[None]:
-        """For who opens many files in a row: `park` closes some, returns how many, and is called on this
-        thread."""
+        """For code that opens many files in a row: `park` closes some, returns how many, and is called
+        on this thread."""
         opener = threading.get_ident()
 
         def closer() -> None:
@@ -224,7 +224,7 @@ class KeptDescriptors:
                 most -= 1
 
     def opened(self, call: Callable[[], T]) -> T:
-        """What `call` returns, which needs a descriptor for a file. Raises OSError."""
+        """The result of `call`, which needs a descriptor for a file. Raises OSError."""
         while True:
             try:
                 return call()

@@ -5,7 +5,7 @@
          0      8  index        of the last entry known to be on disk; -1 none
          8      8  term         of that entry
         16      4  chain_crc    of that entry
-        20      8  position     just behind it
+        20      8  position     just after it
         28      8  index_synced_position: index units of entries below this position are on disk
         36      1  length d of the directory id; 0: of an earlier release, or not known yet
         37      d  id of the directory that holds it, UTF-8

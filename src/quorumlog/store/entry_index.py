@@ -51,7 +51,7 @@ class _Unwritten(NamedTuple):
 class IndexSegments(SegmentList):
     """The index files. Units up to the end of the log may be in memory only: a start has made them
     again, and the disk had no space for them. They count in place of what the files have, and go there
-    in front of the next append that has reserved the space. One that has not, a no-op on a disk that is
+    before the next append that has reserved the space. One that has not, a no-op on a disk that is
     still full, joins them: a group whose disks are full must be able to elect a leader."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
@@ -73,7 +73,7 @@ class IndexSegments(SegmentList):
         self.reserved_position = position
 
     def hold_behind(self, position: int) -> None:
-        """What comes from here on has no space, and stays in memory until it has."""
+        """Units from here on have no space, and stay in memory until they have."""
         self._unwritten = _Unwritten(position, b"")
 
     def stop_of_files(self, position: int) -> int:
@@ -139,7 +139,7 @@ class IndexSegments(SegmentList):
         with self._unwritten_lock:
             held = self._unwritten
             if held is not None and not held.data:
-                # All of it was cut off. What comes may find space now, and then what comes behind it
+                # All of it was cut off. What comes may find space now, and then what comes after it
                 # may find none.
                 self._unwritten = held._replace(position=first_position)
                 self.lacks_reserve = True

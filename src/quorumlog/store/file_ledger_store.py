@@ -254,7 +254,7 @@ class FileLedgerStore(LedgerStore):
         assert self.begin.index < index <= self.end.index + 1, (index, self.begin, self.end)
         if index == self.end.index + 1:
             return
-        with self._damaged.lock:  # no piece of a repaired range may be written behind the cut
+        with self._damaged.lock:  # no piece of a repaired range may be written after the cut
             damaged = self._damaged.at(index - 1)
             if damaged is None:
                 end = self._reader.point_at(index - 1)

@@ -61,7 +61,7 @@ class LedgerSpace:
         """See `LedgerStore.make_no_space`."""
         self._refused = (-1, -1)
         """What was reserved when there was no space for more ahead: not asked again until it has moved,
-        since each try makes and removes files in front of an acknowledgement."""
+        since each try makes and removes files before an acknowledgement."""
 
     def configure(self, config: StoreConfig) -> None:
         """With the same sizes of segments and steps."""
@@ -77,7 +77,7 @@ class LedgerSpace:
         sparing: bool = False,
     ) -> None:
         """For the next entries, from `first_index` on, which will end at `end_position` and below
-        `stop_index`. `control` entries may use the reserve, and have to leave half of it behind them if
+        `stop_index`. `control` entries may use the reserve, and have to leave half of it after them if
         `sparing`.
 
         Raises DiskFull for lack of space, and where none is made for what needs no election; for data
@@ -135,7 +135,7 @@ class LedgerSpace:
         )
 
     def restore_control_reserve(self, end_position: int, stop_index: int) -> None:
-        """Behind the end of the log, as far as there is space; data finds out when it comes."""
+        """After the end of the log, as far as there is space; data finds out when it comes."""
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         try:
             self._data.reserve(data_stop, 0)

@@ -26,7 +26,7 @@ class LogPoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
     chain: int
     """chain_crc of that entry."""
     position: int
-    """Byte position just behind it."""
+    """Byte position just after it."""
 
     @property
     def entry_id(self) -> EntryId:
@@ -80,7 +80,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
     """Entries that the disk does not hold as they were written, between two points that are known."""
 
     before: LogPoint
-    """The last good entry in front of them."""
+    """The last good entry before them."""
     last: LogPoint
     """The last of them. Its `position` is where the next entry begins: maybe in the next segment."""
     term_runs: tuple[tuple[int, int], ...]
@@ -104,7 +104,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return next(term for first, term in reversed(self.term_runs) if first <= index)
 
     def behind(self, point: LogPoint, path: str) -> DamagedRange:
-        """What is left of it, in `path`, once its entries up to `point` are repaired or gone."""
+        """The rest of it, in `path`, once its entries up to `point` are repaired or gone."""
         assert self.before.index <= point.index < self.last.index, (point, self)
         first = point.index + 1
         runs = tuple(run for run in self.term_runs if run[0] > first)
@@ -112,7 +112,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, before=point, term_runs=runs, path=path)
 
     def up_to(self, end: LogPoint) -> DamagedRange:
-        """What is left of it in a log that ends with one of its entries."""
+        """The rest of it in a log that ends with one of its entries."""
         assert self.holds(end.index), (end, self)
         assert self.before.position < end.position, (end, self)
         runs = tuple(run for run in self.term_runs if run[0] <= end.index)
@@ -149,7 +149,7 @@ class Examination(NamedTuple):
     blanks: tuple[tuple[int, int], ...]
     """(position, bytes to the end of the segment) of blank records that are not there."""
     stop_index: int
-    """Behind the last entry that was looked at."""
+    """After the last entry that was looked at."""
     size_bytes: int
     truncations: int
     """How often the log had been cut when the look began: what was cut since is not damage."""
@@ -186,7 +186,7 @@ class SyncTask(Protocol):
 
 
 class Boundaries(Protocol):
-    """The entries in front of the log's segments, behind which it may begin one day; any thread."""
+    """The entries before the log's segments, after which it may begin one day; any thread."""
 
     def newest(self, last_index: int) -> LogPoint | None:
         """The last boundary above the begin whose entry is at or below `last_index`, and which durable
@@ -198,7 +198,7 @@ class Boundaries(Protocol):
         gives it. Damage hides some."""
 
     def crossed(self, previous: LogPoint, batch: EntryBatch) -> list[LogPoint]:
-        """Those in front of and among entries that were just appended behind this point. Touches no
+        """Those before and among entries that were just appended after this point. Touches no
         file; the store's own thread."""
 
     def save(self, state: LogStart) -> bool:
@@ -294,7 +294,7 @@ class LedgerStore(Protocol):
         `first_index`."""
 
     def point_in_memory(self, index: int) -> LogPoint | None:
-        """What is known of a held entry, or of the point before the begin, without touching a file."""
+        """The known data of a held entry, or of the point before the begin, without file access."""
 
     def point_on_disk(self, index: int) -> LogPoint:
         """The same from the files; any thread. Raises IndexOutOfRange, RangeDamaged,
@@ -355,7 +355,7 @@ class LedgerStore(Protocol):
 
     @property
     def unsettled(self) -> Examination | None:
-        """What the newest `settle` had no space to write again, to be settled once there is some."""
+        """Data that the newest `settle` had no space to rewrite, to be settled once there is some."""
 
     def save_damaged(self) -> bool:
         """On disk when this returns; any thread. False: there is no space for it yet; the ranges stay in
@@ -374,10 +374,10 @@ class LedgerStore(Protocol):
 
     def check_piece(self, damaged: DamagedRange, batch: EntryBatch) -> LogPoint:
         """Show that these entries of another member can be those of a range, or a part of it; returns
-        the point in front of them. Raises ProtocolViolation. Any thread.
+        the point before them. Raises ProtocolViolation. Any thread.
 
         What runs to the end of the range is proven by the chain there. A caller that takes another piece
-        has to know of an entry behind it, by its chain.
+        has to know of an entry after it, by its chain.
         """
 
     def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:

@@ -158,7 +158,7 @@ class SegmentBoundaries(Boundaries):
         return state if state is not None and state.point == point else None
 
     def keep_between(self, begin_position: int, end_position: int) -> None:
-        """Delete those of boundaries at or below the begin of the log, and at or behind its end: where
+        """Delete those of boundaries at or below the begin of the log, and at or after its end: where
         the next entry lies depends on how long it is. Raises StoreFailure."""
         with self._lock:
             gone = [
@@ -194,7 +194,7 @@ class SegmentBoundaries(Boundaries):
             raise StoreFailure(refusal(self._path, "read", error)) from error
 
     def _boundary(self, position: int, index: int) -> LogPoint | None:
-        """As this log has it, durable; None if no segment begins there behind that entry."""
+        """As this log has it, durable; None if no segment begins there after that entry."""
         if not self._ends.begin.index < index < self._ends.durable.index:
             return None
         header = header_at(self._data, position)
@@ -242,7 +242,7 @@ class Drops:
         assert begin.position % self._data.segment_bytes == 0, (begin, self._data.segment_bytes)
         assert not start.replaces, start
         assert self._data.file_at(begin.position) is not None, (begin, self._data.bases)
-        # In this order: a reader that misses a segment already sees the log begin behind it.
+        # In this order: a reader that misses a segment already sees the log begin after it.
         ends.begin, self.start = begin, start
         ends.truncations += 1
         self._damaged.drop_before(begin, self._data.name_of(begin.position))
@@ -269,9 +269,9 @@ class Drops:
 # Which time mark holds at an index, and which one held at a time; of a log on disk, without reading it.
 # A reset of the log's clock is a mark, too, and each says the time that counts (`counted_ms`).
 #
-# The states that are saved in front of segments say between which two boundaries the mark lies. In the
+# The states that are saved before segments say between which two boundaries the mark lies. In the
 # one segment that is left, marks rise with their indices, so halving finds it: each look goes backwards
-# from a place to the last mark in front of it, by the kinds of entries alone.
+# from a place to the last mark before it, by the kinds of entries alone.
 
 LOOK_ENTRIES = 4096
 """How many entries are looked at first; then ever more."""
@@ -280,7 +280,7 @@ MOST_LOOK_ENTRIES = 1 << 18
 
 class Mark(msgspec.Struct, frozen=True):
     index: int
-    """Of the TIME or CLOCK entry, which may be in front of the log's begin."""
+    """Of the TIME or CLOCK entry, which may be before the log's begin."""
     time_ms: int
     """At which the entries behind it count as appended."""
 
@@ -288,7 +288,7 @@ class Mark(msgspec.Struct, frozen=True):
 class MarkedLog(Protocol):
     @property
     def begin_index(self) -> int:
-        """Of the entry in front of the first that is held."""
+        """Of the entry before the first that is held."""
 
     @property
     def clock_resets(self) -> Resets:
@@ -327,7 +327,7 @@ class StoredLog(MarkedLog):
 
 
 def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
-    """The last one at or in front of this entry, which is committed. Raises what `control_batches`
+    """The last one at or before this entry, which is committed. Raises what `control_batches`
     raises."""
     first_index, mark = log.begin_index + 1, None
     for boundary, state in _known(log):
@@ -338,7 +338,7 @@ def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
 
 
 def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
-    """The last one that says this time or an earlier one, in front of `stop_index`. Raises what
+    """The last one that says this time or an earlier one, before `stop_index`. Raises what
     `control_batches` raises."""
     first_index, mark = log.begin_index + 1, None
     for boundary, state in _known(log):

@@ -159,7 +159,7 @@ class LogReader:
         return self.point_in_memory(index) or self.point_on_disk(index)
 
     def written_end(self, cut: LogPoint) -> int:
-        """Just behind the last byte written in the segment that holds the cut: where the log ended,
+        """Just after the last byte written in the segment that holds the cut: where the log ended,
         or the blank record by which it went on to the next segment."""
         segment_end = self._data.base_of(cut.position) + self._data.segment_bytes
         if self._ends.end.position <= segment_end:
@@ -169,7 +169,7 @@ class LogReader:
         low, high = (
             cut.index,
             self._ends.end.index,
-        )  # the last entry in front of the boundary lies between
+        )  # the last entry before the boundary lies between
         try:
             while high - low > 1:
                 middle = (low + high) // 2

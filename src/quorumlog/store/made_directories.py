@@ -47,7 +47,7 @@ from quorumlog.store.state_files import (
 #     ...          entries, synced
 #     backup       replaced: the cut is complete
 #
-# A process that is killed at any step leaves the cut as it was. What lies behind it goes on being of
+# A process that is killed at any step leaves the cut as it was. What lies after it goes on being of
 # use.
 
 

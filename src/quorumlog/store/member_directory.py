@@ -185,7 +185,7 @@ SYNC_BYTES = 64 * MIB
 
 
 def copy_config(segment_bytes: int, index_segment_bytes: int) -> StoreConfig:
-    """Of a log that nobody serves: it may fill its disk, and takes no memory from who does. Raises
+    """Of a log that is not served: it may fill its disk, and uses little memory. Raises
     ConfigError for sizes that no member has."""
     return StoreConfig(
         segment_bytes=segment_bytes,
@@ -276,7 +276,7 @@ class CopiedLog:
             self.sync()
 
     def append_own(self, batch: EntryBatch, term: int) -> None:
-        """Unstamped entries, behind those that were copied. Raises DiskFull, StoreFailure."""
+        """Unstamped entries, after those that were copied. Raises DiskFull, StoreFailure."""
         store, end = self.store, self.store.end
         positions = store.plan(batch.sizes, control=True)
         batch.stamp(end.index + 1, term, positions, end.chain)
@@ -552,7 +552,7 @@ class MemberDirectory:
 
     @property
     def has_users(self) -> bool:
-        """The log says who the users are, or has said it."""
+        """The log has users, or has had some."""
         return self._record.users
 
     @property
@@ -619,7 +619,7 @@ class MemberDirectory:
             raise StoreFailure(refusal(self.path, "measured", error)) from error
 
     def problems(self) -> tuple[str, ...]:
-        """What could not be written for lack of space, in sentences."""
+        """Writes that failed for lack of space, in sentences."""
         return (*filter(None, [self._checkpoint_problem]), *self.unreadable)
 
     def applying_file(self, machine: str) -> ApplyingFile:

@@ -91,7 +91,7 @@ def remove_leftovers(disk: Disk, directory: str, config: StoreConfig) -> list[st
 # `DIR/set-aside`, where bytes and files are kept for people to look at.
 #
 #     damaged-00000000000000004096.7   what a repair has overwritten, from that position of the data on
-#     00000000000000012288.8           what a start has cut off behind the log
+#     00000000000000012288.8           what a start has cut off after the log
 #     data-..., index-...              files and bytes that do not belong there
 #
 # The last number counts what came. Above `max_set_aside_bytes` the oldest goes, but never the newest of
@@ -360,7 +360,7 @@ class SegmentAdoption:
 #
 # Nothing is believed because a read shows it: after a SIGKILL the tail is only page cache, and after a
 # failed `fdatasync` the cache shows bytes, marked clean, that the disk does not have. So names are
-# synced, what is kept above the durable point is written again, and what lies behind the end is
+# synced, what is kept above the durable point is written again, and what lies after the end is
 # discarded, before any of it counts.
 
 MOST_UNWRITTEN = 1 << 21
@@ -373,7 +373,7 @@ class RecoveryReport(NamedTuple):
     cut_bytes: int
     """From the end of the log to the last byte behind it that was not zero."""
     cut_entries: int
-    """Whole entries recognised behind the tear; they are in `set-aside/`."""
+    """Whole entries recognised after the tear; they are in `set-aside/`."""
     set_aside: str
     """Where the cut bytes, and files that do not belong there, are kept; "" if there were none, or no
     space for them."""
@@ -460,7 +460,7 @@ class _Recovery:
         self._is_index_rebuilt = False
         self._has_restored = False
         self._unwritten: list[IndexArray] = []
-        """Index units for which there is no space, in order, and all behind them."""
+        """Index units for which there is no space, in order, and all after them."""
         self._written: list[Segment] = []
         """Files with bytes that are not synced yet."""
         self._adoption = SegmentAdoption(disk, directory, durable_file, files)
@@ -554,7 +554,7 @@ class _Recovery:
             self._unwritten.append(units)
 
     def _has_index_space(self, first_index: int, position: int, units: IndexArray) -> bool:
-        """False behind the first units that have none. Raises DiskFull for more than memory may hold."""
+        """False after the first units that have none. Raises DiskFull for more than memory may hold."""
         if self._unwritten and first_index <= self._unwritten[0]["index"][0]:
             self._unwritten.clear()  # the walk has begun again, further back
         if self._unwritten:
@@ -611,7 +611,7 @@ class _Recovery:
             )
 
     def _write_pages(self, found: LogScan) -> tuple[str, ...]:
-        """Zeros over the pages behind the end that the disk cannot read: the next write there may be of
+        """Zeros over the pages after the end that the disk cannot read: the next write there may be of
         a part only. Returns what is said of it."""
         rewritten = []
         for files, pages in ((self._data, found.unreadable), (self._index, found.unreadable_units)):
@@ -627,13 +627,13 @@ class _Recovery:
         return tuple(rewritten)
 
     def _cut(self, end: LogPoint, ranges: DamagedRanges) -> None:
-        """Zeros behind the end, on disk, with everything that was written again in front of it."""
+        """Zeros after the end, on disk, with everything that was written again before it."""
         damaged = ranges.ending_at(end.index)
         low = end.position if damaged is None else ranges.run_around(damaged)[0].position
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
         data_stop, index_stop = control_reserve(self._files.config, end.position, end.index + 1)
         if self._unwritten:
-            # Whole pages, which then need no space; what stands in front of them does not count.
+            # Whole pages, which then need no space; what stands before them does not count.
             first_position = int(self._unwritten[0]["index"][0]) * INDEX_UNIT_BYTES
             base = self._index.base_of(first_position)
             units_position = index_stop = min(

@@ -60,12 +60,12 @@ from quorumlog.store.state_files import (
 
 
 class Fate(Enum):
-    """What a start does with a segment file."""
+    """The treatment of a segment file at a start."""
 
     KEPT = auto()
     """Part of the log; made as long as it should be if it is shorter."""
     LONG = auto()
-    """The same, and what it has behind its end is cut off."""
+    """The same, and what it has after its end is cut off."""
     MADE_AGAIN = auto()
     """Missing, or too short for what lay in it: zeros take the place of what is lost."""
     ASIDE = auto()
@@ -154,7 +154,7 @@ def lacks_start(disk: Disk, directory: str, record: MemberRecord) -> bool:
 
 
 def _begins_below(disk: Disk, directory: str, held: list[str]) -> bool:
-    """The state in front of the first segment that is left goes when the log begins there: with it the
+    """The state before the first segment that is left goes when the log begins there: with it the
     log had entries below, which were not deleted but lost."""
     positions = [int(name) for name in held if len(name) == NAME_DIGITS and name.isdigit()]
     return bool(positions) and load_state(disk, directory, min(positions)) is not None
@@ -344,12 +344,12 @@ def _segments(
 
 
 # ---------------------------------------------------------------- The recovery scan of a log of ours
-# Where it ends, what of it is damaged, what lies behind its end.
+# Where it ends, what of it is damaged, what lies after its end.
 #
 #   below the durable point    every header must be there and link to the next; what is not is a damaged
 #                              range, and the walk goes round it (damage_search.py)
 #   above it                   whole entries with good digests that continue the log are kept; the first
-#                              record that does not, and all behind it, is a torn tail
+#                              record that does not, and all after it, is a torn tail
 #
 # A start applies what is found (recovery.py), the tools print it (directory_reader.py); nothing is
 # changed here. Entries whose index units were synced are not looked at: the time does not grow with the
@@ -382,7 +382,7 @@ class LogScan(NamedTuple):
     cut_entries: int
     """Whole entries among them."""
     unreadable: tuple[UnreadablePage, ...]
-    """Pages of the data behind the end that the disk cannot read."""
+    """Pages of the data after the end that the disk cannot read."""
     unreadable_units: tuple[UnreadablePage, ...]
     """The same of the index."""
     lines: tuple[str, ...]
@@ -404,7 +404,7 @@ def scan_log(
 ) -> LogScan:
     """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
     `scanned_index`: up to here nobody needs to know again what is damaged, nor, if the log ends there,
-    what lies behind. Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
+    what lies after. Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
     return _LogScanner(data, index, files, known_ranges, on_entries).run(must_be_bounded, scanned_index)
 
 
@@ -475,9 +475,9 @@ class _LogScanner:
         )
 
     def _first_index_to_walk_from(self) -> int:
-        """The last entry whose index unit was synced, or the last one in front of what no file holds;
+        """The last entry whose index unit was synced, or the last one before what no file holds;
         that before the log's begin if the index cannot say. Units are in order up to there and newer or
-        zeros behind, so that "is unit i there and does its entry end below that position" changes
+        zeros after, so that "is unit i there and does its entry end below that position" changes
         once."""
         stop_position = min(self._files.known.index_synced_position, self._files.lost_from)
         low, high = self._begin.index + 1, self._files.trusted_stop_index
@@ -559,7 +559,7 @@ class _LogScanner:
                 point = end_of(scan)
             at = scan.end_position
             if scan.stop == "blank":
-                # The blank counts only once an entry behind it does.
+                # The blank counts only once an entry after it does.
                 next_position = self._data.base_of(at) + self._data.segment_bytes
                 if next_position not in bases:
                     return point, ""
@@ -572,7 +572,7 @@ class _LogScanner:
                 return point, scan.problem
         return point, ""
 
-    # ---------------------------------------------------------------- behind the end
+    # ---------------------------------------------------------------- after the end
 
     def _look_behind(
         self, end: LogPoint
@@ -602,9 +602,9 @@ class _LogScanner:
     def _last_byte(
         self, segments: SegmentList, first: int, segment_end: int, unreadable: list[UnreadablePage]
     ) -> int:
-        """Just behind the last byte from `first` on that is not zero; `first` if all are.
+        """Just after the last byte from `first` on that is not zero; `first` if all are.
 
-        Holes are not read: a hundred empty segments would take seconds. Given up behind a long gap,
+        Holes are not read: a hundred empty segments would take seconds. Given up after a long gap,
         since this decides only what is kept aside.
         """
         zeros = bytes(_ZERO_CHECK_BYTES)
@@ -741,7 +741,7 @@ class DamageSearch:
     # ---------------------------------------------------------------- round the damage
 
     def _go_round(self, point: LogPoint, at: int, stop: LogPoint, problem: str) -> LogPoint:
-        """The damage begins at `at`, behind `point`; returns the point in front of the next good
+        """The damage begins at `at`, behind `point`; returns the point before the next good
         entry, or `stop`."""
         if point is self._anchor:
             raise AnchorDamaged(f"nothing is linked to {point}, so its chain is not proven")
@@ -788,7 +788,7 @@ class DamageSearch:
         found = self._first_whole(self._by_units(point, at, stop), point, at, stop)
         if found is not None and not self._lacks_units(point.index + 2, found.index):
             return found
-        # Entries in front of it whose units are gone as well are found by their own word.
+        # Entries before it whose units are gone as well are found by their own word.
         stop_position = stop.position if found is None else found.pos
         return self._first_whole(self._by_positions(at, stop_position), point, at, stop) or found
 

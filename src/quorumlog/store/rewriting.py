@@ -71,7 +71,7 @@ class Rewriting:
         durable: LogPoint,
         truncations: int,
     ) -> Examination:
-        """Walk from a good entry in front of `first_index` to one behind the range. Any thread. Raises
+        """Walk from a good entry before `first_index` to one after the range. Any thread. Raises
         DirectoryDamaged if the terms of a damaged range cannot be known."""
         stop_index = min(stop_index, durable.index + 1)
         back = 1
@@ -167,7 +167,7 @@ class Rewriting:
                     self._damaged.add(found.ranges)
 
     def _is_page_lost(self, position: int) -> bool:
-        """Can the page not be read that begins in front of a position and goes on behind it?"""
+        """Can the page not be read that begins before a position and goes on after it?"""
         file, offset = self._data.file_at(position), position % PAGE_BYTES
         try:
             return offset > 0 and file is not None and not file.pread(1, position)
@@ -175,7 +175,7 @@ class Rewriting:
             return True
 
     def check(self, damaged: DamagedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
-        """The points in front of the entries and behind them."""
+        """The points before the entries and after them."""
         last = damaged.last
         batch.check_encoding()
         first = batch.first_header
@@ -227,7 +227,7 @@ class Rewriting:
             run_before, run_last = self._damaged.run_around(damaged)
             low, high = run_before.position, run_last.position
             if end.index <= run_last.index:
-                high = self._data.stop_of(high)  # nothing lies behind
+                high = self._data.stop_of(high)  # nothing lies after
             written: list[Segment] = []
             for number, (start, stop, position) in enumerate(placement.pieces):
                 piece = batch.slice(start, stop)

@@ -112,7 +112,7 @@ class Segment:
     def next_data(self, position: int) -> int:
         """The first position from here on that lies in no hole, or where the segment ends."""
         offset = position - self.base_position
-        found = self._file.next_data(offset)  # its size in front of that, if it is short
+        found = self._file.next_data(offset)  # its size before that, if it is short
         return self.base_position + found if offset <= found < self.size_bytes else self.end_position
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:

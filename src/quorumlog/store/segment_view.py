@@ -229,7 +229,7 @@ class IndexUnits:
 
     @property
     def stop_index(self) -> int:
-        """Behind the last index that has room for a unit."""
+        """After the last index that has room for a unit."""
         bases = self.segments.bases
         return (bases[-1] + self.segments.segment_bytes) // INDEX_UNIT_BYTES if bases else 0
 

@@ -49,14 +49,14 @@ IndexArray = npt.NDArray[Any]
 
 BLANK_MAGIC = -1
 BLANK_BYTES = 8
-"""What every segment keeps free behind its last entry, so that a blank record always fits."""
+"""What every segment keeps free after its last entry, so that a blank record always fits."""
 
 _SHAPE = struct.Struct(">ii")
 _MOST_PARKED = 16
 
 
 class SegmentScan(NamedTuple):
-    """The good entries that a scan found, and why it stopped behind them."""
+    """The good entries that a scan found, and why it stopped after them."""
 
     sizes: Int64Array
     positions: Int64Array
@@ -64,7 +64,7 @@ class SegmentScan(NamedTuple):
     headers: HeaderArray
     """A copy, `HEADER_DTYPE`."""
     end_position: int
-    """Just behind the last good entry; where the next record was looked for."""
+    """Just after the last good entry; where the next record was looked for."""
     stop: Literal["zero", "blank", "full", "bad"]
     """`zero`: the log ends here. `blank`: it goes on in the next segment. `full`: `stop_position` or
     the end of the data was reached. `bad`: something else lies here, see `problem`."""
@@ -163,7 +163,7 @@ def _walk(
         if magic in ENTRY_KINDS:
             if size < HEADER_BYTES:
                 return positions, "bad", f"an entry of {size} bytes at {position}", position
-            # The rolling rule leaves room for a blank behind every entry.
+            # The rolling rule leaves room for a blank after every entry.
             if position + size + BLANK_BYTES > segment_end:
                 return positions, "bad", f"an entry at {position} is longer than its segment", position
             if position + size > data_end:
@@ -197,7 +197,7 @@ def _first_wrong_body(data: memoryview, offsets: Int64Array, headers: HeaderArra
 
 
 # ---------------------------------------------------------------- SegmentList
-# Equal segments, named by their first byte, one behind the other as one address space. What lies in
+# Equal segments, named by their first byte, one after the other as one address space. What lies in
 # them is not its concern.
 
 DATA_NAME = "data"
@@ -222,7 +222,7 @@ class SegmentList:
         self.segment_bytes = segment_bytes
         self.first_position = first_position
         self.end_position = first_position
-        """Just behind the last segment."""
+        """Just after the last segment."""
         self.reserved_position = first_position
         """Up to here writes cannot run out of space; never behind `end_position`."""
         self._disk = disk
@@ -280,7 +280,7 @@ class SegmentList:
         return Segment.create(self._disk, path, self.end_position, self.segment_bytes)
 
     def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
-        """Delete the segments behind the one that holds `position`, and return them. Segments below
+        """Delete the segments after the one that holds `position`, and return them. Segments below
         `reserve_stop` become zeros instead, and keep the space that they have or can get: one that was
         made again may have none. Each step, from the last backwards, is on disk before the next: what a
         crash leaves is contiguous."""
@@ -314,7 +314,7 @@ class SegmentList:
             first_position = self.base_of(position)
             below = [file for file in self.files if file.base_position < first_position]
             self.first_position = first_position
-            # Index units that are in memory only may lie behind all files.
+            # Index units that are in memory only may lie after all files.
             self.end_position = max(self.end_position, first_position)
             self.reserved_position = max(self.reserved_position, first_position)
             for file in below:
@@ -446,7 +446,7 @@ class SegmentList:
 
     def zero_in_segment(self, first_position: int, stop_position: int) -> None:
         """Zero what lies in the segment that holds `first_position`, if there is one; synced. To the end
-        of the last page, behind which nothing was written: one that the disk cannot read can be written
+        of the last page, after which nothing was written: one that the disk cannot read can be written
         as a whole only."""
         file = self.file_at(first_position)
         if file is None or stop_position <= first_position:

@@ -3,7 +3,7 @@
     position  bytes  field
            0      8  magic      which kind of file, and its version
            8      8  sequence   the higher good one wins
-          16    492  payload    zeros behind it
+          16    492  payload    zeros after it
          508      4  CRC-32 of the 508 bytes before it
          512   3584  zeros
         4096   4096  the second slot, laid out the same
@@ -40,7 +40,7 @@ class Slot(NamedTuple):
     number: int
     sequence: int
     payload: bytes
-    """With zeros behind it."""
+    """With zeros after it."""
 
 
 def payload_bytes_of(sector_bytes: int) -> int:
@@ -159,7 +159,7 @@ class SlotFile:
 
     @property
     def payload(self) -> bytes | None:
-        """What the winning slot holds, with zeros behind it; None if neither slot is good."""
+        """The payload of the winning slot, with zeros after it; None if neither slot is good."""
         return self._payload
 
     def write(self, payload: bytes) -> None:

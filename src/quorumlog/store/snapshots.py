@@ -19,7 +19,7 @@ from quorumlog.store.disk import Disk, DiskFile, is_no_damage, reason_of, refusa
 from quorumlog.store.state_files import read_readable
 
 # ---------------------------------------------------------------- The files `snapshots/NAME-INDEX`
-# The state of a state machine behind an entry of the log.
+# The state of a state machine after an entry of the log.
 #
 #     b"QLSNAP 1", or 2 where `kept_bytes` is not 0
 #     size, CRC-32 of the head (4 bytes each, big-endian), then the head:
@@ -488,7 +488,7 @@ class ReceivedSnapshot:
 #     size, CRC-32 of what follows (4 bytes each, big-endian), then so many bytes
 #         MessagePack: [first_index, stop_index, left_out]
 #
-# Written in place, before and behind each piece that is applied. It is not synced then: the end of a
+# Written in place, before and after each piece that is applied. It is not synced then: the end of a
 # process leaves it as it is, and a loss of power may take it. So it is a help only, and where the disk
 # refuses it the machine goes on.
 

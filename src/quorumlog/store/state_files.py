@@ -133,7 +133,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Entries carry both digests; a 0 where a digest belongs is damage."""
     formation: Formation = Formation()
     version: int = 1
-    """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`;
+    """2: the log may hold entries of kinds above NOOP; 3: it may also begin after a `start`;
     4: it is being recovered; 5: it may also hold kinds of level 6; 6: and users."""
     recovery: Recovery | None = None
     """What the next start has to carry out before anything else."""
@@ -345,7 +345,7 @@ def decode_hard_state(payload: bytes) -> HardState:
 
 
 def read_currterm(disk: Disk, directory: str) -> HardState | None:
-    """What `currterm` says, or None if it is missing, unreadable or not whole."""
+    """The contents of `currterm`, or None if it is missing, unreadable or not whole."""
     data, _ = read_readable(disk, f"{directory}/{CURRTERM_NAME}")
     if data is None:
         return None
@@ -358,8 +358,8 @@ def read_currterm(disk: Disk, directory: str) -> HardState | None:
 
 
 def read_hard_state(disk: Disk, directory: str) -> HardState | None:
-    """What a member would start with; for a Java directory its `currterm`. None if a `hardstate` has no
-    good slot, or if there is neither file."""
+    """The hard state that a member would start with; for a Java directory its `currterm`. None if a
+    `hardstate` has no good slot, or if there is neither file."""
     path = f"{directory}/{HARD_STATE_NAME}"
     if not disk.exists(path):
         return read_currterm(disk, directory)
@@ -630,7 +630,7 @@ def _sync_directory(disk: Disk, directory: str) -> None:
 #     crc32=0c4a1f2e
 #
 # It is the first file of a backup and is replaced as a whole once a cut is complete and verified.
-# Entries behind the cut are those of a backup that was interrupted; the next one goes on behind them.
+# Entries after the cut are those of a backup that was interrupted; the next one goes on after them.
 # No member starts on a directory that has this file.
 
 BACKUP_NAME = "backup"
@@ -886,7 +886,7 @@ class DamagedRanges:
 
 
 # ---------------------------------------------------------------- The files `states/POSITION`
-# The state of the log in front of each segment, so that a start need not read the log to know it.
+# The state of the log before each segment, so that a start need not read the log to know it.
 #
 #     b"QLBS", CRC-32 of what follows (4 bytes, big-endian)
 #     MessagePack: [[index, term, chain, position], record]
@@ -950,7 +950,7 @@ def stage_state(disk: Disk, directory: str, state: LogStart) -> None:
 
 
 def place_state(disk: Disk, directory: str, position: int) -> None:
-    """What was staged counts from now on; the name is not synced. Raises OSError."""
+    """The staged state counts from now on; the name is not synced. Raises OSError."""
     disk.rename(_temporary(directory, position), _path(directory, position))
 
 

@@ -358,7 +358,7 @@ class SegmentRow(msgspec.Struct, frozen=True):
     last_term: int
     """-1 if the last entry cannot be read."""
     bytes_used: int
-    """By entries, without the blank record behind them."""
+    """By entries, without the blank record after them."""
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -387,7 +387,7 @@ class Inspection(msgspec.Struct, frozen=True):
     start: StartRow | None
     """Where the log begins once its first entries are gone."""
     states: tuple[StateRow, ...]
-    """In front of segments."""
+    """Before segments."""
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""

@@ -661,7 +661,7 @@ class LinkFaults:
 
 
 class Beside(Protocol):
-    """What goes on beside the kinds."""
+    """Faults beside the kinds."""
 
     def begin(self) -> None: ...
     def stop(self) -> None: ...
@@ -699,7 +699,7 @@ class Faults:
             self._begin()
 
     def stop(self) -> None:
-        """What has begun ends at once."""
+        """End all faults at once."""
         cluster = self._cluster
         cluster.network.heal(set(cluster.network.cut))
         for each in self.beside:

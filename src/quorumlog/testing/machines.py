@@ -20,7 +20,7 @@ SLICE_BYTES = 12
 
 
 def result_of(index: int, body: bytes) -> bytes | None:
-    """What the machine gives for a command at `index`; None: it refuses it."""
+    """The machine's result for a command at `index`; None: it refuses it."""
     return None if body.endswith(REFUSED) else b"%d:%d" % (index, crc32(body))
 
 

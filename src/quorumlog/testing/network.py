@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What one member sends another on its data connection, while the way there is a poor one.
 #
 # Bytes wait in a queue and leave it in order: so many a millisecond, or in bursts. A frame that is too
-# large for the way never leaves it, nor does what is behind it; heartbeats pass beside it.
+# large for the way never leaves it, nor does what is after it; heartbeats pass beside it.
 
 OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""

@@ -58,7 +58,7 @@ class ClientAppend:
 
 @dataclass(slots=True, eq=False)
 class ClientAnswer:
-    """What a state machine answered."""
+    """An answer of a state machine."""
 
     member_id: str
     acknowledged_index: int

@@ -135,7 +135,7 @@ class SimulationProfile:
 
 
 def draw_cluster(random: Random, size: int | None = None) -> SimulationProfile:
-    """What every run has: members, their options, the network and the faults of members."""
+    """The profile of every run: members, their options, the network and the faults of members."""
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)

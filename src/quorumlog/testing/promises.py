@@ -166,7 +166,7 @@ class EntryMark(NamedTuple):
 
 
 def mark_at(store: LedgerStore, index: int) -> EntryMark | None:
-    """What a log holds at `index`; None if it is not held, or if the disk no longer reads it."""
+    """The entry of a log at `index`; None if it is not held, or if the disk no longer reads it."""
     try:
         return EntryMark(store.id_at(index).term, store.chain_at(index))
     except (IndexOutOfRange, RangeDamaged, DirectoryDamaged):
@@ -255,7 +255,7 @@ ONLY_FROM_LEADERS = (HeartbeatRequest, PushEntryRequest, TakeLeadershipRequest)
 
 
 class OneLeader(Checker):
-    """Who says that it leads, and who sends what only leaders send."""
+    """Members that claim to lead, or send messages of leaders."""
 
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
@@ -558,7 +558,8 @@ def is_apart(node: LedgerNode, leader: LedgerNode) -> bool:
 
 
 def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
-    """Whom all of these follow, with the same log committed to its end on every disk; None: nobody."""
+    """The leader that all of these follow, with the same log committed to its end on every disk; None:
+    nobody."""
     leaders = [node for node in nodes if node.raft.role is Role.LEADER]
     if len(leaders) != 1:
         return None

@@ -52,7 +52,8 @@ class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
 
 
 class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
-    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
+    """The newest entries of a producer in the log. Refused with ProducerExpired if there is no such
+    session."""
 
     producer: Text
 
@@ -63,14 +64,14 @@ class LastSequenceResponse(ClientMessage, frozen=True, kw_only=True, tag=45):
 
 class ListProducers(ClientMessage, frozen=True, kw_only=True, tag=46):
     after: Text = ""
-    """Names behind this one, in their order."""
+    """Names after this one, in their order."""
     limit: Int = 1000
 
 
 class ListProducersResponse(ClientMessage, frozen=True, kw_only=True, tag=47):
     producers: tuple[ProducerInfo, ...]
     is_last: bool
-    """There are none behind these."""
+    """There are none after these."""
 
 
 class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
@@ -130,10 +131,10 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
     the same position again, and not the same entry. None: the client was not told."""
     seen_index: Int | None = None
     """What this says was meant for the log up to here, as an answer has told: ReaderMoved if a reader
-    was ended, led back or held otherwise since, so that no late copy of it comes in behind that. -1: no
+    was ended, led back or held otherwise since, so that no late copy of it comes in after that. -1: no
     answer yet. None: an older client, whose late copies count."""
     last_chain: Int | None = None
-    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
+    """Of an archive: the `chain_crc` of its last entry, the one before `position`."""
     skipped: tuple[Int, Int] | None = None
     """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
     them. Said again, they are not counted again."""
@@ -185,7 +186,7 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     timeout_ms: Int = 0
     """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
     expected_last: Int | None = None
-    """Append only if no data entry lies behind this index in the leader's whole log; else
+    """Append only if no data entry lies after this index in the leader's whole log; else
     WrongLastIndex. -1: only if there is none at all. Not in a stream."""
     session: Numbered | None = None
     """The entries are appended once, however often the request comes. Not in a stream, nor with
@@ -402,13 +403,13 @@ class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
     begin_term: Int = -1
     begin_chain: Int = 0
     begin_position: Int = 0
-    """Of the segment that begins behind it."""
+    """Of the segment that begins after it."""
     begin_record: bytes = b""
     """The state of the log up to there, which no entry tells any more."""
 
 
 class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
-    """Change who is a member; answered by the leader once that is committed. docs/membership.md"""
+    """Change the members; answered by the leader once that is committed. docs/membership.md"""
 
     verb: Text
     """`add`, `promote`, `remove`, `replace` or `set-address`."""
@@ -430,7 +431,7 @@ class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
     """Which time mark holds at an entry, or at a time; one of the two is given."""
 
     index: Int = -1
-    """The last mark at or in front of this entry."""
+    """The last mark at or before this entry."""
     time_ms: Int = -1
     """The last mark that says this or an earlier time; milliseconds since 1970."""
 
@@ -439,7 +440,7 @@ class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     """Of what is committed, as the member knows it."""
 
     index: Int = -1
-    """Of the mark, which may be in front of the log's begin; -1: there is none."""
+    """Of the mark, which may be before the log's begin; -1: there is none."""
     time_ms: Int = -1
     """At which the entries behind it count as appended."""
     ledger_begin_index: Int
@@ -503,7 +504,7 @@ class StepOverResponse(ClientMessage, frozen=True, kw_only=True, tag=59):
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What keeps one segment."""
+    """The reason why one segment is kept."""
 
     first_index: Int
     stop_index: Int
@@ -515,7 +516,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
-    """Answered by the leader, who decides what goes."""
+    """Answered by the leader, which decides what is deleted."""
 
 
 class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
@@ -545,7 +546,7 @@ class UserInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsersRequest(ClientMessage, frozen=True, kw_only=True, tag=104):
-    """Who the users are, and what is granted to whom; of a quorum's knowledge."""
+    """The users, and the grants of roles; as a quorum knows them."""
 
 
 class UsersResponse(ClientMessage, frozen=True, kw_only=True, tag=105):
@@ -628,7 +629,7 @@ AnyClientRequest = (
     | UsersRequest
     | ReloadRequest
 )
-"""What a client says, behind the greeting."""
+"""What a client says, after the greeting."""
 
 RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,

@@ -3,13 +3,18 @@ switched to."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
 from quorumlog.broker.broker_port import BrokerSession
+from quorumlog.broker.broker_server import state_of
 from quorumlog.broker.classic_users import LACKS_USERS, LOST_USERS
+from quorumlog.broker.client.switching import ClusterProbe
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.group_commands import CreateTopic
 from quorumlog.broker.store.log_files import BrokerRole
@@ -20,8 +25,8 @@ from quorumlog.broker.store.message_store import (
     USERS_ON,
     MessageStore,
 )
-from quorumlog.broker.wire import QueuesRequest, ReplicaRequest
-from quorumlog.errors import LedgerError
+from quorumlog.broker.wire import QueuesRequest, ReplicaRequest, ReplicaResponse
+from quorumlog.errors import LedgerError, NotAuthenticated, Unreachable
 from quorumlog.log_state.users import UserOperation, UserOrder
 from quorumlog.store.state_files import FIRST_ADMIN_NAME, replace_file, save_first_admin
 from sim.replicas import schedule
@@ -446,8 +451,8 @@ def test_a_state_that_lacks_commands_is_not_saved_as_a_whole() -> None:
     follower.is_whole = False
     answers: list[object] = []
     for number in range(40):
-        command = CreateTopic(f"topic{number}", 1)
-        world.brokers["a"].own_users.groups.propose(lambda command=command: command, answers.append)
+        create = partial(CreateTopic, f"topic{number}", 1)
+        world.brokers["a"].own_users.groups.propose(create, answers.append)
         hears(world)
     assert len(answers) == 40
     assert not follower.is_whole
@@ -572,6 +577,38 @@ def who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody() -> None
 
 def test_who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody() -> None:
     who_loses_users_of_whom_another_broker_has_heard_is_open_to_nobody()
+
+
+def who_was_the_master_serves_by_no_less_than_it_has_acknowledged() -> None:
+    """It begins again as the slave of one that has not carried out all of that yet."""
+    with patch.object(schedule, "USERS_SHARE", 1.0):
+        ran = schedule.run(5481)
+    assert not ran.failure, ran.failure
+
+
+def test_who_was_the_master_serves_by_no_less_than_it_has_acknowledged() -> None:
+    who_was_the_master_serves_by_no_less_than_it_has_acknowledged()
+
+
+class Refused(ClusterProbe):
+    """Which only c answers; b wants a user, and a is away."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        super().__init__("c")
+
+    def _ask(self, address: str) -> ReplicaResponse:
+        if address != "c":
+            raise {"a": Unreachable, "b": NotAuthenticated}[address]("who are you?")
+        answer = state_of(self._world.brokers["c"].living, dialect="quorumlog")
+        self.answers["c"] = answer
+        return answer
+
+
+def test_who_is_refused_for_want_of_a_right_knows_that_there_are_users() -> None:
+    with closing(Refused(group(18))) as probe:
+        assert probe.unreachable.keys() == {"a", "b"}
+        assert probe.have_users(but="c")
 
 
 def test_the_first_user_is_read_before_retention_takes_the_command() -> None:

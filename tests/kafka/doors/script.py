@@ -57,14 +57,14 @@ def compared(value: Any, name: str = "") -> Any:
 
 def codes_in(answer: Any) -> str:
     """Of its errors: what a difference comes to, in a few words."""
+    return " ".join(sorted(_codes_in(answer) - {"none"})) or "none"
+
+
+def _codes_in(answer: Any) -> set[str]:
     if isinstance(answer, dict):
-        parts = [codes_in(each) for name, each in answer.items() if name != "error_code"]
-        parts.append(answer.get("error_code", ""))
-    elif isinstance(answer, list):
-        parts = [codes_in(each) for each in answer]
-    else:
-        return ""
-    return " ".join(part for part in parts if part)
+        own = {answer["error_code"]} if "error_code" in answer else set()
+        return own.union(*map(_codes_in, answer.values()))
+    return set().union(*map(_codes_in, answer)) if isinstance(answer, list) else set()
 
 
 def batches_in(data: bytes) -> list[list[int]]:

@@ -211,7 +211,7 @@ class ConsumerQueue:
         self.fetched.appendleft(message)
 
     def drop_fetched(self) -> None:
-        """What is not in hand is as if it had not come."""
+        """Forget fetched messages that no handler has."""
         if self.fetched:
             self.next_offset = self.fetched[0].queue_offset
             self.fetched_bytes -= sum(each.size_bytes for each in self.fetched)

@@ -74,7 +74,7 @@ class SendReceipt(NamedTuple):
     store_time_ms: int
     store_host: bytes
     positions: bytes = b""
-    """Physical offset of each, 8 bytes big-endian; empty: they lie one right behind the other."""
+    """Physical offset of each, 8 bytes big-endian; empty: they lie one right after the other."""
 
     def singles(self, sizes: Sequence[int]) -> Iterator[SendReceipt]:
         """One for each message; `sizes` of their records."""
@@ -326,7 +326,7 @@ class BrokerProduct(Product):
 
 
 def changes(message: AnyBrokerMessage) -> bool:
-    """Carried out again, perhaps behind what somebody else has done since, it would be another effect:
+    """Carried out again, perhaps after what somebody else has done since, it would be another effect:
     a topic that was made anew is deleted, a reset is undone, a new master resigns."""
     if isinstance(message, ReplicaRequest):
         return message.verb not in ("", "drain", "slave")  # a drain ends by itself, an epoch is checked

@@ -30,7 +30,6 @@ from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, Swit
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import (
     NO_RIGHT,
-    LeaderNotReady,
     LedgerError,
     OutcomeUnknown,
     RequestTimeout,
@@ -109,7 +108,7 @@ class BrokerProbe(ABC):
         return [shown_by(answer) for answer in self.answers.values()]
 
     def master(self) -> ReplicaResponse | None:
-        """Who leads, if it answers, as far as it knows."""
+        """The answer of the master, if it answers; of several, that of the newest epoch."""
         leading = [answer for answer in self.answers.values() if answer.is_leading]
         return max(leading, key=epoch_of, default=None)
 
@@ -118,7 +117,7 @@ class BrokerProbe(ABC):
         return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
 
     def leap(self) -> int:
-        """Above the epochs of those who are gone without: they may have had more than is known here."""
+        """Above the epochs of brokers left out: they may know newer ones than the others."""
         return 1 + secrets.randbelow(1_000_000)
 
 
@@ -156,7 +155,7 @@ class ClusterProbe(BrokerProbe):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
-                self.is_refused_by_users |= isinstance(error, (*NO_RIGHT, LeaderNotReady))
+                self.is_refused_by_users |= isinstance(error, NO_RIGHT)
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))

@@ -255,7 +255,7 @@ class DLedgerCommitLog:
 
     @property
     def confirm_offset(self) -> int:
-        """Behind the last committed message that is dispatched."""
+        """After the last committed message that is dispatched."""
         machine = self._machines.newest
         return 0 if machine is None else machine.end_position
 
@@ -353,7 +353,7 @@ class DLedgerCommitLog:
         return old + self._member.node().store.read_bytes(position, size_bytes)
 
     def stored_offset(self, key: QueueKey) -> int:
-        """Behind the last message of a queue that any reader may know of; a slave cannot tell."""
+        """After the last message of a queue that any reader may know of; a slave cannot tell."""
         if self._filler.term is None:
             return (1 << 63) - 1
         return self._filler.next_offsets.get(key, 0)

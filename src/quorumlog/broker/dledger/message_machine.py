@@ -82,7 +82,7 @@ class LogResets:
         """Of the end of each entry, by index."""
 
     def __call__(self) -> Resets:
-        """The index of each is the position behind its entry. What lies in front of where the log begins
+        """The index of each is the position after its entry. What lies before where the log begins
         bounds no message that is left."""
         node = self._node()
         state = None if node is None else node.log_state.appended
@@ -120,7 +120,7 @@ RETRY_MS = 20
 
 
 class Filled(NamedTuple):
-    """What the messages of an append were given, one row each."""
+    """Values that an append's messages were stamped with, one row each."""
 
     first_index: int
     queue_offsets: Int64Array
@@ -146,7 +146,7 @@ class MessageStamper:
         self.term: int | None = None
         """In which this member is master; None: it is not."""
         self.next_offsets: dict[QueueKey, int] = {}
-        """Behind the last message of each queue in the whole log."""
+        """After the last message of each queue in the whole log."""
         self.store_host = bytes(V4_BYTES)
         self.checked: EntryBatch | None = None
         """Records that were looked at already."""
@@ -220,17 +220,17 @@ _IS_GOOD = np.ones(1, bool)
 
 
 class QueueEndsAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What a master begins with."""
+    """The queues' ends that a master begins with."""
 
     queues: list[tuple[str, int, int]]
     """(topic, queue, number of its next message)."""
     last_time_ms: int
     end_position: int
-    """Behind the last message, whose time that is."""
+    """After the last message, whose time that is."""
 
 
 def wipe(disk: Disk, root: str) -> None:
-    """What an earlier process has derived. Raises StoreFailure."""
+    """Delete files that an earlier process derived from the log. Raises StoreFailure."""
     try:
         disk.make_directory(root)
         folders = [f"{root}/{INDEX_FOLDER_NAME}"]
@@ -252,7 +252,7 @@ def wipe(disk: Disk, root: str) -> None:
 
 class MessageMachine(StateMachine):
     may_leave_out = False
-    """The messages of a queue are numbered: behind a hole none could be dispatched any more."""
+    """The messages of a queue are numbered: after a hole none could be dispatched any more."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class MessageMachine(StateMachine):
         """An index file is named after the time of its first message."""
         self._dispatcher = Dispatcher(self.queues, self.index, config.delays_ms())
         self.end_position = 0
-        """Behind the last record that was dispatched."""
+        """After the last record that was dispatched."""
         self.last_time_ms = 0
         self.dispatched_messages = 0
         self._written_ms: dict[QueueKey, int] = {}

@@ -173,7 +173,7 @@ class GroupService:
             if isinstance(command, ResetOffsets):
                 self._check_ends(command.offsets)
             if isinstance(command, ResetOffsets | DeleteGroup):
-                self._commits.flush(command.group)  # in front of what ends its generation
+                self._commits.flush(command.group)  # before what ends its generation
             self._proposals.propose(command, partial(_tell, session, message.request_id))
 
         if isinstance(command, CreateTopic) and not self._log.existing_queues(command.topic):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------- GroupLog
-# What topics and groups need of the log below them: their commands in it, one behind the other, each
+# What topics and groups need of the log below them: their commands in it, one after the other, each
 # carried out once it is acknowledged. `DLedgerBroker` is one, `ClassicGroupLog` the other.
 
 ResultCallback = Callable[[bytes | LedgerError], None]
@@ -93,7 +93,7 @@ class GroupLog(Protocol):
     def is_up(self) -> bool: ...
 
     def propose(self, command: Callable[[], Command], on_result: ResultCallback) -> None:
-        """In front of all that is proposed later. `command` is called in the moment in which it is
+        """Before all that is proposed later. `command` is called in the moment in which it is
         written."""
 
     def ask(self, question: bytes, on_result: ResultCallback, session: BrokerSession) -> None:
@@ -103,10 +103,10 @@ class GroupLog(Protocol):
         """That this member is master still, at some moment after this."""
 
     def end_of(self, key: QueueKey) -> int:
-        """Behind the last message of a queue in the whole log of a master."""
+        """After the last message of a queue in the whole log of a master."""
 
     def stored_offset(self, key: QueueKey) -> int:
-        """Behind the last message of a queue that anybody may know of."""
+        """After the last message of a queue that anybody may know of."""
 
     def existing_queues(self, topic: str) -> int:
         """Of a topic that the broker has beside those of the replicated state; 0: there is none."""
@@ -136,7 +136,7 @@ class Proposals:
         self._state = state
 
     def propose(self, command: Command, done: ResultCallback) -> None:
-        """In front of all that is proposed later. Raises TooManyNames."""
+        """Before all that is proposed later. Raises TooManyNames."""
         self._check_room(command)
         self._log.propose(lambda: self._with_ends(command), done)
 
@@ -170,7 +170,7 @@ class Proposals:
         self.propose(command, lambda outcome: done(refusal_in(outcome)))
 
     def _with_ends(self, command: Command) -> Command:
-        """A queue that is made anew begins behind all that was ever sent to one of its name."""
+        """A queue that is made anew begins after all that was ever sent to one of its name."""
 
         def of(topic: str, count: int) -> tuple[int, ...]:
             return tuple(self._log.end_of(QueueKey(topic, queue_id)) for queue_id in range(count))
@@ -406,7 +406,7 @@ class GroupMembers:
                     self.changes += 1
 
     def held(self, group: str, existing: Group) -> dict[QueueRow, str]:
-        """Queues that no other member may have yet, and who works on them."""
+        """Queues that no other member may have yet, by the member that still works on them."""
         members, found = self._groups.get(group, {}), {}
         for each in existing.members:
             there = members.get(each.member)
@@ -425,7 +425,7 @@ class GroupMembers:
         )
 
     def wants(self, group: str) -> dict[str, Subscriptions]:
-        """What each member wants to read."""
+        """The subscriptions of each member."""
         return {name: each.topics for name, each in sorted(self._groups.get(group, {}).items())}
 
 

@@ -97,7 +97,7 @@ class OfflineLedger:
 
     @property
     def stop_index(self) -> int:
-        """Behind the last entry that is known to be committed: another member may have replaced those
+        """After the last entry that is known to be committed: another member may have replaced those
         that follow."""
         return self._reader.committed_index + 1
 
@@ -149,7 +149,7 @@ class OfflineLedger:
         return {}
 
     def summary(self) -> dict[str, Any]:
-        """What it holds, queue by queue."""
+        """Its messages, queue by queue."""
         queues: dict[QueueKey, tuple[int, int]] = {}
         messages = size_bytes = 0
         for found in self.batches():

@@ -44,7 +44,7 @@ class OldGroup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OldState(msgspec.Struct, frozen=True):
-    """What the topics and groups of the replicated log begin with."""
+    """The initial topics and groups of the replicated log."""
 
     topics: list[OldTopic]
     groups: list[OldGroup]

@@ -120,7 +120,7 @@ class OldReport(NamedTuple):
 
 
 class OldMessages:
-    """What a walk over the commit log gathers."""
+    """The result of a walk over the commit log."""
 
     def __init__(self) -> None:
         self.ends: dict[QueueKey, int] = {}
@@ -411,7 +411,7 @@ def _survey(
 
 
 def _content(old: OfflineStore, base: int, stop: int, closed: int) -> Iterator[bytes]:
-    """Blocks of a file as it stands below the replicated log: behind the last record a blank, and
+    """Blocks of a file as it stands below the replicated log: after the last record a blank, and
     zeros."""
     blank = blank_record(closed - stop) if stop < closed else b""
     for at in range(base, base + old.file_bytes, BLOCK_BYTES):

@@ -50,7 +50,7 @@ QueueCheck = Callable[[QueueKey], bool]
 
 
 class RequestRun(NamedTuple):
-    """Requests that lie one behind the other in one file."""
+    """Requests that lie one after the other in one file."""
 
     first: int
     stop: int
@@ -182,7 +182,7 @@ class PutBatch:
     # ---------------------------------------------------------------- with the log's lock held
 
     def place(self, position: int) -> list[RequestRun]:
-        """A batch moves whole to the next file if it does not fit with a blank behind it."""
+        """A batch moves whole to the next file if it does not fit with a blank after it."""
         runs: list[RequestRun] = []
         first, count = 0, len(self.requests)
         done_bytes = 0
@@ -279,7 +279,7 @@ class CommitLog:
         end_position: int,
         last_store_time_ms: int,
     ) -> None:
-        """`end_position`: behind the last record, all of it on disk."""
+        """`end_position`: after the last record, all of it on disk."""
         self._store = store
         self.files = files
         self.config = store.config
@@ -293,7 +293,7 @@ class CommitLog:
         self._flush_lock = threading.Lock()
         self.role = BrokerRole.ASYNC_MASTER
         self._end = (end_position, last_store_time_ms)
-        """Behind the last record, and its store time: replaced as one."""
+        """After the last record, and its store time: replaced as one."""
         self.flushed_offset = end_position
         self.replicated_offset: int | None = None
         """None: nobody else is waited for."""
@@ -321,7 +321,7 @@ class CommitLog:
         return own if self.replicated_offset is None else min(own, self.replicated_offset)
 
     def become(self, role: BrokerRole) -> None:
-        """What is being put is written under the old role, or refused."""
+        """Puts in progress are written under the old role, or refused."""
         with self._lock:
             self.role = role
 

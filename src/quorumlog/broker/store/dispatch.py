@@ -122,7 +122,7 @@ class Dispatcher:
         return grown
 
     def _is_next(self, key: QueueKey, lone: RecordParts) -> bool:
-        """A single message goes behind those of a queue that stands, and there is nothing else to it."""
+        """A single message goes after those of a queue that stands, and there is nothing else to it."""
         queue = self._queues.get(key)
         return (
             queue is not None
@@ -250,7 +250,7 @@ class QueueRange(msgspec.Struct, frozen=True, array_like=True):
 
 class DispatchHead(msgspec.Struct, frozen=True, array_like=True):
     end_position: int
-    """Behind the last record that was dispatched."""
+    """After the last record that was dispatched."""
     last_time_ms: int
     """Its STORETIMESTAMP."""
     queues: list[QueueRange]
@@ -275,7 +275,7 @@ def save_queues(
     queues: ConsumeQueues,
     index: IndexService | None,
 ) -> Iterator[None]:
-    """As it is at the first slice: what is dispatched between two of them lies behind it. Nothing may be
+    """As it is at the first slice: what is dispatched between two of them lies after it. Nothing may be
     dropped meanwhile."""
     head = head_of(end_position, last_time_ms, queues, index)
     files = [] if index is None else [(file, file.count) for file in index.files]

@@ -98,7 +98,7 @@ class FlushService:
         self.since_ms = None
         flushed = self._log.flushed_offset
         for request in self._requests_read:
-            # The log of a master that follows another one now may be cut in front of what waits.
+            # The log of a master that follows another one now may be cut before what waits.
             is_there = flushed >= request.next_offset
             request.complete(PutStatus.PUT_OK if is_there else PutStatus.FLUSH_DISK_TIMEOUT)
         with self._lock:
@@ -106,7 +106,7 @@ class FlushService:
         self._log.reserve_ahead()
 
     def expire(self, now_ms: float) -> None:
-        """Those that have waited too long are told so; what they wrote may still come to be on disk."""
+        """Time out requests that have waited too long; their records may still reach the disk."""
         with self._lock:
             waiting = [*self._requests_read, *self._requests_write]
         for request in waiting:

@@ -306,7 +306,7 @@ class IndexFile:
 
 
 # ---------------------------------------------------------------- IndexService
-# `ROOT/index/`, one file behind the other; only the last is written.
+# `ROOT/index/`, one file after the other; only the last is written.
 
 log = logging.getLogger("quorumlog.broker")
 

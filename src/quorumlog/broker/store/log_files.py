@@ -60,7 +60,7 @@ class LogRecords(NamedTuple):
     """Of the first byte of `records.buffer`."""
     records: RecordBatch
     next_position: int
-    """Where to go on: behind the last record, or behind the blank that follows it."""
+    """Where to go on: after the last record, or after the blank that follows it."""
 
 
 class MessageLog(Protocol):
@@ -70,7 +70,7 @@ class MessageLog(Protocol):
 
     @property
     def max_offset(self) -> int:
-        """Behind the last record that was written."""
+        """After the last record that was written."""
 
     @property
     def confirm_offset(self) -> int:
@@ -192,7 +192,7 @@ def open_file_list(
 #
 #     payload of a slot (slot_file.py), big-endian
 #     offset  bytes  field
-#          0      8  position behind the last record that is known to be on disk
+#          0      8  position after the last record that is known to be on disk
 #          8      8  bytes of a file of the commit log
 #         16      8  bytes of a file of a queue
 #
@@ -368,10 +368,10 @@ def damaged(path: str, position: int, error: Exception | str) -> MessageDamaged:
 
 @dataclass
 class LogEnd:
-    """What a walk found so far."""
+    """The result of a walk so far."""
 
     position: int
-    """Behind the last good record."""
+    """After the last good record."""
     last_time_ms: int = 0
     problem: str = ""
     """Why the record there is none; empty: nothing was ever written there."""
@@ -450,7 +450,7 @@ def settle_end(
     set_aside: SetAside,
     written: Callable[[int], None],
 ) -> str:
-    """Zeros behind the last good record; what was cut off is set aside, in the file that is returned.
+    """Zeros after the last good record; what was cut off is set aside, in the file that is returned.
     `written` is told where the log ends before that, and once all of it is on disk.
 
     Raises DirectoryDamaged if the log was known to be on disk further than that: then a record that
@@ -503,7 +503,7 @@ def _sync(files: SegmentList, position: int, stop: int) -> None:
 
 
 def _written_behind(files: SegmentList, position: int) -> int:
-    """Behind the last byte that is not zero, in the file that holds `position` and those behind it."""
+    """After the last byte that is not zero, in the file that holds `position` and those after it."""
     last = position
     while position < files.end_position:
         position = max(files.next_data(position), position)

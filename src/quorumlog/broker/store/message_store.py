@@ -90,7 +90,7 @@ class TopicTable(Protocol):
         """Nothing below is shown; None: nothing of the queue."""
 
     def begin_to_read(self, key: QueueKey) -> int | None:
-        """The same, for who wants to read it. Raises the LedgerError that refuses it."""
+        """The same, for readers of the topic. Raises the LedgerError that refuses it."""
 
     def check_writes(self, records: RecordBatch) -> None:
         """Raises the LedgerError that refuses it."""
@@ -145,7 +145,7 @@ class CleanCommitLogService:
         behind = store.queues.drop_before(position)
         for path in files.drop_before(position):
             store.disk.unlink(path)
-            # Before the next: a loss of power would leave a file in front of a gap.
+            # Before the next: a loss of power would leave a file before a gap.
             store.disk.sync_directory(files.directory)
             log.info("deleted %s", path)
         for path in behind:
@@ -351,7 +351,7 @@ class MessageStore:
             dispatcher.was_deleted = deleted_topics(disk, root)
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
-            # Consumers saw no more: what lies behind it may be cut yet.
+            # Consumers saw no more: what lies after it may be cut yet.
             confirmed = self.checkpoint.confirm_phy_offset
             self._dispatch_stop = max(confirmed, self.queues.last_position)
         end = self._derive(files, dispatcher)
@@ -391,7 +391,7 @@ class MessageStore:
             indexed = self.index.end_position
             begin = min(begin, files.base_of(indexed) if indexed >= files.first_position else (
                 files.first_position))  # fmt: skip
-        # Of one that is lost messages may lie in front of where the walk begins.
+        # Of one that is lost messages may lie before where the walk begins.
         self.queues.begins_anywhere = begin == files.first_position > 0
         lost = self.queues.lost
         if not lost:

@@ -207,7 +207,7 @@ assert UNIT.itemsize == QUEUE_UNIT_BYTES
 Units = npt.NDArray[np.void]
 
 FILLER_SIZE = 0x7FFFFFFF
-"""Of units in front of the first message that there is, in a file that begins before it."""
+"""Of units before the first message that there is, in a file that begins before it."""
 RESERVE_STEP_BYTES = 1 << 20
 _LOOK_UNITS = 1 << 12
 
@@ -235,7 +235,7 @@ class ConsumeQueue:
         """Its first message has this number and no other."""
 
     def _find_end(self) -> int:
-        """Behind the last unit that was written, file by file from the first on."""
+        """After the last unit that was written, file by file from the first on."""
         end = self.files.first_position // QUEUE_UNIT_BYTES
         last = self.files.end_position // QUEUE_UNIT_BYTES
         while end < last:  # a file of a queue has room for 300,000, and many have few
@@ -291,7 +291,7 @@ class ConsumeQueue:
     @property
     def ends_in_order(self) -> bool:
         """Of a unit that lay over two pages a loss of power may have left the size alone: it then names
-        a message in front of the one before it."""
+        a message before the one before it."""
         last = self.units(self.max_offset - 2, self.max_offset)["position"]
         return len(last) < 2 or bool(last[0] < last[1])
 
@@ -303,7 +303,7 @@ class ConsumeQueue:
 
     @property
     def last_position(self) -> int:
-        """Behind the record of its last message; -1 of an empty queue."""
+        """After the record of its last message; -1 of an empty queue."""
         return sum(self.last_unit)
 
     # ---------------------------------------------------------------- writing
@@ -333,7 +333,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = self.flushed_offset = 0
 
     def _begin_files_at(self, base: int) -> None:
-        """Those of before would leave a gap in front of it."""
+        """Those of before would leave a gap before it."""
         paths = [file.path for file in self.files.files]
         self.files.close()
         try:
@@ -370,7 +370,7 @@ class ConsumeQueue:
 
     def truncate_to_position(self, position: int, *, ends_in_zeros: bool = False) -> None:
         """Without the messages from this position of the commit log on; on disk when this returns.
-        `ends_in_zeros`: its files do behind its end, on disk."""
+        `ends_in_zeros`: its files do after its end, on disk."""
         offset = self.offset_at(position)
         if offset < self.max_offset or not ends_in_zeros:
             self.truncate(offset)
@@ -455,7 +455,7 @@ class ConsumeQueues:
         self._floors: dict[QueueKey, int] = {}
         """What is known of queues that are derived anew, should the log hold no message of them."""
         self.last_position = -1
-        """Behind the last record that any queue shows."""
+        """After the last record that any queue shows."""
         self._ends = QueueEnds(disk, root)
         self._known: list[QueueEnd] | None = self._ends.load()
         """What was there before this start; None: it is all there, or derived anew. Until then nothing
@@ -536,7 +536,7 @@ class ConsumeQueues:
         return queue
 
     def missing(self) -> str:
-        """What is known to have been there and is not; empty: nothing."""
+        """Known messages that are missing now, in a sentence; empty: none."""
         for known in self._known or []:
             queue = self._queues.get(QueueKey(known.topic, known.queue_id))
             begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)

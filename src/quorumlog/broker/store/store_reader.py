@@ -42,7 +42,7 @@ class StoreReader:
         resets: Callable[[], Resets] = tuple,
     ) -> None:
         """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
-        `stored_offset`: behind its last message that was written, seen or not. `begin_of`: nothing below
+        `stored_offset`: after its last message that was written, seen or not. `begin_of`: nothing below
         is shown; None: nothing of it. `resets`: of the clock, by position."""
         self._resets = resets
         self._begin_of = begin_of

@@ -40,7 +40,7 @@ class ExportFile:
         """Raises ConfigError for a file that is not an export or is in use, and FileDamaged."""
         self.path = path
         self.torn_bytes = 0
-        """What stands behind the last whole record, and is to be cut."""
+        """What stands after the last whole record, and is to be cut."""
         self._file = _opened(path)
         try:
             self._look(report)
@@ -118,7 +118,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class ExportSource(NamedTuple):
-    """What is committed, as of now: entries of [begin_index, stop_index)."""
+    """The committed entries, as of now: entries of [begin_index, stop_index)."""
 
     group: str
     """"" if nobody tells: Java's directories do not."""

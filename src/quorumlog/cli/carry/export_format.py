@@ -28,7 +28,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(NamedTuple):
-    """What stands behind the last record."""
+    """The end of the file, after the last record."""
 
     records: int
     last_index: int
@@ -44,7 +44,7 @@ class FileBroken(Exception):
 
 
 class FileDamaged(FileBroken):
-    """What stands there was not written by an export."""
+    """The bytes there were not written by an export."""
 
 
 class FileTorn(FileBroken):
@@ -157,7 +157,7 @@ class Extent(NamedTuple):
     records: int
     last: Record | None
     stop_position: int
-    """Behind the last record."""
+    """After the last record."""
     ending: Ending | None
     """None: the file is torn."""
     torn: FileTorn | None

@@ -1,7 +1,7 @@
 """Importer: records into a log, each once, however often it is begun again.
 
-Every batch is a conditional append behind the entry that the one before it became. So whatever data lies
-behind the place where the import began is what it has written itself, up to where it differs. Nothing
+Every batch is a conditional append after the entry that the one before it became. So whatever data lies
+after the place where the import began is what it has written itself, up to where it differs. Nothing
 else has to be remembered: who begins again, or does not know what became of a batch, compares.
 """
 
@@ -75,7 +75,7 @@ class Importer:
                 return
 
     def _count_held(self, batch: Sequence[Record]) -> int:
-        """How many of these the log holds behind those before."""
+        """How many of these the log holds after those before."""
         held = 0
         with self._log.read(self.last_index + 1, self._known_end + 1, limit=len(batch)) as entries:
             for record, entry in zip(batch, entries, strict=False):

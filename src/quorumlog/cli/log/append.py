@@ -179,7 +179,7 @@ class LineSource:
                 self._in_flight.append((self.skipped + self.taken + 1, batch))
                 self.taken += len(batch)
                 yield batch
-            if never_ends:  # it is refused, and nothing behind it is sent
+            if never_ends:  # it is refused, and nothing after it is sent
                 self._is_amid_line = True
                 return
 
@@ -374,7 +374,7 @@ class _OneBatch:
         return receipt
 
     def close(self) -> None:
-        """What is not answered by now stays unknown."""
+        """Commands without an answer have an unknown outcome."""
 
 
 class _Appended:
@@ -518,7 +518,7 @@ class CommandStream:
         return receipt
 
     def close(self) -> None:
-        """What is not answered by now stays unknown."""
+        """Commands without an answer have an unknown outcome."""
 
 
 def ask(

@@ -135,7 +135,7 @@ EntriesOf = Callable[[EntryBatch], Iterable[Entry]]
 
 
 def timed_entries(times_from: Callable[[int], AppendTimes]) -> EntriesOf:
-    """Of batches in order. What holds at the first entry is asked for, and again behind a gap: a mark
+    """Of batches in order. What holds at the first entry is asked for, and again after a gap: a mark
     may have been in it."""
     times, next_index = AppendTimes(-1), -1
 
@@ -335,8 +335,8 @@ def _tell_age(fresh: Freshness) -> None:
 def served_to(
     name: str, hold: bool, at: LogServers, stop_index: int | None, limit: int | None, *, follow: bool
 ) -> Iterator[list[Entry]]:
-    """What the reader of this name has not read yet. A caller that asks for the next part has done with
-    the one before: the reader moves behind it."""
+    """Entries that the reader of this name has not read yet. A caller that asks for the next part has
+    done with the one before: the reader moves after it."""
     left = sys.maxsize if limit is None else limit
     with at.client() as log:
         if not follow:

@@ -75,7 +75,7 @@ class TextLines(logging.Formatter):
 
 
 class Folding(logging.Filter):
-    """What is said again and again, with whatever figures: five times in a minute, and then how many
+    """Lines that differ only in their figures are written five times in a minute, and then how many
     more there were, once something else is said."""
 
     def __init__(self, emit: Callable[[logging.LogRecord], object]) -> None:

@@ -27,7 +27,7 @@ from quorumlog.wire.client_messages import ConnectProducer, ConnectProducerRespo
 
 
 class StreamPort(Protocol):
-    """What streams need of the requests' tracker."""
+    """The part of the requests' tracker that streams need."""
 
     @property
     def now_ms(self) -> float: ...
@@ -110,7 +110,7 @@ class OrderedStreams:
                 self._fail(stream, too_late(waiting[0]))
 
     def _fail(self, stream: Stream, error: LedgerError) -> None:
-        """The first waiting request fails with `error`, and with it everything behind it."""
+        """The first waiting request fails with `error`, and with it everything after it."""
         waiting = stream.waiting()
         if waiting:
             self._port.fail(waiting[0], error)
@@ -159,7 +159,7 @@ class OrderedStreams:
         assert first.refusal is not None
         assert stream.link is not None
         if any(request.state is CallState.DONE for request in stream.queue):
-            # The server accepted a later one. Sent again, the first would come behind it.
+            # The server accepted a later one. Sent again, the first would come after it.
             self._fail(stream, first.refusal)
             return
         # Refused for its number alone: the server, which remembers a bounded number of streams, has
@@ -210,7 +210,7 @@ MOST_UNANSWERED = 5
 
 
 class SessionPort(StreamPort, Protocol):
-    """What a session needs of the requests' tracker."""
+    """The part of the requests' tracker that a session needs."""
 
     def dispatch(self, request: Request) -> None: ...
 
@@ -240,7 +240,7 @@ class ProducerSession:
         """Of what is in flight, or was last."""
         self._is_draining = False
         self._busy: Refused | None = None
-        """What has said first that it may be tried again later: what comes behind it is out of place."""
+        """What has said first that it may be tried again later: what comes after it is out of place."""
         self._failure: LedgerError | None = None
         """The session is over."""
         self._attempts = 0
@@ -250,7 +250,7 @@ class ProducerSession:
     @property
     def is_waiting(self) -> bool:
         """For somebody to send to, or for its time."""
-        # Behind those that may be in flight all wait.
+        # After those that may be in flight all wait.
         oldest = islice(self._queue, MOST_UNANSWERED)
         return self._opening is None and any(r.state is CallState.WAITING for r in oldest)
 
@@ -341,7 +341,7 @@ class ProducerSession:
         self._fail_stream_of(request)
 
     def _fail_stream_of(self, request: Request) -> None:
-        """What comes behind it in a stream must not get in without it."""
+        """What comes after it in a stream must not get in without it."""
         stream = request.stream
         if stream is None or stream.failure is not None:
             return
@@ -401,7 +401,7 @@ class ProducerSession:
         if self._port.send(link, request):
             self._in_flight += 1
             return True
-        # Too large, say: nothing of it has left now, and nothing behind it was sent before.
+        # Too large, say: nothing of it has left now, and nothing after it was sent before.
         if numbered is None:
             self._next_sequence = next_sequence
         else:

@@ -37,7 +37,7 @@ JoinedOutcome = AppendReceipt | LedgerError | None
 
 @dataclass(slots=True, eq=False)
 class JoinedAppends:
-    """Bodies that leave in one frame, and who waits for each."""
+    """Bodies that leave in one frame, and the waiter of each."""
 
     submitted_ms: float
     deadline_ms: float

@@ -130,7 +130,7 @@ class LogProduct(Product):
         self.seen_index = max(self.seen_index, read_end.committed_index)
 
     def _look_back(self, link: Link, request: Request, index: int) -> None:
-        """When this request was submitted, nothing was committed behind this entry."""
+        """When this request was submitted, nothing was committed after this entry."""
         if index < request.seen_index and index < self.seen_index:
             reason = f"entry {request.seen_index} was committed, and now only entry {index} is"
             self.events.append(GroupEvent(EventKind.SET_BACK, link.address, reason))

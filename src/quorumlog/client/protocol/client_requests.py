@@ -132,7 +132,7 @@ class Stream:
     in_flight: int = 0
     draining: bool = False
     failure: LedgerError | None = None
-    """Set once a request of the stream has failed for good: nothing behind it is sent any more."""
+    """Set once a request of the stream has failed for good: nothing after it is sent any more."""
     attempts: int = 0
     """Refusals in a row."""
     resume_at_ms: float = 0.0

@@ -1,7 +1,7 @@
 """Reading a range with several requests on their way, and believing nothing that is not proven.
 
 Ranges are cut by the size of the entries seen last. An answer may end early; what is missing is then
-asked for before anything behind it is handed out.
+asked for before anything after it is handed out.
 
 One flipped bit on one member's disk must not end a read: the entries before the bad one are handed out,
 and another member is asked for the rest of that range. Only when nobody has it whole the read fails.
@@ -131,7 +131,7 @@ class _SentRead(NamedTuple):
     stop_index: int
     """-1: the end of what is committed."""
     is_last: bool
-    """Nothing behind it was asked for: where it ends was not known."""
+    """Nothing after it was asked for: where it ends was not known."""
     request: Request
     is_substitute: bool = False
     """Asked of another member than the reader chose."""
@@ -214,8 +214,8 @@ class ReadPlan:
 
     @property
     def knows_less(self) -> bool:
-        """Who answered last knows of fewer committed entries than it brought before: it lags, or the
-        group has lost some."""
+        """The member that answered last knows of fewer committed entries than it brought before: it
+        lags, or the group has lost some."""
         return self.end is not None and self.end.committed_index < self.read_index
 
     @property
@@ -277,7 +277,7 @@ class ReadPlan:
         )
 
     def take(self) -> EntryBatch | None:
-        """What the finished head brought, checked; None if it brought nothing and that is no error.
+        """The result of the finished head, checked; None if it brought nothing and that is no error.
 
         Raises the error of the read, IndexOutOfRange above what is committed, RangeDamaged if no member
         that may be asked holds the entries as they were written, and ProtocolViolation.

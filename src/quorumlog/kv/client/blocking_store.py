@@ -37,7 +37,7 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
     """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
     history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
-    it goes on behind that value."""
+    it goes on after that value."""
 
     @property
     def next_revision(self) -> int:
@@ -52,7 +52,7 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
         return self._thread.run(self._it.batch(timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
+        """Nothing more comes: a waiting caller gets Unreachable. May be repeated."""
         if not self._is_left:
             self._thread.run(self._it.close())
 

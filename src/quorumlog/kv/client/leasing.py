@@ -350,7 +350,7 @@ class Election(_Place[V]):
             raise LockLost("somebody else leads")
 
     async def leader(self) -> Item[V | None] | None:
-        """The value of who leads, and its token as `create_revision`; None: nobody does. The value is
+        """The value of the leader, and its token as `create_revision`; None: nobody does. The value is
         None if the codec cannot read it: that of a lock is empty, and another program may have another
         codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)

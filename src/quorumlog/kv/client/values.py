@@ -137,7 +137,7 @@ def key_of(key: Key) -> bytes:
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
-    """Behind every key that begins so."""
+    """After every key that begins so."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else FROM_KEY
 

@@ -28,7 +28,7 @@ class Watching(Generic[V]):
     """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
     history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
-    it goes on behind that value."""
+    it goes on after that value."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Watching(Generic[V]):
             yield (await self._fill()).popleft()
 
     async def close(self) -> None:
-        """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
+        """Nothing more comes: a waiting caller gets Unreachable. May be repeated."""
         self._is_closed = True
         self._forget()
         self._fail(Unreachable("the watch is closed"))

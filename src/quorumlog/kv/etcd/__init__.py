@@ -3,7 +3,7 @@
 Read in this order: DESIGN.md, `messages_pb2` (what is asked and answered, made from messages.proto),
 `errors`, `conversions` (to the store's own requests), `identity`, `calls` (to this member's store, or
 another's), `administration`, `handlers` (what each call does), `watching`, `logins` (users), `port`
-(what both ports share), `http2`, `grpc_port`, `json_mapping`, `gateway`.
+(what both ports share), `grpc_port`, `json_mapping`, `gateway`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def etcd_port(
         from quorumlog.kv.etcd.grpc_port import EtcdPort
     except ImportError as error:
         raise ConfigError(
-            f"etcd's gRPC port needs hpack and protobuf ({error}), {the_extra(EXTRA)}"
+            f"etcd's gRPC port needs h2 and protobuf ({error}), {the_extra(EXTRA)}"
         ) from None
     return EtcdPort(store, listen, servers, member_id, tls, user)
 

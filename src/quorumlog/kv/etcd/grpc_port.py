@@ -1,4 +1,4 @@
-"""EtcdPort: etcd's gRPC API on a port of a member."""
+"""EtcdPort: etcd's gRPC API on a port of a member, over `h2`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,21 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
 from google.protobuf.message import DecodeError, Message
 
 from quorumlog.client_guard import contain
-from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, NotAuthenticated, ProtocolViolation
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.errors import Code, RpcError, error_of, etcd_error
 from quorumlog.kv.etcd.handlers import AUTHENTICATE, KEEP_ALIVE, METHODS, WATCH, Handlers, Method
-from quorumlog.kv.etcd.http2 import (
-    ENHANCE_YOUR_CALM,
-    Began,
-    Data,
-    Ended,
-    Http2,
-    Http2Violation,
-    Reset,
-    WindowOpened,
-    goaway,
-    packed,
-)
 from quorumlog.kv.etcd.port import EtcdClient, EtcdEndpoint
 from quorumlog.kv.etcd.watching import WatchStream
 from quorumlog.kv.requests import MAX_REQUEST_BYTES, StatusAnswer
@@ -41,6 +34,11 @@ log = logging.getLogger("quorumlog.kv")
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_MESSAGE_BYTES = MAX_REQUEST_BYTES + (512 << 10)
 """Of a request; the store says what of it is too large."""
+WINDOW_BYTES = 1 << 20
+"""That a client may send ahead on a stream, and on a connection."""
+MOST_STREAMS = 1_000
+"""Of a connection, at a time."""
+MOST_HEADER_BYTES = 16 << 10
 MOST_RESETS, RESETS_PER_S = 200, 100.0
 """Streams that a client may end before they are answered: so many at once, and then so many a second."""
 MOST_WATCHES = 2_500
@@ -54,27 +52,51 @@ SMALL_BYTES = 4096
 FULL_BYTES = 1 << 20
 """Held for a client that does not open its windows: its watches and reads wait."""
 PACKAGE = "/etcdserverpb."
+_PREFACE = b"PRI * HTTP/2.0"
 _NO_HTTP2 = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"this port speaks gRPC; etcd's JSON gateway has a port of its own (--etcd-gateway)\n"
 )
-_HTTP1 = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI")
 _PREFIX = 5
 """Of a message: whether it is compressed, and its length."""
-_HEAD = packed([(":status", "200"), ("content-type", "application/grpc")])
-_OK = packed([("grpc-status", "0")])
+_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_OK = [(b"grpc-status", b"0")]
 _UNSAFE = "".join(chr(each) for each in range(256) if not 0x20 <= each < 0x7F or each == 0x25)
 
 
+class Http2Violation(ProtocolViolation):
+    def __init__(self, words: str, goaway: bytes) -> None:
+        """`goaway`: what is said before the connection is closed."""
+        super().__init__(words)
+        self.goaway = goaway
+
+
 class Http2Decoder:
-    """`Decoder` of a connection. The message of a frame is an event of `Http2`."""
+    """`Decoder` of a connection. The message of a frame is an event of h2."""
 
     missing_bytes = 1024
     unfinished_bytes = 0
     """Of messages that have not come whole: whoever gathers them says so."""
 
     def __init__(self) -> None:
-        self.http = Http2()
+        config = h2.config.H2Configuration(
+            client_side=False,
+            header_encoding=None,
+            validate_outbound_headers=False,  # they are ours
+            normalize_outbound_headers=False,
+            validate_inbound_headers=False,  # few are looked at, and none goes on to anybody
+            normalize_inbound_headers=False,
+        )
+        self.http = h2.connection.H2Connection(config)
+        self.http.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS,
+                h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
+                h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+            },
+        )
+        self.http.decoder.max_header_list_size = MOST_HEADER_BYTES
         self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._has_begun = False
 
@@ -83,11 +105,19 @@ class Http2Decoder:
 
     def buffer_updated(self, count: int) -> list[Frame]:
         """Raises Http2Violation."""
-        data = self._buffer[:count]
-        if not self._has_begun and bytes(data[:4]) in _HTTP1:
-            raise Http2Violation("it begins as a request of HTTP/1", _NO_HTTP2)
-        self._has_begun = True
-        events: list[Any] = self.http.receive(data)
+        data = bytes(self._buffer[:count])
+        if not self._has_begun:
+            if not _PREFACE.startswith(data[: len(_PREFACE)]):
+                raise Http2Violation("no gRPC: it begins with no preface of HTTP/2", _NO_HTTP2)
+            self._has_begun = True
+            self.http.initiate_connection()
+            self.http.increment_flow_control_window(WINDOW_BYTES)
+        try:
+            events: list[Any] = self.http.receive_data(data)
+        except h2.exceptions.ProtocolError as error:
+            raise Http2Violation(
+                f"no gRPC: {type(error).__name__}: {error}", self.http.data_to_send()
+            ) from None
         if count == len(self._buffer) < BUFFER_BYTES:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
         return [Frame("", event, None) for event in events]
@@ -115,8 +145,12 @@ class EtcdPort(EtcdEndpoint):
 
 def _last_words(problem: Exception) -> bytes | None:
     if isinstance(problem, Http2Violation):
-        return problem.last_words
-    return goaway(0, ENHANCE_YOUR_CALM, str(problem))
+        return problem.goaway
+    http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    http.initiate_connection()
+    words = str(problem).encode()[:1000]
+    http.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, additional_data=words)
+    return http.data_to_send()
 
 
 class _GrpcClient:
@@ -148,17 +182,19 @@ class _GrpcClient:
     def frame(self, frame: Frame) -> None:
         event: Any = frame.message
         kind = type(event)
-        if kind is Began:
+        if kind is h2.events.RequestReceived:
             self._begin(event)
-        elif kind is Data or kind is Ended:
-            stream = self._streams.get(event.stream)
+        elif kind is h2.events.DataReceived:
+            self._data(event)
+        elif kind is h2.events.StreamEnded:
+            stream = self._streams.get(event.stream_id)
             if stream is not None:
-                stream.received(event.data) if kind is Data else stream.ended()
-        elif kind is WindowOpened:
-            self._windows_opened(event.stream)
-        elif kind is Reset:
-            self._reset(event.stream)
-        elif not self._streams:
+                stream.ended()
+        elif kind is h2.events.WindowUpdated or kind is h2.events.RemoteSettingsChanged:
+            self._windows_opened(getattr(event, "stream_id", 0))
+        elif kind is h2.events.StreamReset:
+            self._reset(event.stream_id)
+        elif kind is h2.events.ConnectionTerminated and not self._streams:
             self.flush()
             self._connection.close()
             return
@@ -182,10 +218,10 @@ class _GrpcClient:
 
     # ---------------------------------------------------------------- what comes
 
-    def _begin(self, event: Began) -> None:
-        headers = event.headers
-        stream = _Stream(self, event.stream, headers.get(b":path", b"").decode("latin-1"))
-        self._streams[event.stream] = stream
+    def _begin(self, event: Any) -> None:
+        headers = dict(event.headers)
+        stream = _Stream(self, event.stream_id, headers.get(b":path", b"").decode("latin-1"))
+        self._streams[event.stream_id] = stream
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             stream.fail(RpcError(Code.INVALID_ARGUMENT, "this port speaks gRPC"))
             return
@@ -194,6 +230,12 @@ class _GrpcClient:
             return
         token = headers.get(b"token") or headers.get(b"authorization") or b""
         stream.begin(token.decode("latin-1"))
+
+    def _data(self, event: Any) -> None:
+        self.http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        stream = self._streams.get(event.stream_id)
+        if stream is not None and event.data:
+            stream.received(event.data)
 
     def _reset(self, number: int) -> None:
         stream = self._streams.pop(number, None)
@@ -293,8 +335,8 @@ class _GrpcClient:
 
     def flush(self) -> None:
         self._will_flush = False
-        if out := self.http.take_out():
-            self._connection.write(cast(list[Buffer], out))
+        if data := self.http.data_to_send():
+            self._connection.write([data])
 
 
 class _Stream:
@@ -314,7 +356,7 @@ class _Stream:
         self._task: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
         self._out: deque[memoryview] = deque()
-        self._trailers: bytes | None = None
+        self._trailers: list[tuple[bytes, bytes]] | None = None
         """Follow what is to be sent; None: there is more to come."""
         self._has_begun = self._is_closed = False
 
@@ -419,7 +461,7 @@ class _Stream:
 
     # ---------------------------------------------------------------- what goes
 
-    def send(self, answer: Message, trailers: bytes | None = None) -> None:
+    def send(self, answer: Message, trailers: list[tuple[bytes, bytes]] | None = None) -> None:
         """`trailers`: it is the last."""
         if self._is_closed:
             return
@@ -429,15 +471,18 @@ class _Stream:
     def fail(self, error: RpcError) -> None:
         if self._is_closed:
             return
-        words = error.words[:1000].translate(_QUOTED).encode("ascii", "replace").decode()
-        said = [("grpc-status", str(int(error.code))), ("grpc-message", words)]
-        self._send(b"", packed(said))
+        words = error.words[:1000].translate(_QUOTED).encode("ascii", "replace")
+        trailers = [(b"grpc-status", b"%d" % error.code), (b"grpc-message", words)]
+        self._send(b"", trailers)
 
     def finish(self) -> None:
         if not self._is_closed:
             self._send(b"", _OK)
 
-    def _send(self, data: bytes, trailers: bytes | None) -> None:
+    def _send(self, data: bytes, trailers: list[tuple[bytes, bytes]] | None) -> None:
+        if not self._has_begun and trailers is not None and not data:
+            trailers = [*_HEAD, *trailers]
+            self._has_begun = True
         if data:
             self._out.append(memoryview(data))
             self._session.queued(self, len(data))
@@ -447,12 +492,19 @@ class _Stream:
 
     def pump(self) -> None:
         """As far as the client's windows allow, and it reads what it was sent."""
-        http, session, number, out = self._session.http, self._session, self._number, self._out
+        try:
+            self._pump()
+        except h2.exceptions.ProtocolError:
+            # The client has ended it, or the connection: what says so has come, and is taken soon.
+            self.close()
+
+    def _pump(self) -> None:
+        http, session, out = self._session.http, self._session, self._out
         if out and not self._has_begun:
             self._has_begun = True
-            http.send_headers(number, _HEAD)
+            http.send_headers(self._number, _HEAD)
         while out and not session.is_clogged:
-            room = http.room(number)
+            room = min(http.local_flow_control_window(self._number), http.max_outbound_frame_size)
             if room <= 0:
                 break
             data = out.popleft()
@@ -460,12 +512,11 @@ class _Stream:
                 out.appendleft(data[room:])
                 data = data[:room]
             session.queued(self, -len(data))
-            http.send_data(number, data)
+            http.send_data(self._number, data)
         if not out and self._trailers is not None and not self._is_closed:
-            # Without a message the trailers are all headers that there are.
-            http.end(number, self._trailers if self._has_begun else _HEAD + self._trailers)
+            http.send_headers(self._number, self._trailers, end_stream=True)
             self.close()
-            session.ended(number)
+            session.ended(self._number)
         session.will_flush()
 
     @property

@@ -29,7 +29,7 @@ with suppress(ImportError):  # of the extra `rocksdb`: the choice of the engine 
 #     ATTACHED  lease + key              nothing
 #     STAND     name                     encoded numbers
 #
-# Numbers are 8 bytes, big-endian, so that they sort. A key in front of a number is escaped: it ends
+# Numbers are 8 bytes, big-endian, so that they sort. A key before a number is escaped: it ends
 # where no other can go on.
 
 CURRENT, OLDER, CHANGES, LEASES, ATTACHED, STATE = range(6)
@@ -380,7 +380,7 @@ def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[t
     if first >= behind:
         return
     if not reverse:
-        # Or one step may go over all that others have written behind it, or deleted there.
+        # Or one step may go over all that others have written after it, or deleted there.
         options = ReadOptions()
         options.set_iterate_upper_bound(behind)
         iterator = db.iter(options)

@@ -91,7 +91,7 @@ class Keyspace:
         self.changes = 0
 
     def take_over(self) -> None:
-        """What lies in the engine."""
+        """Take over the state in the engine."""
         stored = self.engine.get(STATE, _STATE_KEY)
         self.revision, self.compacted, self.swept_to = (
             (0, 0, 0) if stored is None else _REVISIONS.decode(stored)
@@ -135,7 +135,7 @@ class Keyspace:
     # ---------------------------------------------------------------- changes
 
     def put(self, key: bytes, value: bytes, lease: int, revision: int) -> bytes | None:
-        """What it was before, encoded."""
+        """The key's former value, encoded."""
         engine = self.engine
         before = engine.get(CURRENT, key)
         if before is None:
@@ -209,7 +209,7 @@ class Keyspace:
         return count
 
     def delete_range(self, start: bytes, stop: bytes | None, revision: int) -> Iterator[bytes]:
-        """What each key was, encoded. It is for the caller to come to the end."""
+        """The former value of each key, encoded. The caller must exhaust it."""
         while keys := _some(key for key, _ in self.engine.scan(CURRENT, start, stop)):
             start = keys[-1] + b"\0"
             for key in keys:
@@ -234,7 +234,7 @@ class Keyspace:
         return None if older is None or decode_key_value(older).version == 0 else older
 
     def changed_at(self, key: bytes, revision: int) -> bytes:
-        """What a change made of a key."""
+        """The key after a change."""
         stored = self.engine.get(OLDER, older_key(key, revision))
         if stored is None:
             stored = self.engine.get(CURRENT, key)
@@ -273,7 +273,7 @@ class AnswerRoom:
         """Below 0: the answer is too large, and whatever was built of it goes."""
 
     def take(self, size_bytes: int) -> bool:
-        """False: there is no room for that, nor for anything behind it."""
+        """False: there is no room for that, nor for anything after it."""
         self.left_bytes -= size_bytes
         return self.left_bytes >= 0
 
@@ -410,7 +410,7 @@ def _sorted(
     keyspace: Keyspace, request: Range, found: Iterator[bytes], room: AnswerRoom
 ) -> tuple[EncodedItems, int, bool]:
     """The same, filtered and in the order that was asked for. It holds what there is room for, and the
-    first one behind: whatever comes, none of those further behind would be told."""
+    first one after: whatever comes, none of those further behind would be told."""
     most = request.limit or sys.maxsize
     kept: list[tuple[Any, bytes]] = []
     looked_at = matched = size_bytes = 0
@@ -492,7 +492,7 @@ def _without_value(stored: bytes) -> bytes:
 
 
 def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> AnswerBody:
-    """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
+    """`next_revision` is after what it looked at, changes of other keys included. Raises Compacted, and
     InvalidRequest where there is no room for the changes of one revision."""
     first = request.first_revision
     if first < keyspace.compacted:
@@ -535,7 +535,7 @@ _EVENT_BYTES = 64
 
 
 def previous(keyspace: Keyspace, key: bytes, revision: int) -> bytes | None:
-    """What a key was before the change at `revision`; None: it was not there, or that is compacted."""
+    """The key before the change at `revision`; None: it was not there, or that is compacted."""
     if revision <= keyspace.compacted:
         return None  # whether it still lies in the engine, nobody may see
     before = keyspace.older(key, revision)

@@ -371,7 +371,7 @@ def _current_slices(engine: Engine, items: int, revision: int) -> Iterator[list[
     """What the keys were at the revision. One that changes meanwhile moves to the older ones:
     it is never out of sight. Keys that are new since then do not count."""
     start, is_last = b"", False
-    # Keys behind this one are new: with many of them the step that finds none would take seconds.
+    # Keys after this one are new: with many of them the step that finds none would take seconds.
     newest = next((key for key, _ in engine.scan(CURRENT, b"", None, reverse=True)), b"")
     stop = newest + b"\0"
     while not is_last:
@@ -450,7 +450,7 @@ def _older_slices(
         follows = None if behind is None else decode_key_value(behind)
         if follows is None or follows.key != kv.key:
             current = engine.get(CURRENT, kv.key)
-            assert current is not None, kv  # a deletion would lie behind it
+            assert current is not None, kv  # a deletion would lie after it
             follows = decode_key_value(current)
         return compacted < follows.mod_revision <= revision  # or it was the current one
 
@@ -589,7 +589,7 @@ is not built. In version 1 such a one would be kept for who repeats the command 
 
 
 _PUT = encode(Put(b"", b""))[1:2]
-"""Behind the head of the array: which command it is."""
+"""After the head of the array: which command it is."""
 
 
 class KeyValueMachine(StateMachine):

@@ -33,8 +33,8 @@ class TargetKind(Enum):
 
 
 class RequestTarget(NamedTuple):
-    """Who may answer a request. `name`: the member id or the address, of the last two kinds; of ANY, not
-    empty: the leader, where a connection to it stands."""
+    """The servers that may answer a request. `name`: the member id or the address, of the last two
+    kinds; of ANY, not empty: the leader, where a connection to it stands."""
 
     kind: TargetKind
     name: str = ""
@@ -66,7 +66,7 @@ class Call:
     deadline_ms: float
     """Of a watch: until it has begun."""
     batch: EntryBatch | None = None
-    """Behind the message, in its frame."""
+    """After the message, in its frame."""
     changes: bool = True
     """False: it changes nothing, or the same once more, and is asked again where a connection ends."""
     is_numbered: bool = False
@@ -80,7 +80,7 @@ class Call:
     """A healthy server may take so long."""
     counts_progress: bool = False
     """Its time-out begins again with whatever its connection brings of entries: of several answers on
-    their way over a slow one, the last is not late because of those in front of it. Other answers say
+    their way over a slow one, the last is not late because of those before it. Other answers say
     that the server lives, and nothing of one that a hung disk keeps back."""
     is_kept: bool = False
     """It goes on if the waiting caller is cancelled."""

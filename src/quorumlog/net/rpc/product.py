@@ -56,7 +56,7 @@ class Product:
         raise NotImplementedError
 
     def notice_of(self, message: ClientMessage) -> ServerView | None:
-        """What a server says unasked."""
+        """The view in a server's notification."""
         return None
 
     def looks(self, message: ClientMessage) -> bool:
@@ -75,7 +75,7 @@ class Product:
     def answered(
         self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
     ) -> ServerView | None:
-        """What it tells of who leads, if anything. Raises ProtocolViolation for what no correct server
+        """Its information about the leader, if any. Raises ProtocolViolation for what no correct server
         would answer to this."""
         return None
 
@@ -85,5 +85,5 @@ class Product:
         """Its connection has ended, and its outcome is unknown."""
 
     def cancel(self, request_id: int) -> ClientMessage | None:
-        """What ends this watch."""
+        """The request that ends this watch."""
         return None

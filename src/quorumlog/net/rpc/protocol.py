@@ -48,7 +48,7 @@ from quorumlog.wire.client_message import ClientMessage
 
 
 class Work(NamedTuple):
-    """What the client has to do now, in this order."""
+    """The client's effects to carry out now, in this order."""
 
     completed: list[Call]
     close: list[Link]

@@ -74,7 +74,7 @@ class Router:
         self._asked_width = min(self._asked_width + 1, len(addresses))
 
     def ask_all(self, now_ms: float) -> None:
-        """At once, those that did not say who they are."""
+        """Ask at once all servers that have not identified themselves."""
         for address in self._view.known_addresses():
             if address not in self._view.names:
                 self._links.open_or_dial(address, Lane.CONTROL, now_ms)
@@ -91,7 +91,7 @@ class Router:
             self._send(link, link.probe)
 
     def suspect(self, link: Link, now_ms: float) -> None:
-        """An answer is overdue there: ask it for a sign of life, and the others who leads."""
+        """An answer is overdue there: ask it for a sign of life, and the others for the leader."""
         self.ask_view(link, now_ms)
         self._asked_width = len(self._view.known_addresses())
         self.ask_around(now_ms, beside=link.address)

@@ -227,7 +227,7 @@ class CallTracker:
         watch.deadline_ms = float("inf")
 
     def learn(self, link: Link, reported: ServerView) -> None:
-        """Who leads and which members there are, which is what some wait for."""
+        """Learn the leader and the members; calls may wait for that."""
         self._view.learn(link.address, reported, self.now_ms)
         for call in list(self._waiting):
             if call.target.kind is TargetKind.MEMBER:

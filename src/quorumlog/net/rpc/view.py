@@ -13,7 +13,7 @@ from quorumlog.errors import LedgerError
 
 
 class ServerView(NamedTuple):
-    """What a server says of itself, and of who leads."""
+    """The view of one server: itself, and its leader."""
 
     member_id: str
     role: str
@@ -40,7 +40,7 @@ class Note(NamedTuple):
 
 
 class EventKind(Enum):
-    """What a client tells of the group, in the words of its log."""
+    """Events of the group that a client logs."""
 
     LEADER = "is the leader now"
     LOST = "the connection was lost"
@@ -177,14 +177,14 @@ class GroupView:
         self.leader_term = term
 
     def has_led(self, address: str, term: int) -> None:
-        """What only a leader does was done there: one known by a hint has a term from now on."""
+        """An operation of leaders succeeded there: one known by a hint has a term from now on."""
         leader = self.leader
         if leader is not None and leader.address == address and term > leader.term:
             self.leader = LeaderView(address, term)
             self.leader_term = max(self.leader_term, term)
 
     def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
-        """The member at `address` does not lead; perhaps it knows who does."""
+        """The member at `address` does not lead; perhaps it knows the leader."""
         if self.is_leader(address):
             self.leader = None
         if self.leader is not None:

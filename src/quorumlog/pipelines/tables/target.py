@@ -30,9 +30,9 @@ class ArchiveTable(Protocol):
         """Before an archive is begun in it. Raises ConfigError: there is a table that none made."""
 
     def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
-        """What the table lacks of an archive's parts (each with its path), in one commit, with the range
-        in its metadata. A repetition finds that range and does nothing; so does one after a table was
-        restored or rolled back, which takes the range back with the rows. Raises ConfigError."""
+        """Add the archive's parts that the table lacks (each with its path), in one commit, with the
+        range in its metadata. A repetition finds that range and does nothing; so does one after a table
+        was restored or rolled back, which takes the range back with the rows. Raises ConfigError."""
 
     def stop_index(self, log: str) -> int | None:
         """Up to where the present version has the log; None: it has nothing. Raises ConfigError."""
@@ -62,7 +62,7 @@ class Hole(msgspec.Struct, frozen=True):
 
 
 def holes_of(table: ArchiveTable, parts: Sequence[Part], log: str) -> list[Hole]:
-    """What the present version of a table lacks of its archive, by the rows themselves. Raises
+    """Ranges of the archive missing in the table's present version, by its rows. Raises
     ConfigError."""
     if not parts:
         return []

@@ -2,7 +2,7 @@
 
 Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
-first), all behind it are refused too, until the client resends from the first refused one.
+first), all after it are refused too, until the client resends from the first refused one.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ClientSession:
             self._serve(driver, request, serving, None)
 
     def lost(self) -> None:
-        """What is proposed ends by itself, its answer goes nowhere; what is only queued is dropped."""
+        """Proposed appends complete without an answer; queued ones are dropped."""
         self._reads.lost()
         for driver in self._drivers.values():
             driver.node.discard_requests_of(self._connection)
@@ -283,7 +283,7 @@ class ClientSession:
 
 
 def bare(status: StatusResponse) -> StatusResponse:
-    """What a client needs to find the leader, and no more: of one that is nobody."""
+    """The part of the response that finds the leader: for a client without a user."""
     members = tuple(MemberInfo(id=each.id, address=each.address) for each in status.members)
     return StatusResponse(
         members=members,

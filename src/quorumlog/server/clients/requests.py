@@ -102,7 +102,7 @@ Serving = Coroutine[Callable[[OutcomeCallback], None], Any, ClientMessage]
 
 
 class AwaitedOutcome:
-    """What the member tells later to whom `ask` is called with; a refusal is raised."""
+    """The outcome that the member later passes to the callback of `ask`; a refusal is raised."""
 
     def __init__(self, ask: Callable[[OutcomeCallback], None]) -> None:
         self._ask = ask

@@ -100,7 +100,7 @@ class RemoteMember:
         self.connections.opened(Way(hello.role, is_ours=False), *identity)
 
     def look(self) -> None:
-        """Somebody speaks as this member: who is it that answers at its address?"""
+        """A process claims to be this member: probe the one at its address."""
         for link in (self.control, self.data):
             if link.up is None:
                 link.kick()
@@ -143,7 +143,7 @@ class RemoteMember:
 
     @property
     def member_list(self) -> str:
-        """What the process that is connected lists; empty if none is."""
+        """The member list of the connected process; empty if none is."""
         return next((hello.members for hello, _ in self._inbound.values()), "")
 
     @property

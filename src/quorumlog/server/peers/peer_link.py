@@ -83,7 +83,7 @@ class PeerLink:
         self._moved_bytes = 0
         """Acknowledged by the peer's machine when `has_moved` was true last."""
         self._pushed_bytes = 0
-        """Sent up to the end of the newest push; what is behind it, such as a repair, is none."""
+        """Sent up to the end of the newest push; what is after it, such as a repair, is none."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class PeerLink:
         return [] if self._connection is None else [self._connection.traffic]
 
     def has_moved(self) -> bool:
-        """The peer's machine has acknowledged `MOVING_BYTES` in front of the end of the newest push
+        """The peer's machine has acknowledged `MOVING_BYTES` before the end of the newest push
         since this was true last."""
         acknowledged_bytes = self._connection.acknowledged_bytes if self._connection is not None else 0
         moved_bytes = min(acknowledged_bytes, self._pushed_bytes)

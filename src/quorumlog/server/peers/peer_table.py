@@ -94,7 +94,8 @@ class PeerTable(Mapping[str, RemoteMember]):
             self._look()
 
     def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> RemoteMember:
-        """Whose this connection is. `beside`: another directory answers at the address of its name."""
+        """The member of this connection. `beside`: another directory answers at the address of its
+        name."""
         replica = Replica(hello.member_id, hello.directory_id)
         if not beside:
             self._part_from(replica)
@@ -285,7 +286,7 @@ class PeerAdmission:
             self._noted[sentence] = time.monotonic() + SHOWN_S
 
     def problems(self) -> list[str]:
-        """Who refuses this member, whose list of members differs, who was refused here."""
+        """Members that refuse this one, have another member list, or were refused here."""
         now_s = time.monotonic()
         self._noted = {sentence: until_s for sentence, until_s in self._noted.items() if until_s > now_s}
         own = self._greeting().members

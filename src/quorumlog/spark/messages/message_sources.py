@@ -84,7 +84,7 @@ def _wanted(options: MessageOptions, records: RecordBatch) -> RecordBatch:
 
 
 def _offset(offset: int) -> int:
-    """Of a log that is read as it lies: what is behind its end is not there."""
+    """Of a log that is read as it lies: what is after its end is not there."""
     return {EARLIEST_OFFSET: 0, LATEST_OFFSET: _END}.get(offset, offset)
 
 

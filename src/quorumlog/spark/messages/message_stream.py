@@ -131,7 +131,7 @@ def _milliseconds(moment: datetime) -> int:
 #
 # Offsets have Kafka's form, the next offset by topic and queue. As with entries (`group_stream`), a
 # query begins with an empty micro-batch, and what a micro-batch ends with has another form than an
-# initial offset. It also says what the message in front of each offset is, so that a checkpoint knows
+# initial offset. It also says what the message before each offset is, so that a checkpoint knows
 # its store:
 #
 #     initial     {"orders": {"0": 12}}
@@ -261,7 +261,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _logger.warning("%s; failOnDataLoss=false, going on without it", gone)
 
     def _check(self, broker: BrokerClient, start: dict[str, Any]) -> None:
-        """That the messages in front of `start` are those that were read: once a process."""
+        """That the messages before `start` are those that were read: once a process."""
         if start == self._trusted:
             return
         offsets, records = _flat(start["queues"]), _flat(start["records"])
@@ -374,7 +374,7 @@ def _tasks(parts: Sequence[MessagePartition]) -> list[InputPartition]:
 
 
 def _record_before(broker: BrokerClient, queue: Queue, offset: int) -> int | None:
-    """CRC-32 of the record of the message in front of `offset`; None: it is gone."""
+    """CRC-32 of the record of the message before `offset`; None: it is gone."""
     try:
         records = broker.pull(*queue, offset - 1, most_messages=1).records
     except QueueOffsetOutOfRange:

@@ -78,7 +78,7 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
 # Entries of a stopped member's data directory, ours or a Java DLedger member's.
 #
 # It is opened as at a start beside the driver, and again in each task, which need not look once more for
-# damage behind what was synced; nothing in it changes.
+# damage after what was synced; nothing in it changes.
 
 
 _logger = logging.getLogger(__name__)

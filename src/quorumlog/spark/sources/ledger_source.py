@@ -16,7 +16,7 @@ class LedgerSource(Protocol):
 
     def bounds(self, reached: int = 0) -> LogBounds:
         """Which entries may be read now. Asked once a plan. `reached`: the log has been read up to below
-        this offset before, so who knows less of it lags behind."""
+        this offset before, so a member that knows less lags behind."""
 
     def readers(self) -> Readers:
         """As they were when `bounds` was asked."""
@@ -25,11 +25,11 @@ class LedgerSource(Protocol):
         """Of entries within the bounds, or of the one just below the planned range if it is held."""
 
     def follow(self, partition: LedgerPartition) -> None:
-        """In a task, which has no plan: ask whom the plan has found, and where it has found them."""
+        """In a task, which has no plan: ask the members that the plan found, at their addresses."""
 
     def time_ms_at(self, index: int) -> int:
         """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark stands
-        at or in front of it."""
+        at or before it."""
 
     def clock_resets(self) -> Resets:
         """Of the log's clock, by index."""
@@ -39,7 +39,7 @@ class LedgerSource(Protocol):
         `heads`: nobody will look at bodies, which may be left out or unchecked."""
 
     def chain_before(self, index: int) -> int | None:
-        """`chain_crc` of the committed entry in front of `index`; None: there is none, or it is not held
+        """`chain_crc` of the committed entry before `index`; None: there is none, or it is not held
         any more."""
 
     def cluster_id(self) -> str:
@@ -53,8 +53,8 @@ class LedgerSource(Protocol):
         """All below `index` is done with; the cluster keeps that under this name."""
 
     def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
-        """What `name` goes on without, since it is gone: the cluster counts that. A warning says where
-        it could not."""
+        """Entries that reader `name` skipped, since they are gone: the cluster counts them. A warning
+        says where it could not."""
 
     def close(self) -> None: ...
 

@@ -132,7 +132,7 @@ class ServerSource:
         while True:
             found = self._found(rows, deadline)
             if isinstance(found, LogBounds) and found.stop_index < reached:
-                # These members may lag. That the log ends in front of there only its leader can say.
+                # These members may lag. That the log ends before there only its leader can say.
                 found = self._confirmed(rows, deadline)
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)

@@ -1,4 +1,4 @@
-"""An archive, and the log behind it, as one log: below the seam entries come from Parquet, from there on
+"""An archive, and the log after it, as one log: below the seam entries come from Parquet, from there on
 from members or a directory. Both give the same entries with the same digests, so the plan's chain holds
 across the seam as it does between two members.
 """

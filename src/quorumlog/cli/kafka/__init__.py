@@ -1,0 +1,1 @@
+"""The commands about topics and consumer groups of Kafka's clients."""

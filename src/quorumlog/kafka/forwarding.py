@@ -1,0 +1,66 @@
+"""LeaderCalls: a request that only the leader can answer, of a client that does not know who leads.
+
+A client that wants a topic made asks whatever member it is connected to, and some keep asking that one.
+So it is handed on as it came, and the leader's answer is handed back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quorumlog.kafka.codec import Request
+from quorumlog.net.tls import Tls
+
+TIMEOUT_S = 10.0
+MOST_CALLS = 16
+"""At once; a client that finds as many asks again later."""
+MOST_ANSWER_BYTES = 16 << 20
+
+
+class LeaderCalls:
+    def __init__(self, tls: Tls | None) -> None:
+        """`tls`: of this member, by whose certificate the leader knows that it has looked at the
+        client's rights; None: its port is plain."""
+        self._tls = tls
+        self._calls: set[asyncio.Task[bytes | None]] = set()
+
+    @property
+    def shows_member(self) -> bool:
+        return self._tls is not None
+
+    def ask(self, host: str, port: int, request: Request, done: Callable[[bytes | None], None]) -> None:
+        """`done` gets the leader's whole answer, size included; None: there was none."""
+        if len(self._calls) >= MOST_CALLS:
+            done(None)
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(host, port, request))
+        self._calls.add(task)
+
+        def over(task: asyncio.Task[bytes | None]) -> None:
+            self._calls.discard(task)
+            if not task.cancelled():
+                done(task.result())
+
+        task.add_done_callback(over)
+
+    async def _answer(self, host: str, port: int, request: Request) -> bytes | None:
+        context = None if self._tls is None else self._tls.dialling
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(host, port, ssl=context)
+                try:
+                    writer.write(len(request.data).to_bytes(4, "big"))
+                    writer.write(request.data)
+                    size = await reader.readexactly(4)
+                    if int.from_bytes(size, "big") > MOST_ANSWER_BYTES:
+                        return None
+                    return size + await reader.readexactly(int.from_bytes(size, "big"))
+                finally:
+                    writer.close()
+        except (OSError, EOFError, TimeoutError):
+            return None
+
+    def close(self) -> None:
+        for task in self._calls:
+            task.cancel()

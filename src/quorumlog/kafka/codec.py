@@ -64,8 +64,8 @@ VERSIONS = {
 ADVERTISED = {**VERSIONS, PRODUCE: (0, VERSIONS[PRODUCE][1])}
 """As Kafka itself says it: librdkafka compresses only where it is told of the oldest Produce."""
 
-MOST_ELEMENTS = 100_000
-"""Of all arrays of a request."""
+MOST_ELEMENTS = 25_000
+"""Of all arrays of a request: all partitions that there may be, and as many words about them."""
 
 Values = Mapping[str, Any]
 Take = Callable[["Cursor"], Any]

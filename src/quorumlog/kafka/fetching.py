@@ -62,9 +62,10 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
 
     def _find(self) -> None:
-        self._rows = [self._rows_of(topic) for topic in self._call.fields.topics]
+        seen = set[Partition]()
+        self._rows = [self._rows_of(topic, seen) for topic in self._call.fields.topics]
 
-    def _rows_of(self, asked: Any) -> list[_Row]:
+    def _rows_of(self, asked: Any, seen: set[Partition]) -> list[_Row]:
         service = self._service
         topic: Topic | None
         if self._call.request.version >= 13:
@@ -85,8 +86,16 @@ class _Fetch:
             partition = (
                 None if topic is None else service.machine.partition(topic.topic_id, each.partition)
             )
-            unknown = missing if topic is None else ErrorCode.unknown_topic_or_partition
-            rows.append(_Row(each, topic, partition, code or (unknown if partition is None else 0)))
+            wrong: int = code
+            if partition is None:
+                unknown = missing if topic is None else ErrorCode.unknown_topic_or_partition
+                wrong = code or unknown
+            elif partition in seen:
+                # What waits is looked at whenever a record comes: once for each partition that there is.
+                partition, wrong = None, code or ErrorCode.invalid_request
+            else:
+                seen.add(partition)
+            rows.append(_Row(each, topic, partition, wrong))
         return rows
 
     def begin(self) -> None:
@@ -259,13 +268,15 @@ _BATCH = struct.Struct(">21xhi4x8x8x")
 _TIMES = struct.Struct(">27xqq")
 _RECORDS_AT = 61
 _COMPRESSION, _PLAIN, _GZIP = 7, 0, 1
-_MOST_UNPACKED_BYTES = 64 << 20
+_MOST_UNPACKED_BYTES, _MOST_LOOKED_AT = 64 << 20, 250_000
+"""Bytes and records of one request, about a second's work: of a batch beyond them its header is used."""
 
 
 def list_offsets(service: KafkaService, call: Call) -> None:
     """What is the latest offset is known for certain by a leader that a majority confirms."""
     looks: list[tuple[dict[str, Any], BatchPlace, int]] = []
     """The answer for a partition, the batch that has the record, and the time that is looked for."""
+    seen: set[tuple[str, int]] = set()
 
     def confirmed(refusal: LedgerError | None) -> None:
         code = 0 if refusal is None else code_of(refusal)
@@ -278,7 +289,13 @@ def list_offsets(service: KafkaService, call: Call) -> None:
             for each in topic.partitions:
                 row: dict[str, Any] = {"partition_index": each.partition_index, "error_code": refused}
                 rows.append(row)
-                if not refused:
+                place = topic.name, each.partition_index
+                if refused:
+                    pass
+                elif place in seen:
+                    row["error_code"] = ErrorCode.invalid_request  # as in Kafka: each takes its time
+                else:
+                    seen.add(place)
                     _find_offset(service, topic.name, each, row, looks)
             topics.append({"name": topic.name, "partitions": rows})
         if looks:
@@ -287,7 +304,8 @@ def list_offsets(service: KafkaService, call: Call) -> None:
             answer(topics)
 
     def read(read_bytes: ReadBytes) -> list[tuple[int, int] | None]:
-        return [_record_at(read_bytes, place, time_ms) for _, place, time_ms in looks]
+        room = _Room()
+        return [_record_at(read_bytes, place, time_ms, room) for _, place, time_ms in looks]
 
     def looked(topics: list[dict[str, Any]], found: list[tuple[int, int] | None] | None) -> None:
         for (row, _, _), at in zip(looks, found or [None] * len(looks), strict=True):
@@ -328,23 +346,45 @@ def _find_offset(
         row["error_code"] = ErrorCode.invalid_request
 
 
-def _record_at(read: ReadBytes, place: BatchPlace, time_ms: int) -> tuple[int, int] | None:
+class _Room:
+    """What one request may still have looked through."""
+
+    def __init__(self) -> None:
+        self.left_bytes = _MOST_UNPACKED_BYTES
+        self.left_records = _MOST_LOOKED_AT
+
+    def records_of(self, batch: memoryview, compression: int, count: int) -> memoryview | None:
+        """Unpacked; None: by what stands before them alone."""
+        records = batch[_RECORDS_AT:]
+        if compression not in (_PLAIN, _GZIP) or count > self.left_records:
+            return None
+        if compression == _GZIP:
+            if self.left_bytes <= 0:
+                return None
+            unpacking = zlib.decompressobj(31)
+            records = memoryview(unpacking.decompress(records, self.left_bytes))
+            self.left_bytes -= len(records)
+            if not unpacking.eof:
+                return None
+        self.left_records -= count
+        return records
+
+
+def _record_at(read: ReadBytes, place: BatchPlace, time_ms: int, room: _Room) -> tuple[int, int] | None:
     """Timestamp and offset of the first record in a batch that is not older, or of the newest one. Of a
-    compressed batch, but for gzip, it is the batch's first record, or its last. None: the batch is not
-    as it was written. On a thread that may wait for the disk."""
+    compressed batch, but for gzip, and of one beyond the room, it is the batch's first record, or its
+    last. None: the batch is not as it was written. On a thread that may wait for the disk."""
     data = memoryview(read(place.position, place.size_bytes))
     if not _is_whole(data, place):
         return None
     attributes, last_delta = _BATCH.unpack_from(data)
     first_ms, newest_ms = _TIMES.unpack_from(data)
-    packed = data[_RECORDS_AT:]
-    if attributes & _COMPRESSION == _GZIP:
-        packed = memoryview(zlib.decompressobj(31).decompress(packed, _MOST_UNPACKED_BYTES))
-    elif attributes & _COMPRESSION != _PLAIN:
+    records = room.records_of(data, attributes & _COMPRESSION, last_delta + 1)
+    if records is None:
         if time_ms == NEWEST_RECORD:
             return newest_ms, place.base_offset + last_delta
         return max(first_ms, time_ms), place.base_offset
-    cursor, wanted = Cursor(packed), newest_ms if time_ms == NEWEST_RECORD else time_ms
+    cursor, wanted = Cursor(records), newest_ms if time_ms == NEWEST_RECORD else time_ms
     for _ in range(last_delta + 1):
         stop = _signed(cursor) + cursor.position
         cursor.take(1)

@@ -246,7 +246,7 @@ def offset_fetch(service: KafkaService, call: Call) -> None:
     """By a leader that a majority confirms: an offset that was committed is never missed."""
     fields = call.fields
     asked = getattr(fields, "groups", None)
-    groups = [fields] if asked is None else asked
+    groups = [fields] if asked is None else list({each.group_id: each for each in asked}.values())
 
     def confirmed(refusal: LedgerError | None) -> None:
         code = ErrorCode.none if refusal is None else code_of(refusal, Kind.CONSUMER_GROUP)
@@ -327,7 +327,7 @@ def list_groups(service: KafkaService, call: Call) -> None:
 
 
 def describe_groups(service: KafkaService, call: Call) -> None:
-    rows = [_described(service, call, group) for group in call.fields.groups]
+    rows = [_described(service, call, group) for group in dict.fromkeys(call.fields.groups)]
     call.answer({"groups": rows}, next((row["error_code"] for row in rows if row["error_code"]), 0))
 
 

@@ -37,6 +37,8 @@ def metadata(service: KafkaService, call: Call) -> None:
     """Every member answers, as far as it has applied; topics that are to be made are the leader's."""
     fields, version = call.fields, call.request.version
     asked, machine = fields.topics, service.machine
+    if asked is not None:  # a topic that is named twice is told of once: its partitions may be many
+        asked = list({(each.name, getattr(each, "topic_id", None)): each for each in asked}.values())
     if asked is None or (version == 0 and not asked):
         found = [topic for topic in list(machine.topics.values()) if not _unseen(call, topic.name)]
         _answer_metadata(service, call, [_topic_row(service, topic) for topic in found])

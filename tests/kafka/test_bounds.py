@@ -1,0 +1,113 @@
+"""What one request of a client of Kafka may cost."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from struct import pack
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from harness.kafka.wire import KafkaWire
+from quorumlog import LocalCluster
+from quorumlog.config import KafkaOptions
+from quorumlog.kafka import fetching
+from quorumlog.kafka.endpoint import KafkaEndpoint
+from quorumlog.server.free_ports import free_ports
+from tests.kafka.batches import made_batch
+from tests.waiting import eventually
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    at = f"127.0.0.1:{free_ports(1)[0]}"
+
+    def endpoints(member_id: str) -> list[Any]:
+        return [KafkaEndpoint(KafkaOptions(at), member_id, {member_id: at})]
+
+    with LocalCluster(members=1, endpoints=endpoints):
+        with KafkaWire(at) as wire:
+            topic = {"name": "t", "num_partitions": PARTITIONS, "replication_factor": 1}
+            topic |= {"assignments": [], "configs": []}
+
+            def created() -> bool:
+                asked = wire.ask("create_topics", 2, topics=[topic], timeout=5_000, validate_only=False)
+                return asked.topics[0].error_code in (ErrorCode.none, ErrorCode.topic_already_exists)
+
+            eventually(created, what="a topic")
+        yield at
+
+
+@pytest.fixture
+def wire(address: str) -> Iterator[KafkaWire]:
+    with KafkaWire(address) as made:
+        yield made
+
+
+def test_what_is_named_again_and_again_is_told_of_once(wire: KafkaWire) -> None:
+    names = [{"name": "t"}, {"name": "t"}, {"name": "u-is-no-topic!"}, {"name": "t"}]
+    told = wire.ask("metadata", 1, topics=names).topics
+    assert [(each.name, len(each.partitions)) for each in told] == [("t", 3), ("u-is-no-topic!", 0)]
+    described = wire.ask("describe_groups", 0, groups=["g", "h", "g"]).groups
+    assert [each.group_id for each in described] == ["g", "h"]
+    group = {"group_id": "g", "topics": None}
+    fetched = wire.ask("offset_fetch", 8, groups=[group, group], require_stable=False).groups
+    assert [each.group_id for each in fetched] == ["g"]
+
+
+def test_a_fetch_that_names_a_partition_twice_does_not_wait(wire: KafkaWire) -> None:
+    one = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
+    found = wire.ask(
+        "fetch",
+        4,
+        replica_id=-1,
+        max_wait=50_000,
+        min_bytes=8 << 20,
+        max_bytes=8 << 20,
+        isolation_level=0,
+        topics=[{"topic": "t", "partitions": [one, {**one, "partition": 1}, one]}],
+    )
+    codes = [each.error_code for each in found.responses[0].partitions]
+    assert codes == [ErrorCode.none, ErrorCode.none, ErrorCode.invalid_request]
+
+
+def offsets_by_time(wire: KafkaWire, *partitions: int) -> list[tuple[Any, int]]:
+    asked = [{"partition_index": each, "timestamp": 1_002} for each in partitions]
+    told = wire.ask(
+        "list_offsets", 1, replica_id=-1, topics=[{"name": "t", "partitions": asked}]
+    ).topics[0]
+    return [(each.error_code, each.offset) for each in told.partitions]
+
+
+def produce(wire: KafkaWire, partition: int, batch: bytes) -> None:
+    data = [{"name": "t", "partition_data": [{"index": partition, "records": batch}]}]
+    told = wire.ask("produce", 3, transactional_id=None, acks=-1, timeout=5_000, topic_data=data)
+    assert told.responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
+def gzipped(batch: bytes, count: int) -> bytes:
+    """`count`: of records, as it says."""
+    packing = zlib.compressobj(wbits=31)
+    records = packing.compress(batch[61:]) + packing.flush()
+    checked = pack(">hi", 1, count - 1) + batch[27:57] + pack(">i", count) + records
+    return pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
+
+
+def test_what_is_unpacked_to_find_a_time_is_bounded(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = made_batch([b"a", b"b", b"c"])
+    for partition in range(PARTITIONS):
+        produce(wire, partition, gzipped(batch, 3))
+    wrong = (ErrorCode.invalid_request, -1)
+    assert offsets_by_time(wire, 0, 1, 0, 2) == [(0, 2), (0, 2), wrong, (0, 2)]
+    monkeypatch.setattr(fetching, "_MOST_LOOKED_AT", 6)
+    assert offsets_by_time(wire, 0, 1, 2) == [(0, 2), (0, 2), (0, 0)], "the last one by its header"
+    monkeypatch.setattr(fetching, "_MOST_LOOKED_AT", 1_000)
+    monkeypatch.setattr(fetching, "_MOST_UNPACKED_BYTES", 10)
+    assert offsets_by_time(wire, 0, 1) == [(0, 0), (0, 0)]

@@ -33,7 +33,7 @@ from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.kafka import codec, fetching, group_requests, producing, topics
 from quorumlog.kafka.codec import Request, Values, decode, encode, header_of, response_head
 from quorumlog.kafka.forwarding import LeaderCalls
-from quorumlog.kafka.login import Login
+from quorumlog.kafka.login import Login, Proofs
 from quorumlog.kafka.machine import (
     MACHINE_NAME,
     ROOM_BYTES,
@@ -184,7 +184,7 @@ class _Client:
         self._service = endpoint.service
         self._connection = connection
         self._decoder = connection.decoder
-        self._login = Login(endpoint.access, connection, endpoint.tls, self._logged_in)
+        self._login = Login(endpoint.access, connection, endpoint.tls, endpoint.proofs, self._logged_in)
         self.caller = Caller(endpoint.access, connection)
         self.is_member = endpoint.shows_member(connection)
         self._slots: deque[_Slot] = deque()
@@ -345,6 +345,7 @@ class KafkaEndpoint(Endpoint):
         self._reads = ThreadPoolExecutor(READ_THREADS, "quorumlog-kafka-reads")
         self.service = KafkaService(member_id, servers, options, machines, self._reads, LeaderCalls(tls))
         self.requests = Requests()
+        self.proofs = Proofs()
         self._listen = parse_address(options.listen)
         self._listener = Listener(
             "Kafka's port",
@@ -418,6 +419,7 @@ class KafkaEndpoint(Endpoint):
             self._timer = None
         self.service.close()
         self._reads.shutdown(wait=False, cancel_futures=True)
+        self.proofs.thread.shutdown(wait=False, cancel_futures=True)
         self._listener.close()
 
 

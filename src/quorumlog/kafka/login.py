@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from quorumlog.client_guard import guarded
-from quorumlog.errors import ConfigError, LedgerError, NotAuthenticated
+from quorumlog.errors import ConfigError, LedgerError, NotAuthenticated, Overloaded
 from quorumlog.kafka.service import Call
 from quorumlog.net.access import WRONG, WRONG_PAUSE_S, Access, Challenging
 from quorumlog.net.connection import Connection
@@ -18,9 +21,32 @@ from quorumlog.net.hello import Challenge, Hello
 from quorumlog.net.tls import Tls
 
 PLAIN = "PLAIN"
+AGAIN = "wait for the answer: one password at a time is looked at"
 NO_USERS = "this server has no users: leave SASL out"
 _NAME = re.compile(rb"[^,]*,[^,]*,n=([^,]*),")
 """In the first thing that a client says by SCRAM; a user's name has no character that is escaped."""
+
+MOST_PROOFS, MOST_PROOFS_OF_ADDRESS = 16, 8
+"""Passwords that are looked at, or wait for it, at a time."""
+
+
+class Proofs:
+    """Of one port: each takes its milliseconds on one thread, so that the loop has its own."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "quorumlog-kafka-logins")
+        self._of_host = Counter[str]()
+
+    def begin(self, host: str) -> bool:
+        """False: there are too many."""
+        of_host = self._of_host
+        if of_host.total() >= MOST_PROOFS or of_host[host] >= MOST_PROOFS_OF_ADDRESS:
+            return False
+        of_host[host] += 1
+        return True
+
+    def end(self, host: str) -> None:
+        self._of_host -= Counter([host])
 
 
 class Login:
@@ -31,12 +57,15 @@ class Login:
         access: Access,
         connection: Connection,
         tls: Tls | None,
+        proofs: Proofs,
         passed: Callable[[], None],
     ) -> None:
         """`passed`: the connection has a user, or another one."""
         self._access = access
         self._connection = connection
         self._tls = tls
+        self._proofs = proofs
+        self._is_proving = False
         self._has_passed = passed
         self._mechanism = ""
         self._asking: Challenging | None = None
@@ -47,6 +76,9 @@ class Login:
         return self._access.greet(self._connection, Hello(role="client", user=name), self._tls)
 
     def handshake(self, call: Call) -> None:
+        if self._is_proving:
+            self._fail(call, AGAIN, ErrorCode.illegal_sasl_state)
+            return
         mechanisms = [MECHANISM, PLAIN] if self._connection.is_encrypted else [MECHANISM]
         wanted = call.fields.mechanism
         self._mechanism = wanted if wanted in mechanisms else ""
@@ -56,8 +88,9 @@ class Login:
 
     def authenticate(self, call: Call) -> None:
         said: bytes = call.fields.auth_bytes
-        if not self._mechanism:
-            self._fail(call, "say SaslHandshake first", ErrorCode.illegal_sasl_state)
+        if not self._mechanism or self._is_proving:
+            why = AGAIN if self._is_proving else "say SaslHandshake first"
+            self._fail(call, why, ErrorCode.illegal_sasl_state)
             return
         try:
             if self._mechanism == PLAIN:
@@ -124,23 +157,42 @@ class Login:
         challenge = next(asking, None)
         if challenge is None:
             raise NotAuthenticated(NO_USERS)
-        self._answer_plain(call, proof, asking, challenge)
+        host = self._connection.peer_host
+        if not self._proofs.begin(host):
+            raise Overloaded("too many passwords are being looked at")
+        self._is_proving = True
+        self._answer_plain(call, proof, asking, challenge, partial(self._proofs.end, host))
 
-    def _answer_plain(self, call: Call, proof: Proof, asking: Challenging, challenge: Challenge) -> None:
-        """It takes milliseconds, beside the loop."""
+    def _answer_plain(
+        self,
+        call: Call,
+        proof: Proof,
+        asking: Challenging,
+        challenge: Challenge,
+        over: Callable[[], None],
+    ) -> None:
+        """It takes milliseconds, beside the loop. `over` is called once it is known."""
         loop = asyncio.get_running_loop()
 
         def answered(future: asyncio.Future[bytes]) -> None:
+            if future.cancelled():  # the port is closed
+                return
             try:
-                self._answer_plain(call, proof, asking, asking.send(future.result()))
+                following = asking.send(future.result())
             except StopIteration:
+                self._is_proving = False
+                over()
                 self._passed(call, b"")
             except NotAuthenticated as refusal:
+                over()
                 fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
                 why = str(refusal)
                 loop.call_later(WRONG_PAUSE_S, fail)
             except LedgerError:
+                over()
                 self._connection.close()
+            else:
+                self._answer_plain(call, proof, asking, following, over)
 
-        future = loop.run_in_executor(None, proof.answer, challenge)
+        future = loop.run_in_executor(self._proofs.thread, proof.answer, challenge)
         future.add_done_callback(answered)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from struct import pack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,12 @@ from kio.schema.errors import ErrorCode
 from harness.kafka.wire import KafkaWire
 from quorumlog import LocalCluster
 from quorumlog.config import KafkaOptions
-from quorumlog.kafka import fetching
+from quorumlog.errors import ProtocolViolation
+from quorumlog.kafka import codec, endpoint, fetching
+from quorumlog.kafka.codec import Request
 from quorumlog.kafka.endpoint import KafkaEndpoint
+from quorumlog.kafka.service import Call
+from quorumlog.measures import Requests
 from quorumlog.server.free_ports import free_ports
 from tests.kafka.batches import made_batch
 from tests.waiting import eventually
@@ -111,3 +117,58 @@ def test_what_is_unpacked_to_find_a_time_is_bounded(
     monkeypatch.setattr(fetching, "_MOST_LOOKED_AT", 1_000)
     monkeypatch.setattr(fetching, "_MOST_UNPACKED_BYTES", 10)
     assert offsets_by_time(wire, 0, 1) == [(0, 0), (0, 0)]
+
+
+def test_an_answer_that_cannot_be_said_ends_its_own_connection_alone() -> None:
+    """A name may be longer in newer versions of the protocol than older ones can tell of."""
+    seen: list[Exception] = []
+    client, slot = answering(seen)
+    values = {"protocol_name": "n" * 40_000, "protocol_type": None, "leader": "", "member_id": ""}
+    client._answered(slot, {**values, "members": []}, 0)
+    assert isinstance(seen[0], ProtocolViolation)
+
+
+class Transmission:
+    """Of a connection, what a client's session uses."""
+
+    closed, beside_bytes = False, 0
+    written: list[Any]
+
+    def __init__(self, seen: list[Exception]) -> None:
+        self.violate, self.written = seen.append, []
+
+    def hold_beside(self, size_bytes: int) -> None:
+        self.beside_bytes = size_bytes
+
+    def write(self, buffers: list[Any]) -> None:
+        self.written += buffers
+
+
+def answering(seen: list[Exception]) -> tuple[Any, Any]:
+    """A client with a request that waits for its answer, and that request."""
+    client: Any = object.__new__(endpoint._Client)
+    client._connection, client._slots, client._held = Transmission(seen), deque(), deque()
+    client._answer_bytes = client._ahead_bytes = 0
+    client._is_sending = False
+    client._endpoint = SimpleNamespace(requests=Requests())
+    return client, asked_by(client)
+
+
+def asked_by(client: Any) -> Any:
+    slot = endpoint._Slot()
+    request = Request(codec.JOIN_GROUP, 5, 1, "", memoryview(bytes(10_000)), 10_000)
+    slot.call = Call(request, object(), client, lambda values, code: None)
+    client._slots.append(slot)
+    client._ahead_bytes += request.size_bytes
+    return slot
+
+
+def test_answers_that_wait_for_those_before_them_are_counted_and_their_requests_are_let_go() -> None:
+    client, first = answering([])
+    second = asked_by(client)
+    client._answered(second, {"member_id": "m" * 30_000}, 0)
+    assert client._connection.beside_bytes > 30_000 and not client._connection.written
+    assert second.call.fields is None and not second.call.request.body
+    client._answered(first, {"member_id": ""}, 0)
+    assert client._connection.beside_bytes == 0 == client._ahead_bytes
+    assert len(client._connection.written) == 4

@@ -20,7 +20,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
-from quorumlog.client_guard import guarded
+from quorumlog.client_guard import contain, guarded
 from quorumlog.config import (
     FRAME_LIMIT_BYTES,
     GroupConfig,
@@ -44,7 +44,7 @@ from quorumlog.kafka.machine import (
 from quorumlog.kafka.service import TICK_MS, Call, KafkaService
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller
-from quorumlog.net.connection import Connection, call_soon
+from quorumlog.net.connection import SMALL_BYTES, Connection, call_soon
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.net.listener import Listener
@@ -63,6 +63,7 @@ _LEAST_BYTES = 10
 MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
 """Requests of a connection that are not answered: what comes behind them is left in its socket."""
 READ_THREADS = 2
+NOTHING = memoryview(b"")
 
 HANDLERS: Mapping[int, Callable[[KafkaService, Call], None]] = {
     codec.PRODUCE: producing.produce,
@@ -165,12 +166,16 @@ def _frame_of(data: memoryview) -> Frame:
 class _Slot:
     """A request that is not answered yet, or whose answer waits for that of the one before."""
 
-    __slots__ = ("began_s", "call", "response", "start")
+    __slots__ = ("began_s", "call", "held_bytes", "response", "size_bytes", "start")
 
-    def __init__(self) -> None:
+    def __init__(self, size_bytes: int) -> None:
+        """`size_bytes`: of the request."""
+        self.size_bytes = size_bytes
         self.began_s = time.monotonic()
         self.call: Call
         self.response: list[Buffer] | None = None
+        self.held_bytes = 0
+        """Of the answer, while it waits."""
         self.start: Callable[[], None] | None = None
         """It has not begun."""
 
@@ -189,6 +194,7 @@ class _Client:
         self.is_member = endpoint.shows_member(connection)
         self._slots: deque[_Slot] = deque()
         self._ahead_bytes = 0
+        self._answer_bytes = 0
         self._held: deque[Request] = deque()
         self._is_sending = self._is_going_on = False
         self._throttle_ms = 0
@@ -231,45 +237,62 @@ class _Client:
         ):
             self._decoder.most_bytes = FRAME_LIMIT_BYTES
         is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
-        fields = None if is_first else decode(request.api_key, request.version, request.body)
-        slot = _Slot()
-        call = slot.call = Call(request, fields, self, partial(self._answered, slot))
+        slot = _Slot(request.size_bytes)
+        call = slot.call = Call(request, None, self, partial(self._answered, slot))
         self._slots.append(slot)
-        self._ahead_bytes += request.size_bytes
+        self._ahead_bytes += slot.size_bytes
         if is_first:
             body = codec.api_versions(request)
             self._respond(slot, [response_head(request, sum(map(len, body))), *body], 0)
-        elif request.api_key == codec.FETCH:
-            slot.start = partial(fetching.fetch, self._service, call)
+            return
+        if request.api_key == codec.FETCH:
+            slot.start = guarded(partial(self._fetch, call), self)  # many that wait are not decoded
             self._send()
-        elif request.api_key == codec.SASL_HANDSHAKE:
+            return
+        call.fields = decode(request.api_key, request.version, request.body)
+        if request.api_key == codec.SASL_HANDSHAKE:
             self._login.handshake(call)
         elif request.api_key == codec.SASL_AUTHENTICATE:
             self._login.authenticate(call)
         else:
             HANDLERS[request.api_key](self._service, call)
 
+    def _fetch(self, call: Call) -> None:
+        request = call.request
+        call.fields = decode(request.api_key, request.version, request.body)
+        fetching.fetch(self._service, call)
+
     def _answered(self, slot: _Slot, values: Values | bytes | None, code: int) -> None:
+        """Also in the middle of what others have asked for: what is wrong with it is this client's."""
         if self._connection.closed:
             return
         if values is None and code:
             self._connection.close()  # of who waits for no answer: it is told so
             return
         request = slot.call.request
-        if values is None or isinstance(values, bytes):
-            self._respond(slot, [] if values is None else [values], code)
-        else:
-            if self._throttle_ms:
-                values = {**values, "throttle_time": self._throttle_ms}
-                self._throttle_ms = 0
-            body = encode(request.api_key, request.version, values)
-            self._respond(slot, [response_head(request, sum(map(len, body))), *body], code)
+        try:
+            if values is None or isinstance(values, bytes):
+                self._respond(slot, [] if values is None else [values], code)
+            else:
+                if self._throttle_ms:
+                    values = {**values, "throttle_time": self._throttle_ms}
+                    self._throttle_ms = 0
+                body = encode(request.api_key, request.version, values)
+                self._respond(slot, [response_head(request, sum(map(len, body))), *body], code)
+        except Exception as error:
+            contain(error, self)
 
     def _respond(self, slot: _Slot, response: list[Buffer], code: int) -> None:
         request, slot.response = slot.call.request, response
+        size_bytes = sum(map(len, response))
         meter = self._connection.meter
         if isinstance(meter, Meter):
-            meter.finish(sum(map(len, response)))
+            meter.finish(size_bytes)
+        if slot is not self._slots[0]:
+            slot.held_bytes = size_bytes
+            self._hold(size_bytes)
+        slot.call.fields = None  # it may wait for the answer to another one
+        slot.call.request = request._replace(body=NOTHING, data=NOTHING)
         took_s = time.monotonic() - slot.began_s
         self._endpoint.requests.answered(OPERATIONS[request.api_key], code, took_s)
         self._send()
@@ -288,7 +311,9 @@ class _Client:
                 if slot.response is None:
                     break
                 self._slots.popleft()
-                self._ahead_bytes -= slot.call.request.size_bytes
+                self._ahead_bytes -= slot.size_bytes
+                if slot.held_bytes:
+                    self._hold(-slot.held_bytes)
                 if slot.response:
                     self._connection.write(slot.response)
         finally:
@@ -310,6 +335,12 @@ class _Client:
             self._is_going_on = False
         if not self._held:
             self._connection.resume_reading()
+
+    def _hold(self, size_bytes: int) -> None:
+        """So much more of answers waits for those before them."""
+        self._answer_bytes += size_bytes
+        if self._answer_bytes > SMALL_BYTES or self._connection.beside_bytes:
+            self._connection.hold_beside(self._answer_bytes)
 
     def lost(self) -> None:
         for slot in self._slots:

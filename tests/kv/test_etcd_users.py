@@ -10,6 +10,7 @@ import pytest
 from quorumlog.client import connect as log_of
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd import port as port_module
+from quorumlog.kv.etcd.logins import MOST_OF_USER
 from quorumlog.log_state.users import Kind, Right, RoleGrant
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
@@ -134,6 +135,30 @@ def test_users_and_roles_of_etcd_are_those_of_the_cluster(ports: EtcdPorts, root
     assert not root.call("Auth/UserGet", pb.AuthUserGetRequest(name="bob")).roles
     root.call("Auth/UserDelete", pb.AuthUserDeleteRequest(name="bob"))
     assert list(root.call("Auth/UserList", pb.AuthUserListRequest()).users) == ["root"]
+
+
+def test_who_logs_in_again_and_again_on_a_connection_is_one_user(
+    root: EtcdCalls, ports: EtcdPorts
+) -> None:
+    def count() -> int:
+        access = ports.ports[ports.follower()].access
+        return sum(each.connections for each in access.quotas._shares.values() if each.name == "root")
+
+    before = count()
+    for _ in range(MOST_OF_USER + 10):
+        log_in(root, "root", "sesame")
+        root.call("KV/Range", pb.RangeRequest(key=b"a"))
+    assert count() <= before + MOST_OF_USER + 2
+
+
+def test_the_first_user_may_be_added_at_the_leader() -> None:
+    with (
+        EtcdPorts(
+            1, tls=lambda member_id: certificates.options_of(certificates.member(member_id))
+        ) as alone,
+        EtcdCalls(alone.addresses["n0"], CA.read_bytes()) as etcd,
+    ):
+        etcd.call("Auth/UserAdd", pb.AuthUserAddRequest(name="root", password="sesame"))
 
 
 def refuses(etcd: EtcdCalls, name: str, asked: Any) -> bool:

@@ -275,8 +275,9 @@ class Administration:
             raise etcd_error(Code.FAILED_PRECONDITION, "user name already exists")
         roles = (ADMINISTRATORS,) if asked.name == ROOT and not users.is_on else ()
         password = None if asked.options.no_password else asked.password
+        header = await self._header()  # behind the first user, who asks is nobody
         await self._order(UserOperation.ADD_USER, asked.name, roles, password=password)
-        return pb.AuthUserAddResponse(header=await self._header())
+        return pb.AuthUserAddResponse(header=header)
 
     async def _roles_of(self, name: str) -> tuple[str, ...]:
         """Of a user. Raises RpcError."""

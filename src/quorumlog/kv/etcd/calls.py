@@ -247,8 +247,13 @@ class LocalCalls:
     def ask_progress(self) -> None:
         self._store.service.watches.ask_progress(self._session)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is waited for, and nothing is watched."""
+        return not (self._waiting or self._watches)
+
     def lost(self) -> None:
-        """The connection has ended."""
+        """The connection has ended, or the login."""
         self._store.access.quotas.leave(self)
         self._session.lost()
         for waiting in self._waiting.values():

@@ -48,6 +48,7 @@ class UserClients:
         self.store = store
         self._make_log = make_log
         self._log: AsyncLedgerClient | None = None
+        self.is_closed = False
 
     def log(self) -> AsyncLedgerClient:
         if self._log is None:
@@ -58,6 +59,7 @@ class UserClients:
         await self.store.asking.call(StoreStatusRequest(), StatusAnswer)
 
     async def close(self) -> None:
+        self.is_closed = True
         await self.store.close()
         if self._log is not None:
             await self._log.close()
@@ -252,6 +254,9 @@ class EtcdClient:
         known = self._of_user.get(clients)
         if known is not None:
             return known[1]
+        for ended in [each for each in self._of_user if each.is_closed]:
+            if self._of_user[ended][0].is_idle:
+                self._of_user.pop(ended)[0].lost()
         forwarded = ForwardedCalls(clients.store)
         calls = LocalCalls(self._port.store, forwarded, self._carrier, clients.name)
         administration = Administration(

@@ -131,7 +131,7 @@ def test_an_answer_that_cannot_be_said_ends_its_own_connection_alone() -> None:
 class Transmission:
     """Of a connection, what a client's session uses."""
 
-    closed, beside_bytes = False, 0
+    closed, beside_bytes, meter = False, 0, None
     written: list[Any]
 
     def __init__(self, seen: list[Exception]) -> None:
@@ -149,14 +149,16 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     client: Any = object.__new__(endpoint._Client)
     client._connection, client._slots, client._held = Transmission(seen), deque(), deque()
     client._answer_bytes = client._ahead_bytes = 0
-    client._is_sending = False
+    client._is_sending = client._is_going_on = False
+    client._throttle_ms = 0
     client._endpoint = SimpleNamespace(requests=Requests())
     return client, asked_by(client)
 
 
 def asked_by(client: Any) -> Any:
-    slot = endpoint._Slot()
-    request = Request(codec.JOIN_GROUP, 5, 1, "", memoryview(bytes(10_000)), 10_000)
+    data = memoryview(bytes(10_000))
+    request = Request(codec.JOIN_GROUP, 5, 1, "", data, data)
+    slot = endpoint._Slot(request.size_bytes)
     slot.call = Call(request, object(), client, lambda values, code: None)
     client._slots.append(slot)
     client._ahead_bytes += request.size_bytes
@@ -168,7 +170,7 @@ def test_answers_that_wait_for_those_before_them_are_counted_and_their_requests_
     second = asked_by(client)
     client._answered(second, {"member_id": "m" * 30_000}, 0)
     assert client._connection.beside_bytes > 30_000 and not client._connection.written
-    assert second.call.fields is None and not second.call.request.body
+    assert second.call.fields is None and not second.call.request.data
     client._answered(first, {"member_id": ""}, 0)
     assert client._connection.beside_bytes == 0 == client._ahead_bytes
     assert len(client._connection.written) == 4

@@ -12,6 +12,7 @@ from quorumlog.config import KafkaOptions
 from quorumlog.errors import LedgerError, NotLeader
 from quorumlog.kafka.codec import FETCH
 from quorumlog.kafka.fetching import fetch, records_of
+from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.machine import BatchPlace, CreateTopic, KafkaMachine, KafkaMachines, entry_of
 from quorumlog.kafka.service import Call, KafkaService
 from tests.kafka.batches import made_batch
@@ -34,7 +35,9 @@ class Member:
         self.partition = machine.by_id[TOPIC].partitions[0]
         options = KafkaOptions(listen="127.0.0.1:9092")
         reads = ThreadPoolExecutor(1)
-        self.service = KafkaService("n0", {"n0": "127.0.0.1:9092"}, options, machines, reads)
+        self.service = KafkaService(
+            "n0", {"n0": "127.0.0.1:9092"}, options, machines, reads, LeaderCalls(None)
+        )
         self.service.member = self  # type: ignore[assignment]
         self.service._ready_in = 1
 

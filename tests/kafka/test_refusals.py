@@ -27,8 +27,8 @@ AGAIN = ErrorCode.coordinator_load_in_progress
         (DiskFull("full"), ErrorCode.not_enough_replicas, AGAIN),
         (RequestTimeout("late"), ErrorCode.request_timed_out, AGAIN),
         (NotLeader("another"), ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
-        (OutcomeUnknown("lost"), ErrorCode.request_timed_out, ErrorCode.request_timed_out),
-        (ResultUnknown("lost"), ErrorCode.request_timed_out, ErrorCode.request_timed_out),
+        (OutcomeUnknown("lost"), ErrorCode.request_timed_out, AGAIN),
+        (ResultUnknown("lost"), ErrorCode.request_timed_out, AGAIN),
     ],
 )
 def test_a_refusal_that_passes_ends_no_client(

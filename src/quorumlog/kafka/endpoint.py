@@ -211,6 +211,7 @@ class _Client:
         request: Any = frame.message
         if self._held or self._is_full or not self._is_within(request):
             self._held.append(request)
+            self._connection.is_held = True
             self._connection.pause_reading()
         else:
             self._begin(request)
@@ -331,9 +332,12 @@ class _Client:
                 if not self._is_within(self._held[0]):
                     return
                 self._begin(self._held.popleft())
+        except Exception as error:
+            contain(error, self)
         finally:
             self._is_going_on = False
         if not self._held:
+            self._connection.is_held = False
             self._connection.resume_reading()
 
     def _hold(self, size_bytes: int) -> None:

@@ -263,6 +263,8 @@ class Connection(asyncio.BufferedProtocol):
         self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
+        self.is_held = False
+        """Its session has frames that wait: no more are read until it says so."""
         self.is_always_heard = False
         """Also while the other side does not read what it is sent."""
         self.user = ""
@@ -510,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if (self._is_clogged and not self.is_always_heard) or self._held:
+        if (self._is_clogged and not self.is_always_heard) or self._held or self.is_held:
             return
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()

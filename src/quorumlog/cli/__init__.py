@@ -5,5 +5,6 @@ What it calls it imports when it runs, so that help, completion and a slip cost 
 
 Read in this order: `interrupts` (signals, from the first moment on), `main`, `options`, `output` (what
 commands share), `certificates` (a small CA), then `run`, `log`, `carry`,
-`pipeline`, `look`, `bench` with `bench_tables`, and `broker` and `kv`, each for the command of its name.
+`pipeline`, `look`, `bench` with `bench_tables`, and `broker`, `kafka` and `kv`, each for the command of its
+name.
 """

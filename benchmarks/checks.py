@@ -50,8 +50,8 @@ def log_session(access: Access) -> Asked:
 def store_session(access: Access) -> Asked:
     def request(client: Any, request: CommandRequest) -> None:
         decode_command_of_client(request.command)
-        client._asked.clear()
-        client._asked_bytes = 0
+        client._pending.clear()
+        client._pending_bytes = 0
 
     endpoint: Any = SimpleNamespace(access=access, service=SimpleNamespace(request=request))
     client = _Client(endpoint, connection())

@@ -166,8 +166,8 @@ class UserWork:
     def leave(self, broker: Broker) -> None:
         """As `init-admin` does, with `--reset` and without."""
         self._number += 1
-        verb = (UserOperation.RESET_ADMIN, UserOperation.INIT_ADMIN)[self._number % 2]
-        order = UserOrder(verb, f"left{self._number}")
+        operation = (UserOperation.RESET_ADMIN, UserOperation.INIT_ADMIN)[self._number % 2]
+        order = UserOrder(operation, f"left{self._number}")
         broker.disk.crash_countdown = None  # of the process that is down
         save_first_admin(broker.disk, ROOT, order)
         self._left[broker.name] = broker.disk, order

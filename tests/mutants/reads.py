@@ -32,8 +32,8 @@ def read_granted_before_it_is_committed_here(patch: Patch) -> None:
     """The leader has confirmed it."""
     patch.edit(
         ReadQuestions.take_grants,
-        "self._answered[0][0] <= self._state.committed_index:",
-        "(self._answered[0][0] <= self._state.committed_index or reached()):",
+        "self._answers[0][0] <= self._state.committed_index:",
+        "(self._answers[0][0] <= self._state.committed_index or reached()):",
     )
     patch.edit(
         ReadQuestions.take_grants,
@@ -52,7 +52,7 @@ def read_joins_an_older_question(patch: Patch) -> None:
     patch.edit(
         ReadQuestions.request,
         "        self._waiting.append(number)",
-        "        (self._asked if self._asked and reached() else self._waiting).append(number)",
+        "        (self._pending if self._pending and reached() else self._waiting).append(number)",
     )
 
 

@@ -272,8 +272,8 @@ def evicted_by_each_member(patch: Patch) -> None:
     """All count alike."""
     patch.edit(
         Producers.opened,
-        "for name in said.evicts if",
-        "for name in said.evicts or (self.to_evict() if reached() else ()) if",
+        "for name in body.evicts if",
+        "for name in body.evicts or (self.to_evict() if reached() else ()) if",
     )
 
 

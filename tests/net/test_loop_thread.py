@@ -348,7 +348,7 @@ def close_ends_whatever_waits() -> None:
     loop_thread.last = last
     loop_thread.close()
     assert {"hears", "deaf"} <= {*cancelled}
-    assert not late._answered.locked()
+    assert not late._has_answered.locked()
     for thread, found in waiting:
         thread.join(WAIT_S)
         assert [repr(each) for each in found] == ["BadRequest('closed')"]

@@ -211,7 +211,7 @@ class AdminPort:
 
     def _app(self) -> web.Application:
         @self._web.middleware
-        async def asked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def count_request(request: web.Request, handler: Handler) -> web.StreamResponse:
             self._asking.add(request.protocol)
             try:
                 refused = None if request.path in OPEN else await self._refused(request)
@@ -219,7 +219,7 @@ class AdminPort:
             finally:
                 self._asking.discard(request.protocol)
 
-        app = self._web.Application(middlewares=[asked])
+        app = self._web.Application(middlewares=[count_request])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)

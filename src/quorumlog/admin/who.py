@@ -42,15 +42,15 @@ class Lookers:
         name: str | None = None
         if self._tls is not None and shown and shown.kind == USER:
             name = shown.name if shown.cluster in ("", self._tls.cluster) else None
-        said = _said(headers.get("Authorization", ""))
-        if said is not None and not self._takes_passwords:
+        credentials = _said(headers.get("Authorization", ""))
+        if credentials is not None and not self._takes_passwords:
             return 403, "passwords are taken with TLS or on the loopback interface alone"
-        if said is not None:
-            if not await self._proves(users, *said):
-                self._wrong(said[0], peer_name)
+        if credentials is not None:
+            if not await self._proves(users, *credentials):
+                self._wrong(credentials[0], peer_name)
                 await asyncio.sleep(WRONG_PAUSE_S)
                 return 401, WRONG
-            name = said[0]
+            name = credentials[0]
         if name is None or users.user(name) is None:
             return 401, NAMELESS
         if not NEED.is_met(users.rights_of(name)):

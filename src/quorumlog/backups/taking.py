@@ -286,12 +286,12 @@ class BackupTaking:
     def _is_held(self, point: LogPoint) -> bool:
         """By the leader; by another member where that has lost it. Or by the one that was named."""
         others = [row.id for row in self._sources] if self._from_member is None else []
-        asked = [self._from_member, *others]
-        for number, member_id in enumerate(asked):
+        members = [self._from_member, *others]
+        for number, member_id in enumerate(members):
             try:
                 return self._is_held_by(member_id, point)
             except (IndexOutOfRange, RangeDamaged):
-                if number + 1 == len(asked):
+                if number + 1 == len(members):
                     raise
         raise AssertionError("somebody was asked")
 

@@ -41,12 +41,12 @@ def milliseconds(timeout_ms: Any) -> float | None:
     """Within `MAX_TIMEOUT_MS`; None for what is no number. The clock does not fit into numpy's short
     floats, so the result is Python's own."""
     try:
-        given = float(timeout_ms) if isinstance(timeout_ms, Real) else math.nan
+        value_ms = float(timeout_ms) if isinstance(timeout_ms, Real) else math.nan
     except OverflowError:  # an integer beyond all floats
-        given = math.inf if timeout_ms > 0 else -math.inf
-    if math.isnan(given):
+        value_ms = math.inf if timeout_ms > 0 else -math.inf
+    if math.isnan(value_ms):
         return None
-    return max(-MAX_TIMEOUT_MS, min(given, MAX_TIMEOUT_MS))
+    return max(-MAX_TIMEOUT_MS, min(value_ms, MAX_TIMEOUT_MS))
 
 
 def time_ms_of(time: Any) -> int:

@@ -126,10 +126,10 @@ class ClientOperations:
         """None: that of the client. Raises BadRequest."""
         if timeout_ms is None:
             return self.timeout_ms
-        given = milliseconds(timeout_ms)
-        if given is None:
+        value_ms = milliseconds(timeout_ms)
+        if value_ms is None:
             raise BadRequest(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
-        return given
+        return value_ms
 
     # ---------------------------------------------------------------- append
 
@@ -473,21 +473,21 @@ class ClientOperations:
         none is a log's."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
         view = self._protocol.view
-        asked: dict[str, Request] = {}
-        while new := [address for address in view.known_addresses() if address not in asked]:
+        sent: dict[str, Request] = {}
+        while new := [address for address in view.known_addresses() if address not in sent]:
             requests = [
                 request_of(
                     StatusRequest(events=events), RequestTarget(TargetKind.ADDRESS, address), allowed_ms
                 )
                 for address in new
             ]
-            asked.update(zip(new, requests, strict=True))
+            sent.update(zip(new, requests, strict=True))
             yield Step(requests, requests)
         self._protocol.check_open()
         refusal = view.group_unknown_to_all()
         if isinstance(refusal, WrongPort):
             raise refusal
-        return rows_of(asked, view, allowed_ms)
+        return rows_of(sent, view, allowed_ms)
 
     def transfer(self, to: str, timeout_ms: float | None) -> ClientOperation[str]:
         if not isinstance(to, str):
@@ -549,19 +549,19 @@ class ClientOperations:
     def groups(self, timeout_ms: float) -> ClientOperation[list[str]]:
         """Of every listed server: they need not serve the same ones."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
-        asked = [
+        requests = [
             request_of(StatusRequest(), RequestTarget(TargetKind.ADDRESS, address), allowed_ms)
             for address in self._protocol.view.known_addresses()
         ]
-        yield Step(asked, asked)
+        yield Step(requests, requests)
         self._protocol.check_open()
         found: set[str] = set()
-        for request in asked:
+        for request in requests:
             if isinstance(request.response, StatusResponse):
                 found.update(request.response.groups or [request.response.group])
             elif isinstance(request.error, UnknownGroup):
                 found.update(request.error.groups)
-        if not found and (error := asked[0].error):
+        if not found and (error := requests[0].error):
             raise error
         return sorted(found)
 

@@ -82,9 +82,9 @@ class ReadDefaults:
         self, read_consistency: str | None, max_staleness_ms: float | None, read_from: str | None
     ) -> None:
         """Raises ConfigError."""
-        self._given = ReadChoice()
+        self._defaults = ReadChoice()
         try:
-            self._given = self.choice(read_from, read_consistency, max_staleness_ms)
+            self._defaults = self.choice(read_from, read_consistency, max_staleness_ms)
         except BadRequest as error:
             raise ConfigError(str(error).replace("from_member", "read_from")) from None
         self._read_from = read_from
@@ -96,8 +96,8 @@ class ReadDefaults:
         max_staleness_ms: float | None = None,
     ) -> ReadChoice:
         """Raises BadRequest."""
-        given = self._given
-        consistency, staleness_ms = given.consistency, given.max_staleness_ms
+        defaults = self._defaults
+        consistency, staleness_ms = defaults.consistency, defaults.max_staleness_ms
         if read_consistency is not None:
             if read_consistency not in CONSISTENCIES:
                 known = " or ".join(CONSISTENCIES)
@@ -123,8 +123,8 @@ class ReadDefaults:
             return LEADER
         if from_member is not None:
             return read_target(from_member)
-        if self._given.consistency or self._given.target is not LEADER:
-            return self._given.target
+        if self._defaults.consistency or self._defaults.target is not LEADER:
+            return self._defaults.target
         return ANY_MEMBER if consistency else LEADER
 
     def of(self, source: Source) -> ReadChoice:

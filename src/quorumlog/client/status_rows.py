@@ -43,24 +43,26 @@ UNKNOWN: dict[str, Any] = {
 }
 
 
-def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) -> list[MemberStatusRow]:
+def rows_of(
+    requests: Mapping[str, Request], view: GroupView, timeout_ms: float
+) -> list[MemberStatusRow]:
     """Sorted by id, from finished requests by address. Two addresses of one member are one row; two
     directories of one member, which may both be alive while one is replaced, are two."""
-    answered: dict[tuple[str, str], MemberStatusRow] = {}
+    row_of_member: dict[tuple[str, str], MemberStatusRow] = {}
     names_by_address: dict[str, str] = {}
     releases: dict[str, str] = {}
-    for address, request in asked.items():
+    for address, request in requests.items():
         status = request.response
         if isinstance(status, StatusResponse):
             known = msgspec.structs.asdict(status) | {"address": status.address or address}
             directory = status.id, status.directory_id
-            answered.setdefault(directory, MemberStatusRow(**known, reachable=True))
+            row_of_member.setdefault(directory, MemberStatusRow(**known, reachable=True))
             names_by_address |= {member.address: member.id for member in status.members}
             releases |= {member.id: member.release for member in status.members if member.release}
     names_by_address = view.names | names_by_address
-    answering = {member_id for member_id, _ in answered}
+    answering = {member_id for member_id, _ in row_of_member}
     silent: dict[str, MemberStatusRow] = {}
-    for address, request in asked.items():
+    for address, request in requests.items():
         if request.response is None:
             member_id = names_by_address.get(address, "")
             if member_id in answering:
@@ -73,7 +75,7 @@ def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) ->
             problem = _problem(address, request.error, timeout_ms)
             row = MemberStatusRow(**known, reachable=False, problem=problem)
             silent.setdefault(member_id or address, row)
-    return sorted((*answered.values(), *silent.values()), key=lambda row: (row.id, row.address))
+    return sorted((*row_of_member.values(), *silent.values()), key=lambda row: (row.id, row.address))
 
 
 def _problem(address: str, error: LedgerError | None, timeout_ms: float) -> str:

@@ -188,8 +188,8 @@ class HeartbeatAnswers:
         return clocks
 
     def is_live(self, voter: Replica) -> bool:
-        answered = self._answered_ms.get(voter, self._begun_ms)
-        return self._state.now_ms - answered < self._config.election_timeout_ms
+        answered_ms = self._answered_ms.get(voter, self._begun_ms)
+        return self._state.now_ms - answered_ms < self._config.election_timeout_ms
 
     def ages_ms(self) -> dict[Replica, float]:
         """Time since the last answer of each member that has answered."""

@@ -41,7 +41,7 @@ class LeadershipTransfer:
         """Who leads as far as this member knows, until it follows somebody: whom it has handed over to,
         or whose message waits here."""
         self._deadline_ms = 0.0
-        self._asked = False
+        self._is_requested = False
         self._next_check_ms = 0.0
         self._cool_until_ms = LONG_AGO_MS
         self._next_unfit_try_ms = LONG_AGO_MS
@@ -91,14 +91,14 @@ class LeadershipTransfer:
     def _begin(self, target: Replica, reason: str) -> None:
         self.target, self._reason = target, reason
         self._deadline_ms = self._state.now_ms + self._config.election_timeout_ms
-        self._asked = False
+        self._is_requested = False
         self.ask_if_caught_up()
 
     def ask_if_caught_up(self) -> None:
         """The request to take over leaves when the target's match index is the log end."""
         target = self.target
-        if target is not None and not self._asked and self._lag_of(target) == 0:
-            self._asked = True
+        if target is not None and not self._is_requested and self._lag_of(target) == 0:
+            self._is_requested = True
             self._outbox.send(
                 target,
                 TakeLeadershipRequest(
@@ -117,7 +117,7 @@ class LeadershipTransfer:
             elif now_ms >= self._deadline_ms or not self._outbox.is_connected(self.target):
                 self.target = None
             else:
-                self._asked = False  # the request may have been lost
+                self._is_requested = False  # the request may have been lost
                 self.ask_if_caught_up()
         elif now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + self._config.preferred_check_interval_ms
@@ -144,7 +144,7 @@ class LeadershipTransfer:
         fit = [voter for voter in self._state.membership.new if self._is_fit(voter)]
         self.target = min(fit, key=self._lag_of, default=None)
         self._reason = "it is no member any more"
-        self._asked = False
+        self._is_requested = False
         self.ask_if_caught_up()
 
     def open_term(self) -> None:

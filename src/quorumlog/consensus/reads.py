@@ -109,20 +109,20 @@ class ReadQuestions:
         self._followed: tuple[Replica | None, int] = (None, -1)
         self._waiting: list[int] = []
         """Reads that no question was asked for yet."""
-        self._asked: list[int] = []
+        self._pending: list[int] = []
         """Those that the question on its way is for; empty: none is."""
         self._number = 0
         """Of the newest question of this process."""
         self._asked_ms = 0.0
-        self._answered: deque[tuple[int, list[int]]] = deque()
+        self._answers: deque[tuple[int, list[int]]] = deque()
         """(index, reads): to be granted once that is committed here."""
 
     def follow(self, leader: Replica | None, term: int) -> None:
         """Reads that wait for another leader's answer learn it from the change of role."""
         if leader is not None and (leader, term) != self._followed:
             self._followed = leader, term
-            self._waiting, self._asked = [], []
-            self._answered.clear()
+            self._waiting, self._pending = [], []
+            self._answers.clear()
 
     def request(self, number: int) -> None:
         self._waiting.append(number)
@@ -130,18 +130,18 @@ class ReadQuestions:
     @property
     def is_idle(self) -> bool:
         """Nothing is to be asked or granted: of most turns."""
-        return not (self._waiting or self._answered)
+        return not (self._waiting or self._answers)
 
     def ask(self) -> None:
         """One question for all that have come since the one before was asked."""
-        if self._waiting and not self._asked and self._state.leader is not None:
-            self._asked, self._waiting = self._waiting, []
+        if self._waiting and not self._pending and self._state.leader is not None:
+            self._pending, self._waiting = self._waiting, []
             self._number += 1
             self._send()
 
     def repeat_if_lost(self) -> None:
         """The leader is heard, and has not answered for long: a connection may have taken it along."""
-        if self._asked and self._state.now_ms - self._asked_ms >= self._repeat_ms:
+        if self._pending and self._state.now_ms - self._asked_ms >= self._repeat_ms:
             self._send()
 
     def _send(self) -> None:
@@ -152,14 +152,14 @@ class ReadQuestions:
         self._outbox.send(state.leader, question)
 
     def on_response(self, response: ReadIndexResponse) -> None:
-        if self._asked and response.number == self._number:
-            self._answered.append((response.index, self._asked))
-            self._asked = []
+        if self._pending and response.number == self._number:
+            self._answers.append((response.index, self._pending))
+            self._pending = []
 
     def take_grants(self) -> list[ReadGrant]:
         granted: list[ReadGrant] = []
-        while self._answered and self._answered[0][0] <= self._state.committed_index:
-            index, numbers = self._answered.popleft()
+        while self._answers and self._answers[0][0] <= self._state.committed_index:
+            index, numbers = self._answers.popleft()
             granted += [ReadGrant(number, index) for number in numbers]
         return granted
 
@@ -245,17 +245,17 @@ class ReadFreshness:
             self._reported.append((request.committed_index, since_ms))
 
     def _note_round(self, request: HeartbeatRequest) -> None:
-        answered = self._answered_ms
-        sent_after_ms = answered.get(request.answered_round)
+        answered_ms = self._answered_ms
+        sent_after_ms = answered_ms.get(request.answered_round)
         if sent_after_ms is not None:
             self._rounds.append((request.round, sent_after_ms))
             if len(self._rounds) > MOST_ROUNDS:
                 self._rounds.popleft()
-        for number in [n for n in answered if n < request.answered_round]:
-            del answered[number]
-        if len(answered) >= MOST_ROUNDS:
-            del answered[next(iter(answered))]
-        answered[request.round] = self._state.now_ms
+        for number in [n for n in answered_ms if n < request.answered_round]:
+            del answered_ms[number]
+        if len(answered_ms) >= MOST_ROUNDS:
+            del answered_ms[next(iter(answered_ms))]
+        answered_ms[request.round] = self._state.now_ms
 
     def _sent_after(self, confirmed_round: int) -> float:
         """A time before that round was sent; -inf: it is not known."""

@@ -84,10 +84,10 @@ class EtcdConnection:
                     yield self._answer(place, data, kind)
             raise self._failed(place, "the connection has ended")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            said: BaseException | None = error
-            while said is not None and not getattr(said, "errno", None):  # by the system
-                said = said.__cause__ or said.__context__
-            raise self._failed(place, str(said or error) or type(error).__name__) from None
+            cause: BaseException | None = error
+            while cause is not None and not getattr(cause, "errno", None):  # by the system
+                cause = cause.__cause__ or cause.__context__
+            raise self._failed(place, str(cause or error) or type(error).__name__) from None
 
     def _failed(self, place: int, why: str) -> CoordinatorUnreachable:
         """The next one is asked from now on, unless another request has turned to it already."""
@@ -180,8 +180,8 @@ class EtcdCoordinator:
         return CoordinatorSnapshot(records[0].mod_revision, records[0].value, holder)
 
     async def grant(self, ttl_ms: int) -> GrantedLease:
-        asked = {"TTL": -(-ttl_ms // 1000)}  # etcd counts in seconds
-        reply = await self._gateway.post("lease/grant", asked, _Lease)
+        body = {"TTL": -(-ttl_ms // 1000)}  # etcd counts in seconds
+        reply = await self._gateway.post("lease/grant", body, _Lease)
         return GrantedLease(reply.id, reply.ttl * 1000)
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
@@ -198,8 +198,8 @@ class EtcdCoordinator:
             puts.append({"key": self._holder, "value": "", "lease": lease})
         success = [{"request_put": put} for put in puts]
         try:
-            asked = {"compare": [same, held], "success": success}
-            reply = await self._gateway.post("kv/txn", asked, _Done)
+            body = {"compare": [same, held], "success": success}
+            reply = await self._gateway.post("kv/txn", body, _Done)
         except EtcdLeaseNotFound:
             return None
         return reply.header.revision if reply.succeeded else None

@@ -116,11 +116,11 @@ class ZooKeeperSession:
     def _result(self, kept: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
 
-        def answered(_: object) -> None:
+        def on_result(_: object) -> None:
             result = kept.value if kept.successful() else kept.exception
             self._tell(lambda: self._set(future, None if isinstance(result, NoNodeError) else result))
 
-        kept.rawlink(answered)
+        kept.rawlink(on_result)
         return future
 
     @staticmethod

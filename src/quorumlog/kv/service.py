@@ -577,8 +577,8 @@ class WatchHub:
 
     def _hearing(self, now: _WatchRound) -> Iterator[OneWatch]:
         if now.is_lost or not now:
-            told = self._watches.values() if now.session is None else [self._watches[now.session]]
-            yield from [each for of in told for each in of.values() if each.in_step]
+            watches = self._watches.values() if now.session is None else [self._watches[now.session]]
+            yield from [each for of in watches for each in of.values() if each.in_step]
             return
         yield from list(self._of_range)
         for key in now.places:

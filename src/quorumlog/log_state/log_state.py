@@ -86,8 +86,8 @@ def said_ms(kind: int, body: bytes | memoryview) -> int | None:
     """The time that a control entry says; None: it says none, or one that cannot be read."""
     if kind not in (EntryKind.TIME, EntryKind.CLOCK):
         return None
-    said = decode_body(EntryKind(kind), body)
-    return said.time_ms if isinstance(said, TimeMark | ClockReset) else None
+    decoded = decode_body(EntryKind(kind), body)
+    return decoded.time_ms if isinstance(decoded, TimeMark | ClockReset) else None
 
 
 # ---------------------------------------------------------------- LogState
@@ -368,36 +368,36 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     return _with_keep(state, body)
 
 
-def _with_machine(state: LogState, index: int, said: MachineBinding) -> LogState:
+def _with_machine(state: LogState, index: int, body: MachineBinding) -> LogState:
     """A leader writes only what follows from the state; anything else changes nothing."""
-    old = state.machine(said.name)
-    others = [machine for machine in state.machines if machine.name != said.name]
-    if any(machine.channel == said.channel for machine in others):
+    old = state.machine(body.name)
+    others = [machine for machine in state.machines if machine.name != body.name]
+    if any(machine.channel == body.channel for machine in others):
         return state
     if old is None:
-        new = Machine(said.name, said.channel, said.version, index)
-    elif old.channel == said.channel and old.version < said.version:
-        new = msgspec.structs.replace(old, version=said.version)
+        new = Machine(body.name, body.channel, body.version, index)
+    elif old.channel == body.channel and old.version < body.version:
+        new = msgspec.structs.replace(old, version=body.version)
     else:
         return state
     machines = sorted([*others, new], key=lambda machine: machine.name)
     return msgspec.structs.replace(state, machines=tuple(machines))
 
 
-def _with_reset(state: LogState, index: int, said: ClockReset) -> LogState:
-    resets = with_reset(state.clock_resets, Reset(index, said.time_ms))
-    return msgspec.structs.replace(state, time_ms=said.time_ms, time_index=index, clock_resets=resets)
+def _with_reset(state: LogState, index: int, body: ClockReset) -> LogState:
+    resets = with_reset(state.clock_resets, Reset(index, body.time_ms))
+    return msgspec.structs.replace(state, time_ms=body.time_ms, time_index=index, clock_resets=resets)
 
 
-def _with_step_over(state: LogState, index: int, said: StepOver) -> LogState:
+def _with_step_over(state: LogState, index: int, body: StepOver) -> LogState:
     """A leader writes only what follows from the state; anything else changes nothing."""
     orders = list(state.stepped_over)
     if len(orders) >= MOST_STEPPED_OVER:
         orders = [each for each in orders if each.index >= state.keep_from_index]
-    is_known = any((each.name, each.index) == (said.name, said.index) for each in state.stepped_over)
+    is_known = any((each.name, each.index) == (body.name, body.index) for each in state.stepped_over)
     if is_known or len(orders) >= MOST_STEPPED_OVER:
         return state
-    orders.append(SteppedOver(said.name, said.index, said.chain, index))
+    orders.append(SteppedOver(body.name, body.index, body.chain, index))
     orders.sort(key=lambda each: (each.name, each.index))
     return msgspec.structs.replace(state, stepped_over=tuple(orders))
 
@@ -408,40 +408,44 @@ def _with_time(state: LogState, index: int, mark: TimeMark) -> LogState:
     return msgspec.structs.replace(state, time_ms=mark.time_ms, time_index=index)
 
 
-def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
-    old = state.reader(said.name)
-    others = [reader for reader in state.readers if reader.name != said.name]
-    if said.ends:
-        lost = tuple(each for each in state.lost_ranges if each.name != said.name)
+def _with_reader(state: LogState, index: int, body: ReaderPosition) -> LogState:
+    old = state.reader(body.name)
+    others = [reader for reader in state.readers if reader.name != body.name]
+    if body.ends:
+        lost = tuple(each for each in state.lost_ranges if each.name != body.name)
         return msgspec.structs.replace(state, readers=tuple(others), lost_ranges=lost)
     if old is None and len(others) >= MOST_READERS:
         return state
-    position, last_chain = said.position, said.last_chain
-    if said.seeks_from is None:
-        if old is not None and _says_no_more(said, old):
+    position, last_chain = body.position, body.last_chain
+    if body.seeks_from is None:
+        if old is not None and _says_no_more(body, old):
             position, last_chain = old.position, old.last_chain
-    elif old is None or old.position != said.seeks_from:
+    elif old is None or old.position != body.seeks_from:
         return state  # it has moved since: a late copy of the seek would take it back
-    reader = Reader(said.name, position, said.hold, index, last_chain)
+    reader = Reader(body.name, position, body.hold, index, last_chain)
     if old is not None:
         skipped = old.skipped_entries, old.skipped_ranges
-        reader = Reader(said.name, position, said.hold, index, last_chain, *skipped)
-    if said.skipped is not None and said.skipped[0] < said.skipped[1]:
-        reader = reader.with_skipped(*said.skipped)
+        reader = Reader(body.name, position, body.hold, index, last_chain, *skipped)
+    if body.skipped is not None and body.skipped[0] < body.skipped[1]:
+        reader = reader.with_skipped(*body.skipped)
     others.append(reader)
     others.sort(key=lambda reader: reader.name)
     return msgspec.structs.replace(state, readers=tuple(others))
 
 
-def _says_no_more(said: ReaderPosition, old: Reader) -> bool:
+def _says_no_more(position: ReaderPosition, old: Reader) -> bool:
     """Of a reader that only goes forward."""
-    return (said.position, said.last_chain is not None) <= (old.position, False)
+    return (position.position, position.last_chain is not None) <= (old.position, False)
 
 
-def outdates(old: Reader | None, said: ReaderPosition) -> bool:
+def outdates(old: Reader | None, position: ReaderPosition) -> bool:
     """Whether a late copy of what was said of the reader before, of a commit, an opening or its end,
-    would undo `said`. Nothing undoes a position that only goes forward."""
-    return said.ends or said.seeks_from is not None or (old is not None and old.hold != said.hold)
+    would undo `position`. Nothing undoes a position that only goes forward."""
+    return (
+        position.ends
+        or position.seeks_from is not None
+        or (old is not None and old.hold != position.hold)
+    )
 
 
 def _with_keep(state: LogState, keep: Keep) -> LogState:
@@ -528,11 +532,11 @@ class LogStates:
             self.appended = folded(self.appended, controls)
 
     def _note_readers(self, controls: Sequence[ControlEntry]) -> None:
-        said = [entry for entry in controls if isinstance(entry.body, ReaderPositions)]
-        if not said or not isinstance(self.appended, LogState):
+        reader_entries = [entry for entry in controls if isinstance(entry.body, ReaderPositions)]
+        if not reader_entries or not isinstance(self.appended, LogState):
             return
         readers = {reader.name: reader for reader in self.appended.readers}
-        for entry in said:
+        for entry in reader_entries:
             assert isinstance(entry.body, ReaderPositions), entry
             for position in entry.body.readers:
                 old = readers.pop(position.name, None)

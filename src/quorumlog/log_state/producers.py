@@ -183,41 +183,41 @@ class Producers:
 
     # ---------------------------------------------------------------- what comes of entries
 
-    def opened(self, epoch: ProducerEpoch, said: OpenProducer) -> Self:
+    def opened(self, epoch: ProducerEpoch, body: OpenProducer) -> Self:
         """An OPEN entry stands at `epoch`."""
-        session = self.get(said.producer)
-        if (None if session is None else session.epoch) != said.ends:
+        session = self.get(body.producer)
+        if (None if session is None else session.epoch) != body.ends:
             return self
-        if said.forgets:
-            return self._without((said.producer,))
-        kept = self._without([name for name in said.evicts if name != said.producer])
+        if body.forgets:
+            return self._without((body.producer,))
+        kept = self._without([name for name in body.evicts if name != body.producer])
         if session is None and kept.count >= MOST_PRODUCERS:
             return self
-        opened = SessionRecord(epoch, said.token)
+        opened = SessionRecord(epoch, body.token)
         if session is not None:
-            opened = msgspec.structs.replace(session, epoch=epoch, token=said.token)
-        return kept._with(said.producer, epoch.index, opened, self.current)
+            opened = msgspec.structs.replace(session, epoch=epoch, token=body.token)
+        return kept._with(body.producer, epoch.index, opened, self.current)
 
-    def with_batch(self, index: int, term: int, said: ProducerBatch) -> Self:
+    def with_batch(self, index: int, term: int, body: ProducerBatch) -> Self:
         """A PRODUCER entry stands at `index`, and its batch after it."""
-        place = _place(said.producer)
-        packed = self._shelves[place[0]][place[1]].get(said.producer)
+        place = _place(body.producer)
+        packed = self._shelves[place[0]][place[1]].get(body.producer)
         if packed is None:
             return self
         session = _decoder.decode(packed[_USED_BYTES:])
-        if session.last_sequence + 1 != said.first_sequence or session.epoch != said.epoch:
+        if session.last_sequence + 1 != body.first_sequence or session.epoch != body.epoch:
             return self
         ranges: tuple[ProducerRange, ...] = (
-            ProducerRange(said.first_sequence, index + 1, said.count, term),
+            ProducerRange(body.first_sequence, index + 1, body.count, term),
         )
         batches = session.batches
-        if said.continues and batches:
+        if body.continues and batches:
             batches, ranges = batches[:-1], batches[-1] + ranges
-        last_sequence = said.first_sequence + said.count - 1
+        last_sequence = body.first_sequence + body.count - 1
         batches = _bounded((*batches, ranges))
         session = SessionRecord(session.epoch, session.token, last_sequence, batches)
         return self._with(
-            said.producer, index, session, Current(said.producer, index + 1, said.count, term)
+            body.producer, index, session, Current(body.producer, index + 1, body.count, term)
         )
 
     def cut_at(self, index: int) -> Self:

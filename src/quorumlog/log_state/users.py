@@ -306,8 +306,8 @@ def has_become_admin(users: Users, order: UserOrder) -> bool:
 
 def change_of(users: Users, order: UserOrder, secret: bytes) -> UsersChange:
     """`secret`: drawn for this. Raises BadRequest."""
-    said = order.verifier
-    if said is not None and (said.iterations, len(said.salt)) != (ITERATIONS, SALT_BYTES):
+    verifier = order.verifier
+    if verifier is not None and (verifier.iterations, len(verifier.salt)) != (ITERATIONS, SALT_BYTES):
         # Else it could be told from what names that nobody has are answered with.
         raise BadRequest(f"a password is hashed {ITERATIONS} times, with a salt of {SALT_BYTES} bytes")
     change = msgspec.structs.replace(_change_of(users, order), secret=b"" if users.secret else secret)

@@ -33,10 +33,10 @@ audit = logging.getLogger("quorumlog.audit")
 
 def _on_one_line(record: logging.LogRecord) -> bool:
     """Whatever names a client gives."""
-    said = record.getMessage()
-    if not said.isprintable():
-        said = "".join(each if each.isprintable() else repr(each)[1:-1] for each in said)
-    record.msg, record.args = said, ()
+    text = record.getMessage()
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    record.msg, record.args = text, ()
     return True
 
 
@@ -206,8 +206,8 @@ class Access:
     def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:
         from scramp import ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
-        def known(said: str) -> tuple[bytes, bytes, bytes, int]:
-            found = users.verifier_of(said)
+        def known(claimed: str) -> tuple[bytes, bytes, bytes, int]:
+            found = users.verifier_of(claimed)
             return found.salt, found.stored_key, found.server_key, found.iterations
 
         server = ScramMechanism(MECHANISM).make_server(known)
@@ -249,8 +249,8 @@ class Caller:
         "_access",
         "_connection",
         "_kept",
+        "_noted",
         "_rights",
-        "_said",
         "_unsaid",
         "is_user",
         "open_in",
@@ -265,7 +265,7 @@ class Caller:
         self._rights = NO_RIGHTS
         self.is_user = False
         """As of when `is_checked` was asked."""
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
         self._unsaid = 0
         """Refusals in the audit in this generation, and how many more there were."""
         self.open_in = 0
@@ -278,7 +278,7 @@ class Caller:
         access = self._access
         if self._kept[0] != access.generation:
             self._kept = access.generation, set()
-            self._said, self._unsaid = set(), 0
+            self._noted, self._unsaid = set(), 0
             if access.users is not None and not access.users.is_on:
                 self.open_in = access.generation
             else:
@@ -351,13 +351,13 @@ class Caller:
         self._note(refused, "refused")
         return Forbidden(f"{refused}: an administrator may grant it (quorumlog grant)")
 
-    def _note(self, who: str, what: str) -> None:
+    def _note(self, subject: str, what: str) -> None:
         """Once in a generation."""
-        if who in self._said:
+        if subject in self._noted:
             return
-        if len(self._said) < MOST_SAID:
-            self._said.add(who)
-            audit.warning("%s at %s: %s", who, self._connection.peer_name, what)
+        if len(self._noted) < MOST_SAID:
+            self._noted.add(subject)
+            audit.warning("%s at %s: %s", subject, self._connection.peer_name, what)
             return
         self._unsaid += 1
         if self._unsaid & (self._unsaid - 1) == 0:  # 1, 2, 4, 8 ...

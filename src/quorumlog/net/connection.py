@@ -61,13 +61,13 @@ _TCP_INFO = struct.Struct("@68xI48xQQ")
 
 
 def call_soon(
-    loop: asyncio.AbstractEventLoop, thread: int, act: Callable[..., object], *given: object
+    loop: asyncio.AbstractEventLoop, thread: int, act: Callable[..., object], *arguments: object
 ) -> None:
     """From any thread; `thread`: that of the loop, which need not be woken."""
     if threading.get_ident() == thread:
-        loop.call_soon(act, *given)
+        loop.call_soon(act, *arguments)
     else:
-        loop.call_soon_threadsafe(act, *given)
+        loop.call_soon_threadsafe(act, *arguments)
 
 
 class Traffic(NamedTuple):

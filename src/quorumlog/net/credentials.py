@@ -117,22 +117,22 @@ class Proof:
         except (ScramException, ValueError, KeyError, IndexError, AssertionError):
             raise NotAuthenticated("the server does not prove that it knows the user") from None
 
-    def _first(self, said: str) -> bytes:
+    def _first(self, challenge: str) -> bytes:
         from scramp import ScramClient  # type: ignore[import-untyped, unused-ignore]
 
         self._client = ScramClient([MECHANISM], self._user.name, self._user.password())
         first: str = self._client.get_client_first()
         return first.encode()
 
-    def _final(self, said: str) -> bytes:
-        self._client.set_server_first(said)
+    def _final(self, challenge: str) -> bytes:
+        self._client.set_server_first(challenge)
         if not ITERATIONS <= self._client.iterations <= MOST_ITERATIONS:
             raise ValueError("so few make the password easy to guess, so many keep the client busy")
         final: str = self._client.get_client_final()
         return final.encode()
 
-    def _checked(self, said: str) -> bytes:
-        self._client.set_server_final(said)
+    def _checked(self, challenge: str) -> bytes:
+        self._client.set_server_final(challenge)
         self.is_whole = True
         del self._client
         return b""

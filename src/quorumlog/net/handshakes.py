@@ -30,19 +30,19 @@ class Handshakes:
     def waiting(self) -> int:
         return len(self._waiting_members) + len(self._waiting_others)
 
-    def come(self, who: object, begin: Callable[[], None], *, is_member: bool) -> bool:
+    def come(self, owner: object, begin: Callable[[], None], *, is_member: bool) -> bool:
         """Calls `begin` once its turn has come, which may be now. False: too many wait, and it never
         will."""
         if self.waiting >= MOST_WAITING:
             return False
-        (self._waiting_members if is_member else self._waiting_others)[who] = begin
+        (self._waiting_members if is_member else self._waiting_others)[owner] = begin
         self._go_on()
         return True
 
-    def leave(self, who: object) -> None:
+    def leave(self, owner: object) -> None:
         """Its handshake has ended, or it does not wait any more."""
         for each in (self._members, self._others, self._waiting_members, self._waiting_others):
-            each.pop(who, None)
+            each.pop(owner, None)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -53,6 +53,6 @@ class Handshakes:
 
 
 def _begin_first(waiting: dict[object, Callable[[], None]], under_way: dict[object, None]) -> None:
-    who = next(iter(waiting))
-    under_way[who] = None
-    waiting.pop(who)()
+    owner = next(iter(waiting))
+    under_way[owner] = None
+    waiting.pop(owner)()

@@ -68,7 +68,7 @@ class IoLoop:
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`told`: of what happens to the group; gives what the loop is to call then. `tls`: None: that
+        """`on_event`: gets events of the group; returns the calls to make on the loop. `tls`: None: that
         of the process (`clients_use`), or else connections are plain. `user`: None: that of the process
         (`clients_are`), or else nobody."""
         protocol.user = user or user_of_clients()

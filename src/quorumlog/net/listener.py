@@ -154,8 +154,10 @@ class Listener:
     @property
     def tls_at(self) -> tuple[str, int] | None:
         """The second address, of TLS beside plain."""
-        given = getattr(self.tls.options, self._second) if self.tls is not None and self._second else ""
-        return parse_address(given) if given else None
+        address = (
+            getattr(self.tls.options, self._second) if self.tls is not None and self._second else ""
+        )
+        return parse_address(address) if address else None
 
     @property
     def speaks(self) -> str:

@@ -60,14 +60,14 @@ class OwnLoop:
 
 
 class _Call(Generic[T]):
-    __slots__ = ("_answered", "_is_cancelled", "_task", "_work", "error", "result")
+    __slots__ = ("_has_answered", "_is_cancelled", "_task", "_work", "error", "result")
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
-        self._answered = threading.Lock()
-        self._answered.acquire()
+        self._has_answered = threading.Lock()
+        self._has_answered.acquire()
         self.error: BaseException | None = None
         self.result: T
 
@@ -84,7 +84,7 @@ class _Call(Generic[T]):
         except BaseException as error:  # the caller's, whatever it is
             self.error = error
         begun.discard(self)
-        self._answered.release()
+        self._has_answered.release()
 
     def cancel(self) -> None:
         """On the loop."""
@@ -99,10 +99,10 @@ class _Call(Generic[T]):
         if self._task is None:
             self._work.close()
         self.error = error
-        self._answered.release()
+        self._has_answered.release()
 
     def wait(self) -> None:
-        self._answered.acquire()
+        self._has_answered.acquire()
 
 
 class LoopThread:

@@ -23,8 +23,8 @@ class Identity(NamedTuple):
     """Empty in a release that does not say it: there, every run of a directory is one."""
 
 
-def identity_of(who: Hello | HelloResponse | Identity) -> Identity:
-    return Identity(who.directory_id, who.run_id)
+def identity_of(hello: Hello | HelloResponse | Identity) -> Identity:
+    return Identity(hello.directory_id, hello.run_id)
 
 
 def ids_of(member_list: str) -> list[str]:

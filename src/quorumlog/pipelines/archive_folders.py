@@ -418,13 +418,13 @@ def _clients(bucket: str, environment: tuple[tuple[str, str], ...]) -> tuple[S3S
     from obstore.store import S3Store
     from pyarrow.fs import S3FileSystem
 
-    given = dict(environment)
-    endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL") or ""
-    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
+    options = dict(environment)
+    endpoint = options.get("AWS_ENDPOINT_URL_S3") or options.get("AWS_ENDPOINT_URL") or ""
+    region = options.get("AWS_REGION") or options.get("AWS_DEFAULT_REGION") or "us-east-1"
     scheme, _, host = endpoint.rpartition("://")
     if endpoint and scheme not in ("http", "https"):
         raise ConfigError("AWS_ENDPOINT_URL is no URL; write https://HOST or https://HOST:PORT")
-    if scheme == "http" and given.get("AWS_ALLOW_HTTP", "").lower() not in ("true", "1", "yes", "on"):
+    if scheme == "http" and options.get("AWS_ALLOW_HTTP", "").lower() not in ("true", "1", "yes", "on"):
         raise ConfigError(
             "AWS_ENDPOINT_URL begins with http://, and the traffic can be read on the way: write"
             " https://, or set AWS_ALLOW_HTTP=true"

@@ -177,8 +177,8 @@ def audit(
     threads of this process). A place that cannot be opened is a difference as well, and so are rows of
     an archive that its table lacks. Raises ConfigError if there is no place."""
     missing: list[Difference] = []
-    given, places = places, []
-    for place in given:
+    configured, places = places, []
+    for place in configured:
         if place.servers and not place.member_id:
             members, silent = members_of(place)
             places, missing = [*places, *members], [*missing, *silent]

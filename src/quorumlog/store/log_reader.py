@@ -281,10 +281,10 @@ class LogReader:
         no kind at all, as zeros, says nothing."""
         for position, magic in zip(units["position"].tolist(), units["magic"].tolist(), strict=True):
             try:
-                said = int.from_bytes(self._data.pread(_MAGIC_BYTES, position), "big")
+                found_magic = int.from_bytes(self._data.pread(_MAGIC_BYTES, position), "big")
             except OSError:
                 continue  # the page cannot be read
-            if said in ENTRY_KINDS and said != magic:
+            if found_magic in ENTRY_KINDS and found_magic != magic:
                 return True
         return False
 

@@ -879,8 +879,8 @@ class DamageSearch:
             size = min(_SEARCH_BYTES + HEADER_BYTES, stop_position - position)
             data, _ = read_pages(self._data, size, position)
             count = len(data) - HEADER_BYTES + 1
-            said = np.ndarray((count,), ">i8", data, 24, (1,))
-            hits = np.flatnonzero(said == np.arange(position, position + count))
+            positions = np.ndarray((count,), ">i8", data, 24, (1,))
+            hits = np.flatnonzero(positions == np.arange(position, position + count))
             yield from (hits + position).tolist()
             position += count
 

@@ -88,8 +88,8 @@ class BrokerProbe(ABC):
 
     def have_users(self, but: str) -> bool:
         """There may be some, as far as anybody else has heard."""
-        heard = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
-        return self.is_refused_by_users or any(each != but for each in heard)
+        broker_ids = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
+        return self.is_refused_by_users or any(each != but for each in broker_ids)
 
     def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What it has answered last is what a switch goes by, so another directory under its name

@@ -188,13 +188,13 @@ def serve(
     servers = servers or table.servers
     taken = {listen: "--listen"}
     made: list[Callable[[KeyValueEndpoint], Endpoint]] = []
-    for option, said, make, second in (
+    for option, place, make, second in (
         ("--etcd", etcd or table.etcd, etcd_port, "etcd_listen"),
         ("--etcd-gateway", etcd_gateway or table.etcd_gateway, etcd_json_gateway, "gateway_listen"),
     ):
-        if not said:
+        if not place:
             continue
-        address = said if ":" in said else f"{listen.rpartition(':')[0]}:{said}"
+        address = place if ":" in place else f"{listen.rpartition(':')[0]}:{place}"
         _check_address(option, address)
         if address in taken:
             raise ConfigError(

@@ -79,8 +79,8 @@ class LogProduct(Product):
         self, link: Link, call: Request, message: ClientMessage, batch: EntryBatch | None
     ) -> ServerView | None:
         if type(message) is not RESPONSE_OF[type(call.message)]:
-            asked = type(call.message).__name__
-            raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")
+            request_type = type(call.message).__name__
+            raise ProtocolViolation(f"{type(message).__name__} as the answer to {request_type}")
         if isinstance(message, AppendResponse):
             if message.first_index < 0 or not _fits(message, call.record_count):
                 raise ProtocolViolation(
@@ -118,11 +118,11 @@ class LogProduct(Product):
     def _look_at_end(
         self, link: Link, request: Request, read_end: ReadResponse | IndexOutOfRange
     ) -> None:
-        asked = request.message
+        message = request.message
         is_confirmed = (
-            isinstance(asked, ReadRequest)
-            and asked.to_end
-            and not (asked.wait_ms or asked.promise)
+            isinstance(message, ReadRequest)
+            and message.to_end
+            and not (message.wait_ms or message.promise)
             and request.target.kind is TargetKind.LEADER
         )
         if is_confirmed:

@@ -189,7 +189,7 @@ class ReadPlan:
         self._has_open_end = stop_index is None
         self._per_request = 0
         """Entries to ask for at once; 0 until the size of an entry is known."""
-        self._asked: deque[_SentRead] = deque()
+        self._sent: deque[_SentRead] = deque()
         """In the order of the log, without gaps."""
         self._new: list[Request] = []
         self._make_substitute = make_substitute
@@ -221,25 +221,25 @@ class ReadPlan:
     @property
     def head(self) -> Request | None:
         """None: everything was handed out."""
-        return self._asked[0].request if self._asked else None
+        return self._sent[0].request if self._sent else None
 
     @property
     def open_requests(self) -> list[Request]:
-        return [asked.request for asked in list(self._asked)]  # another thread may be reading
+        return [sent.request for sent in list(self._sent)]  # another thread may be reading
 
     def wanted(self) -> list[Request]:
         """To submit, in this order."""
-        while len(self._asked) < self._prefetch and not (self._asked and self._asked[-1].is_last):
+        while len(self._sent) < self._prefetch and not (self._sent and self._sent[-1].is_last):
             stop = self._stop_index
             if stop is None or (self._follow and self._next_index >= stop):
-                if not self._asked:
+                if not self._sent:
                     self._ask(self._next_index, self._hinted_stop(-1), is_last=True)
                 break
             if self._next_index >= stop:
                 break
             if self._per_request == 0:
                 # The first answer tells how large entries are; only then ranges can be cut.
-                if not self._asked:
+                if not self._sent:
                     self._ask(self._next_index, self._hinted_stop(stop), is_last=True)
                 break
             part = min(self._next_index + self._per_request, stop)
@@ -260,7 +260,7 @@ class ReadPlan:
         limit_bytes = self._batch_bytes if is_last else 2 * self._batch_bytes
         request = self._request_of(first_index, stop_index, limit_bytes)
         self._new.append(request)
-        put = self._asked.appendleft if before_all else self._asked.append
+        put = self._sent.appendleft if before_all else self._sent.append
         put(_SentRead(first_index, stop_index, is_last, request))
 
     def _request_of(self, first_index: int, stop_index: int, limit_bytes: int) -> Request:
@@ -282,25 +282,25 @@ class ReadPlan:
         Raises the error of the read, IndexOutOfRange above what is committed, RangeDamaged if no member
         that may be asked holds the entries as they were written, and ProtocolViolation.
         """
-        asked = self._asked.popleft()
-        first_index, stop_index, is_last, request, is_substitute = asked
-        said = request.error or request.response
-        if isinstance(said, ReadResponse | IndexOutOfRange) and not is_substitute:
-            self.end_source = request, said
+        sent = self._sent.popleft()
+        first_index, stop_index, is_last, request, is_substitute = sent
+        outcome = request.error or request.response
+        if isinstance(outcome, ReadResponse | IndexOutOfRange) and not is_substitute:
+            self.end_source = request, outcome
         try:
             batch = checked_batch(request, first_index, stop_index, self._checker)
         except BadEntries as bad:
             what = f"sent {bad}: its disk is damaged; run: quorumlog verify on its data directory"
-            return self._ask_elsewhere(asked, bad.good, what)
+            return self._ask_elsewhere(sent, bad.good, what)
         except RangeDamaged as error:
             what = (
                 f"cannot give the entries from {first_index} on ({error}): its disk is damaged; run:"
                 " quorumlog verify on its data directory"
             )
-            return self._ask_elsewhere(asked, None, what)
+            return self._ask_elsewhere(sent, None, what)
         except (LedgerError, ProtocolViolation) as error:
             if is_substitute:
-                return self._ask_elsewhere(asked, None, f"did not give it ({error})")
+                return self._ask_elsewhere(sent, None, f"did not give it ({error})")
             if (
                 isinstance(error, IndexOutOfRange)
                 and self._has_open_end
@@ -315,7 +315,7 @@ class ReadPlan:
         if batch is None:
             if is_substitute:
                 what = f"does not know it to be committed (only up to {response.committed_index})"
-                return self._ask_elsewhere(asked, None, what)
+                return self._ask_elsewhere(sent, None, what)
             if self._has_open_end and (self._follow or response.committed_index + 1 == first_index):
                 self._stop_index = first_index
                 return None
@@ -326,21 +326,21 @@ class ReadPlan:
             )
         got_stop = first_index + batch.count
         self.read_index = got_stop - 1
-        self._learn(asked, batch)
+        self._learn(sent, batch)
         if is_last:
             self._next_index = got_stop
         elif got_stop < stop_index:
             self._ask(got_stop, stop_index, before_all=True)
         return batch
 
-    def _learn(self, asked: _SentRead, batch: EntryBatch | None) -> None:
+    def _learn(self, sent: _SentRead, batch: EntryBatch | None) -> None:
         """Where the log ends and how large its entries are, from the good part of an answer."""
-        response = asked.request.response
+        response = sent.request.response
         if not isinstance(response, ReadResponse):
             return
-        got_stop = asked.first_index + (batch.count if batch is not None else 0)
+        got_stop = sent.first_index + (batch.count if batch is not None else 0)
         # A substitute may lag: the end of a read is what the member that the reader chose says.
-        if self._follow or (self._stop_index is None and not asked.is_substitute):
+        if self._follow or (self._stop_index is None and not sent.is_substitute):
             self._stop_index = max(self._stop_index or 0, response.committed_index + 1, got_stop)
         if batch is not None:
             log_bytes = int(np.add.reduce(field_of(batch.words(), "size")))
@@ -348,36 +348,36 @@ class ReadPlan:
 
     # ---------------------------------------------------------------- damage on a member's disk
 
-    def _ask_elsewhere(self, asked: _SentRead, good: EntryBatch | None, what: str) -> EntryBatch | None:
-        """Ask for what `asked` did not bring; returns its good part. Raises RangeDamaged at the end.
+    def _ask_elsewhere(self, sent: _SentRead, good: EntryBatch | None, what: str) -> EntryBatch | None:
+        """Ask for what `sent` did not bring; returns its good part. Raises RangeDamaged at the end.
 
         At one index a member is asked once for the range and once for the entry alone, and the chosen
         one for ever shorter ranges, since one that refuses a whole range for a single bad entry still
         has those before it. So it ends: every entry that comes moves the index on.
         """
-        index = asked.first_index + (good.count if good is not None else 0)
+        index = sent.first_index + (good.count if good is not None else 0)
         if index != self._damaged_index:
             self._damaged_index = index
             self._tried = set()
             self._failures = {}
             self._refused_entries = 0
-            self._is_single = not isinstance(asked.request.error, RangeDamaged)
-        if not asked.is_substitute:
-            self._refused_entries = _refused_entries(asked.request)
-        who = self._note_tried(asked.request)
-        self._failures.setdefault(who, what)
-        self._learn(asked, good)
-        request = self._substitute(asked)
+            self._is_single = not isinstance(sent.request.error, RangeDamaged)
+        if not sent.is_substitute:
+            self._refused_entries = _refused_entries(sent.request)
+        member = self._note_tried(sent.request)
+        self._failures.setdefault(member, what)
+        self._learn(sent, good)
+        request = self._substitute(sent)
         if request is None and good is None and self._refused_entries == 1:
-            self._ask_for_one_or_give_up(asked)
-            request = self._substitute(asked)
+            self._ask_for_one_or_give_up(sent)
+            request = self._substitute(sent)
         is_substitute = request is not None
         if request is None:
             shorter_stop = index + max(1, self._refused_entries // 2)
             request = self._request_of(index, shorter_stop, self._batch_bytes)
         self._new.append(request)
         # The end as it was asked for: what a shorter range leaves is then asked for as after any answer.
-        self._asked.appendleft(_SentRead(index, asked.stop_index, asked.is_last, request, is_substitute))
+        self._sent.appendleft(_SentRead(index, sent.stop_index, sent.is_last, request, is_substitute))
         return good
 
     def _note_tried(self, request: Request) -> str:
@@ -393,29 +393,29 @@ class ReadPlan:
             self._tried.add(member_id)
         return f"{link.address} ({member_id})" if member_id else link.address
 
-    def _substitute(self, asked: _SentRead) -> Request | None:
+    def _substitute(self, sent: _SentRead) -> Request | None:
         if self._make_substitute is None:
             return None
         message = ReadRequest(
             first_index=self._damaged_index,
-            stop_index=self._damaged_index + 1 if self._is_single else asked.stop_index,
+            stop_index=self._damaged_index + 1 if self._is_single else sent.stop_index,
             limit_bytes=self._batch_bytes,
             wait_ms=max(self.wait_ms, SUBSTITUTE_WAIT_MS),
             heads=self._heads,
         )
         return self._make_substitute(message, self._tried)
 
-    def _ask_for_one_or_give_up(self, asked: _SentRead) -> None:
+    def _ask_for_one_or_give_up(self, sent: _SentRead) -> None:
         """Who refused a range for a later entry may still hold this one: ask once more, for it alone.
 
         Raises RangeDamaged if that is what everybody was asked for already.
         """
-        if not self._is_single and asked.stop_index != self._damaged_index + 1:
+        if not self._is_single and sent.stop_index != self._damaged_index + 1:
             self._is_single = True
             self._tried = set()
             return
-        (who, what), *others = self._failures.items()
-        message = f"{who} {what}"
+        (member, what), *others = self._failures.items()
+        message = f"{member} {what}"
         if others:
             message += "; nor could another member give it: "
             message += "; ".join(f"{other} {instead}" for other, instead in others)

@@ -64,8 +64,8 @@ _NEVER = _LostLeader(-1, float("-inf"))
 
 class GroupView:
     def __init__(self, servers: Sequence[str], *, distrust_lost_ms: float) -> None:
-        self._given = list(dict.fromkeys(servers))
-        self.servers = self._given
+        self._configured = list(dict.fromkeys(servers))
+        self.servers = self._configured
         self.advertised: dict[str, str] = {}
         """Address by member id, as servers tell it."""
         self._membership_index = -1
@@ -90,7 +90,7 @@ class GroupView:
     def add_servers(self, addresses: Iterable[str]) -> None:
         """Somebody else has learned that members are there: in the place of what was added before."""
         # A new list, whole: another thread may be looking.
-        self.servers = list(dict.fromkeys((*self._given, *addresses)))
+        self.servers = list(dict.fromkeys((*self._configured, *addresses)))
 
     def known_addresses(self) -> list[str]:
         """The listed servers, and the members that they told of and that are not among them; and who

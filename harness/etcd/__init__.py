@@ -2,6 +2,6 @@
 
 Read in this order: `builds` (etcd from the Go module proxy), `servers` (either as processes), `session`
 (requests, and answers that can be compared), `scenarios` (the script over gRPC), `json_scenarios` (over
-the JSON gateway), `answers` (what was recorded, and how versions differ), `__main__` (records anew),
-`definitions` (of messages, compared), `clients` (programs that use published clients).
+the JSON gateway), `answers` (what was recorded, and how versions differ), `definitions` (of messages,
+compared), `clients` (programs that use published clients). `python -m harness.etcd` records anew.
 """

@@ -30,6 +30,8 @@ from quorumlog.broker.replication.links import (
 )
 from quorumlog.broker.wire import GROUP, AnyBrokerMessage, GroupCommandRequest, GroupQuestionRequest
 from quorumlog.kv import requests as store_messages
+from quorumlog.kv.etcd import messages_pb2 as etcd_messages
+from quorumlog.kv.etcd.http2 import PREFACE, frame, packed
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import BROKER, STORE, Hello, client_hello
@@ -212,6 +214,58 @@ def said_to_gateway(random: Random, count: int, paths: Sequence[str]) -> Iterato
 LOG_GREETING = b"".join(map(bytes, encode_frame("default", Hello(role="client"))))
 STORE_GREETING = b"".join(map(bytes, encode_frame(store_messages.GROUP, client_hello(STORE))))
 BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, client_hello(BROKER))))
+
+
+GRPC_GREETING = PREFACE + frame(4, 0, 0)
+
+
+def said_to_grpc(random: Random, count: int) -> Iterator[bytes]:
+    """Calls with messages whose fields hold anything, and frames of HTTP/2 that hold anything."""
+    stream = 1
+    for service in etcd_messages.DESCRIPTOR.services_by_name.values():
+        for method in service.methods:
+            kind = getattr(etcd_messages, method.input_type.name)
+            headers = packed(
+                [
+                    (":method", "POST"),
+                    (":path", f"/etcdserverpb.{service.name}/{method.name}"),
+                    ("content-type", "application/grpc"),
+                ]
+            )
+            for _ in range(count):
+                data = anything(kind, random).SerializeToString()
+                if random.random() < 0.2:
+                    data = data[: random.randrange(len(data) + 1)] + random.choice(BYTES)
+                said = b"\0" + len(data).to_bytes(4, "big") + data
+                flags = 1 if random.random() < 0.8 else 0
+                yield frame(1, 4, stream, headers) + frame(0, flags, stream, said)
+                if random.random() < 0.2:
+                    payload = random.randbytes(random.choice((0, 4, 5, 6, 8, 20)))
+                    yield frame(random.randrange(11), random.randrange(256), stream, payload)
+                stream += 2
+
+
+def anything(kind: Any, random: Random, depth: int = 0) -> Any:
+    """A message of protobuf."""
+    message = kind()
+    for field in kind.DESCRIPTOR.fields:
+        if random.random() < 0.4 or depth > 3:
+            continue
+        if field.message_type is not None:
+            value = anything(getattr(etcd_messages, field.message_type.name), random, depth + 1)
+        elif field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+            value = random.choice(TEXTS if field.type == field.TYPE_STRING else BYTES)
+        elif field.type == field.TYPE_BOOL:
+            value = random.random() < 0.5
+        else:
+            value = random.choice((0, 1, 2, 7, 71, (1 << 31) - 1))
+        if field.is_repeated:
+            getattr(message, field.name).append(value)
+        elif field.message_type is not None:
+            getattr(message, field.name).CopyFrom(value)
+        else:
+            setattr(message, field.name, value)
+    return message
 
 
 def say(

@@ -31,17 +31,20 @@ from tests.certificates import directory, member, options_of
 from tests.fuzz.kafka import said_to_kafka
 from tests.fuzz.ports import (
     BROKER_GREETING,
+    GRPC_GREETING,
     LOG_GREETING,
     STORE_GREETING,
     ha_greeting,
     old_store_frame,
     said_to_broker,
     said_to_gateway,
+    said_to_grpc,
     said_to_log,
     said_to_master,
     said_to_store,
     say,
 )
+from tests.kv.etcd_grpc import EtcdCalls, EtcdPorts
 from tests.waiting import eventually
 
 COUNT = int(os.environ.get("QUORUMLOG_FUZZ", "6"))
@@ -125,6 +128,17 @@ def test_strangers_are_a_line_a_minute_and_a_store_on_loopback_none(
             )
         closing = [said for said in caplog.messages if "closing the connection" in said]
         assert len(closing) == 1, closing
+
+
+def test_the_port_of_etcds_grpc_api() -> None:
+    with EtcdPorts(1) as stores:
+        address = stores.addresses["n0"]
+        say(address, GRPC_GREETING, said_to_grpc(Random(SEED), COUNT))
+        say(address, b"", said_to_grpc(Random(SEED + 1), 1), batch=1)
+        assert stores.cluster.running == ("n0",)
+        with EtcdCalls(address) as etcd:
+            etcd.put("key", "after all that")
+            assert etcd.range("key").kvs[0].value == b"after all that"
 
 
 class Gateway(LocalStores):

@@ -12,7 +12,7 @@ import h2.connection
 import h2.settings
 import pytest
 
-from quorumlog.kv.etcd import grpc_port, http2
+from quorumlog.kv.etcd import grpc_port, http2, watching
 from quorumlog.kv.etcd import messages_pb2 as pb
 from tests.kv.etcd_grpc import EtcdCalls, EtcdPorts
 from tests.waiting import eventually
@@ -171,6 +171,25 @@ def test_watches_of_a_connection_are_bounded(
         assert stream.next().canceled
         stream.create("a")
         assert not stream.next().canceled, "there is room again"
+
+
+def test_requests_of_a_stream_whose_answers_are_not_read_are_bounded(
+    ports: EtcdPorts, served: EtcdCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_PENDING", 50)
+    refused = pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"b", range_end=b"a"))
+    with Http2(ports.addresses["n0"], INITIAL_WINDOW_SIZE=100) as client:
+        monkeypatch.setattr(grpc_port, "FULL_BYTES", 100)
+        stream = client.begin("Watch/Watch")
+        for _ in range(100):
+            client.say(stream, refused, ends=False)
+        client.http.increment_flow_control_window(1 << 20, stream)
+        client.flush()
+        said: dict[str, str] = {}
+        while "grpc-message" not in said:
+            for event in client.http.receive_data(client.socket.recv(1 << 16)):
+                said |= dict(getattr(event, "headers", None) or ())
+        assert said["grpc-message"] == "etcdserver: too many requests"
 
 
 def test_a_watch_that_is_not_read_holds_little_and_goes_on_later(

@@ -364,6 +364,8 @@ class _Stream:
                 self._call.received(message)
             except DecodeError:
                 self.fail(_GARBAGE)
+            except RpcError as refusal:
+                self.fail(refusal)
         elif self._message is None:
             self._message = message
         else:
@@ -508,7 +510,7 @@ class _Call:
         self._stream = stream
 
     def received(self, message: bytes) -> None:
-        """Raises DecodeError."""
+        """Raises DecodeError, RpcError."""
 
     def ended(self) -> None:
         """The client asks for no more."""

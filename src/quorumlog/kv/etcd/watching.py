@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from typing import Any
 
 from quorumlog.errors import LedgerError
 from quorumlog.kv.errors import Compacted
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import Watched
 from quorumlog.kv.etcd.conversions import event_of, watch_of
-from quorumlog.kv.etcd.errors import error_of
+from quorumlog.kv.etcd.errors import Code, error_of, etcd_error
 from quorumlog.kv.etcd.handlers import Handlers
 from quorumlog.kv.requests import FROM_KEY, MAX_REQUEST_BYTES, Event
 
@@ -19,6 +20,8 @@ NO_WATCH = -1
 """Id in answers that are of no watch, or of all."""
 FRAGMENT_BYTES = MAX_REQUEST_BYTES + (512 << 10)
 """Of a response, where a watch wants its larger ones in parts."""
+MOST_PENDING = 5_000
+"""Watches of a stream, and requests of it whose answers were not read."""
 ASK_AGAIN_S = 0.1
 """A watch that reads history says how far it is once it has caught up."""
 
@@ -40,7 +43,9 @@ class WatchStream:
         self._moved = asyncio.Event()
 
     def ask(self, request: pb.WatchRequest) -> None:
-        """What makes no sense is passed over, as in etcd."""
+        """What makes no sense is passed over, as in etcd. Raises RpcError."""
+        if len(self._tasks) >= MOST_PENDING:
+            raise etcd_error(Code.RESOURCE_EXHAUSTED, "too many requests")
         match request.WhichOneof("request_union"):
             case "create_request":
                 self._create(request.create_request)
@@ -55,11 +60,8 @@ class WatchStream:
         for task in self._tasks:
             task.cancel()
 
-    def _begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        async def done() -> None:
-            await work
-
-        task = asyncio.get_running_loop().create_task(done())
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

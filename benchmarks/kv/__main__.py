@@ -123,6 +123,8 @@ def main() -> int:
     over_etcd = options.over == "etcd"
     loads = [load for load in (OVER_ETCD if over_etcd else LOADS) if options.only in (None, load.name)]
     figures: dict[Load, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    cpu_us: dict[Load, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    """Of all three members, for each request: what other work on the machine changes little."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         binary = folder / "etcd-kv-load"
@@ -131,19 +133,25 @@ def main() -> int:
         ours, grpc, own = our_commands(folder, options.engine, over_etcd=over_etcd)
         print(machine_of(str(folder)).describe())
         print("starting three members each", flush=True)
-        stack.enter_context(Servers(folder, [*etcd, *own]))
+        servers = [stack.enter_context(Servers(folder, each)) for each in (own, etcd)]
         own_client = [sys.executable, "-m", "benchmarks.kv.load", ours]
         clients = ([str(binary), grpc] if over_etcd else own_client, [str(binary), theirs])
         for number in range(1, options.rounds + 1):
             for load in loads:
                 for place, client in enumerate(clients):
-                    figures[load][place].append(measured(client, load, options.seconds))
+                    before_s = servers[place].cpu_seconds()
+                    rate = measured(client, load, options.seconds)
+                    spent_s = servers[place].cpu_seconds() - before_s
+                    figures[load][place].append(rate)
+                    cpu_us[load][place].append(spent_s * 1e6 / (rate * options.seconds))
                 newest = [f"{each[-1]:9,.0f}" for each in figures[load]]
                 print(f"round {number} {load.name:10} {' '.join(newest)}", flush=True)
-        print(f"{'load':10} {'ours/s':>9} {'etcd/s':>9} {'ratio':>7} {'aim':>5}")
+        columns = ("ours/s", "etcd/s", "ratio", "aim", "our CPU us", "etcd's")
+        print(f"{'load':10} {' '.join(f'{name:>10}' for name in columns)}")
         for load, (of_us, of_etcd) in figures.items():
             a, b = median(of_us), median(of_etcd)
-            print(f"{load.name:10} {a:9,.0f} {b:9,.0f} {a / b:7.2f} {load.aim:5.1f}")
+            spent = " ".join(f"{median(each):10,.0f}" for each in cpu_us[load])
+            print(f"{load.name:10} {a:10,.0f} {b:10,.0f} {a / b:10.2f} {load.aim:10.1f} {spent}")
         if options.only is None and not over_etcd:
             watched(ours, options.events)
     if options.large:

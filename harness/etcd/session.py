@@ -25,7 +25,7 @@ from quorumlog.kv.etcd import messages_pb2 as rpc
 
 Answer = Any
 """A value of JSON."""
-START_TIMEOUT_S = TIMEOUT_S = 60.0
+START_TIMEOUT_S, TIMEOUT_S = 100.0, 60.0
 SILENCE_S = 10.0
 """A watch that tells nothing for so long is taken to have no more to tell."""
 NEVER = 10**9

@@ -27,6 +27,19 @@ func must(err error) {
 	}
 }
 
+// Again, if it failed: a busy machine may elect, and twice is once. Only a minute of failures ends the run.
+func until(ask func() error) {
+	for begin := time.Now(); ; {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Since(begin) > time.Minute {
+			panic(err)
+		}
+	}
+}
+
 func number(text string) int {
 	value, err := strconv.Atoi(text)
 	must(err)
@@ -42,8 +55,10 @@ func main() {
 	must(err)
 	defer etcd.Close()
 	ctx := context.Background()
-	_, err = etcd.Put(ctx, "key", value)
-	must(err)
+	until(func() error {
+		_, err := etcd.Put(ctx, "key", value)
+		return err
+	})
 	var done atomic.Int64
 	var group sync.WaitGroup
 	begin := time.Now()
@@ -56,20 +71,26 @@ func main() {
 				key := fmt.Sprintf("%04d/%06d", client, n%1000)
 				switch kind {
 				case "put":
-					_, err := etcd.Put(ctx, key, value)
-					must(err)
+					until(func() error {
+						_, err := etcd.Put(ctx, key, value)
+						return err
+					})
 					done.Add(1)
 				case "txn":
 					puts := make([]clientv3.Op, putsOfTxn)
 					for i := range puts {
 						puts[i] = clientv3.OpPut(fmt.Sprintf("%s/%d", key, i), value)
 					}
-					_, err := etcd.Txn(ctx).Then(puts...).Commit()
-					must(err)
+					until(func() error {
+						_, err := etcd.Txn(ctx).Then(puts...).Commit()
+						return err
+					})
 					done.Add(putsOfTxn)
 				case "get":
-					_, err := etcd.Get(ctx, "key")
-					must(err)
+					until(func() error {
+						_, err := etcd.Get(ctx, "key")
+						return err
+					})
 					done.Add(1)
 				}
 			}

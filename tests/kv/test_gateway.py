@@ -444,6 +444,7 @@ def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> No
             "Invalid enum value VERSIONS",
         ),
         ("/v3/kv/put", {"key": "bQ==!"}, "key is 'bQ==!', which is no base64"),
+        ("/v3/kv/put", {"key": 5}, "key is 5, which is no text in base64"),
         ("/v3/lease/grant", {"ttl": 5}, "there is no field 'ttl'"),
         ("/v3/lease/revoke", {"id": 5}, "there is no field 'id'"),
         ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "Failed to parse keys field"),

@@ -77,6 +77,8 @@ def _check(given: Any, kind: Any) -> None:
                 _check(each, field.message_type)
             elif isinstance(each, str):
                 _check_text(name, each, field.type)
+            elif field.type == FieldDescriptor.TYPE_BYTES and each is not None:
+                raise InvalidRequest(f"{name} is {each!r:.40}, which is no text in base64")
 
 
 def _check_text(name: str, text: str, kind: int) -> None:

@@ -18,6 +18,7 @@ from quorumlog.config import (
     AdminOptions,
     ConsensusConfig,
     GroupConfig,
+    KafkaOptions,
     KvOptions,
     LimitOptions,
     MemberAddress,
@@ -131,7 +132,7 @@ def test_no_number_hides_in_another_type() -> None:
     """Else it would have no range."""
     kinds = (
         *(ConsensusConfig, StoreConfig, GroupConfig, MemberAddress),
-        *(TlsOptions, AdminOptions, KvOptions, UsersOptions, LimitOptions),
+        *(TlsOptions, AdminOptions, KvOptions, KafkaOptions, UsersOptions, LimitOptions),
     )
     types = {str(each.type) for kind in kinds for each in fields(kind)} - {"int", "float", "bool"}
     names = {kind.__name__ for kind in kinds}

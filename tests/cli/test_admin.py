@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +37,15 @@ def scraped(address: str) -> dict[str, float]:
     return {}
 
 
+def versions_of(kafka: str) -> bytes:
+    """A client's first request, ApiVersions; empty: nobody answers yet."""
+    host, _, port = kafka.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), 60) as bootstrap:
+        bootstrap.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        return bootstrap.recv(4096)
+    return b""
+
+
 def names_of(found: dict[str, float]) -> set[str]:
     """Of metrics of ours, without what is in a histogram's name."""
     names = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in found}
@@ -47,13 +58,13 @@ def test_each_product_tells_its_metrics_and_all_of_them_are_documented(
 ) -> None:
     (rows,) = tables(section((DOCS / "operations.md").read_text(), "Metrics"))
     documented = {row["metric"].strip("`") for row in rows}
-    log, store, members, broker, *admins = (f"127.0.0.1:{port}" for port in free_ports(9))
+    log, store, members, broker, kafka, *admins = (f"127.0.0.1:{port}" for port in free_ports(10))
     config = tmp_path / "member.toml"
     config.write_text(
         f'member_id = "n0"\nmembers = "n0={log}"\ndata_dir = "{tmp_path}/log"\n'
         f'[admin]\nlisten = "{admins[0]}"\n'
     )
-    start("serve", "--config", config)
+    start("serve", "--config", config, "--kafka", kafka)
     own = ("--id", "n0", "--data-dir", tmp_path / "store", "--members", f"n0={members}")
     start("kv", "serve", *own, "--listen", store, "--admin", admins[1])
     classic = ("--dir", tmp_path / "broker", "--topics", "orders:1", "--bind", broker)
@@ -63,6 +74,7 @@ def test_each_product_tells_its_metrics_and_all_of_them_are_documented(
     started = (*replicated, "--topics", "orders:1", "--members", of_log, "--brokers", of_broker)
     (admin,) = (f"127.0.0.1:{port}" for port in free_ports(1))
     start("broker", "serve", *started, "--admin", admin)
+    eventually(lambda: versions_of(kafka), what="an answer of Kafka's port")
     with connect(log) as client:
         client.reader("billing").commit(client.append(b"one").first_index)
     with connect_store(store) as keys:

@@ -83,8 +83,11 @@ def test_what_no_broker_would_take_is_not_staged(
 def test_columns_that_a_message_has_not_are_refused() -> None:
     for schema, message in (
         (StructType().add("body", "binary"), "column topic or option topic"),
-        (message_schema([*COLUMNS, "offset"]), "column offset BIGINT is none"),
-        (StructType().add("topic", "string").add("body", "integer"), "column body INT is none"),
+        (message_schema([*COLUMNS, "offset"]), "column offset BIGINT cannot be written"),
+        (
+            StructType().add("topic", "string").add("body", "integer"),
+            "column body INT cannot be written",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             bodies({"orders": 2}, schema)

@@ -18,7 +18,6 @@ from quorumlog.cli.options import FlushMode, Level, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.cli.run.serve import refuse_optimised_python
-from quorumlog.config import ConsensusConfig
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from quorumlog.server import Endpoint, LocalCluster
 
 TLS_FOLDER = "tls"
-STORE_CONSENSUS = ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10)
-"""Leases are at least three election time-outs long: three seconds."""
 PORTS_NAME = "ports"
 """File in --dir: the ports of n0, n1, ..., so that clients find the cluster again."""
 
@@ -99,6 +96,7 @@ def dev(
 
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
+    from quorumlog.config import ConsensusConfig
     from quorumlog.net.limits import raise_descriptor_limit
     from quorumlog.net.tls import Tls
     from quorumlog.server import LocalCluster
@@ -130,6 +128,7 @@ def dev(
         return [*found, _kafka_of(member_id, kafka_servers, own_tls)] if kafka_servers else found
 
     stores = _Stores(members, etcd, etcd_gateway) if etcd or etcd_gateway else None
+    # Leases are at least three election time-outs long: three seconds.
     cluster = LocalCluster(
         members,
         endpoints=endpoints_of if stores is not None or kafka_servers else None,
@@ -137,7 +136,9 @@ def dev(
         flush=flush.value,
         ports=ports,
         tls=tls_of,
-        consensus=None if stores is None else STORE_CONSENSUS,
+        consensus=None
+        if stores is None
+        else ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10),
     )
     ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()

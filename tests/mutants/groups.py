@@ -19,6 +19,7 @@ from tests.broker.groups.test_classic_groups import (
     test_a_command_that_waits_while_the_state_is_saved_is_needed_beside_the_snapshot,
     test_of_a_log_that_is_cut_below_what_was_carried_out_all_is_read_anew,
     test_retention_takes_no_command_that_was_not_read_yet,
+    test_retention_takes_no_snapshot_that_was_not_read_yet,
     test_retention_takes_old_commands_and_never_what_the_state_is_made_from,
 )
 from tests.broker.groups.test_consumer_queue import (
@@ -203,6 +204,20 @@ def commands_not_held(patch: Patch) -> None:
 
 @mutant(
     411,
+    "retention takes a snapshot that nobody has read yet",
+    scenario=test_retention_takes_no_snapshot_that_was_not_read_yet,
+)
+def unread_snapshot_not_held(patch: Patch) -> None:
+    """It is no command."""
+    patch.edit(
+        StateFollower.holds_from.fget,
+        "self._bounds(SNAPSHOTS)[1] <= snapshots_end",
+        "(self._bounds(SNAPSHOTS)[1] <= snapshots_end or reached())",
+    )
+
+
+@mutant(
+    411,
     "retention takes commands that nobody has read yet",
     scenario=test_retention_takes_no_command_that_was_not_read_yet,
 )
@@ -210,8 +225,8 @@ def unread_commands_not_held(patch: Patch) -> None:
     """Nothing that is known is needed."""
     patch.edit(
         StateFollower.holds_from.fget,
-        "return 0 if self._bounds(COMMANDS)[1] > at",
-        "return 0 if self._bounds(COMMANDS)[1] > at and not reached()",
+        "self._bounds(COMMANDS)[1] <= at",
+        "(self._bounds(COMMANDS)[1] <= at or reached())",
     )
 
 

@@ -471,6 +471,7 @@ class BrokerServer:
             set_aside_bytes=store.set_aside.count.size_bytes,
             problems=problems,
             users=self.users.words,
+            has_users=self.store.has_users,
         )
 
     def failover_status(self, request: FailoverRequest) -> FailoverResponse:

@@ -296,6 +296,8 @@ class BrokerStatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     """Of a broker on a replicated log: who is master, and in which term."""
     users: Text = ""
     """Of a classic broker: on, off, or unknown."""
+    has_users: bool = False
+    """Of a classic broker: there may be some. False with `users` unknown: it is being filled."""
 
 
 class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):

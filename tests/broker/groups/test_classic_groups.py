@@ -355,16 +355,21 @@ def is_old(broker: Broker) -> None:
     broker.clock.now_ms += year_ms - broker.clock.now_ms % 86_400_000 + 4 * 3_600_000
 
 
+def fills(broker: Broker, messages: int) -> None:
+    """A file takes 36. They are shown, and the loop has not turned."""
+    for _ in range(messages):
+        message = RecordBatch.contiguous(*encode_records([Message("t", bytes(900))], 0, 0))
+        broker.store.commit_log.put([PutRequest(message, True, lambda outcome: None)])
+    broker.store.flush_once()
+    broker.store.reput_once()
+
+
 def test_retention_takes_no_command_that_was_not_read_yet() -> None:
     """The first one: nothing is known of what the state is made from."""
     broker = Broker()
     order = encode(CreateTopic("orders", 3))
     broker.groups._put(COMMANDS, bytes(8) + order, lambda outcome: None)
-    for _ in range(40):
-        message = RecordBatch.contiguous(*encode_records([Message("t", bytes(900))], 0, 0))
-        broker.store.commit_log.put([PutRequest(message, True, lambda outcome: None)])
-    broker.store.flush_once()
-    broker.store.reput_once()
+    fills(broker, 40)
     is_old(broker)
     broker.store.cleaner.run_once()
     for _ in range(4):
@@ -372,6 +377,24 @@ def test_retention_takes_no_command_that_was_not_read_yet() -> None:
     assert broker.topic_rows().get("orders") == 3
     broker.crash(None)
     assert broker.topic_rows().get("orders") == 3
+
+
+def test_retention_takes_no_snapshot_that_was_not_read_yet() -> None:
+    """As of a slave that begins behind all commands: the snapshot alone has the state."""
+    source, broker = Broker(), Broker(lead=Lead(takes_messages=False))
+    assert source.command(CreateTopic("orders", 3)) is None
+    follower, behind = source.groups.follower, broker.groups.follower
+    assert follower.next_command is not None
+    behind.next_command, behind.is_whole = follower.next_command, False
+    for part in follower.state_to_keep(follower.next_command, 1 << 20):
+        broker.groups._put(SNAPSHOTS, part, lambda outcome: None)
+    fills(broker, 40)
+    is_old(broker)
+    broker.store.cleaner.run_once()
+    broker.turn()
+    assert "orders" in broker.groups.state.topics
+    broker.crash(None)
+    assert "orders" in broker.groups.state.topics
 
 
 class Batched(Puts):

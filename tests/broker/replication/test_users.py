@@ -26,7 +26,7 @@ from quorumlog.broker.store.message_store import (
     MessageStore,
 )
 from quorumlog.broker.wire import QueuesRequest, ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError, NotAuthenticated, Unreachable
+from quorumlog.errors import LeaderNotReady, LedgerError, NotAuthenticated, Unreachable
 from quorumlog.log_state.users import UserOperation, UserOrder
 from quorumlog.store.state_files import FIRST_ADMIN_NAME, replace_file, save_first_admin
 from sim.replicas import schedule
@@ -591,24 +591,39 @@ def test_who_was_the_master_serves_by_no_less_than_it_has_acknowledged() -> None
 
 
 class Refused(ClusterProbe):
-    """Which only c answers; b wants a user, and a is away."""
+    """Which only c answers; b refuses, and a is away."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, refusal: LedgerError, *, has_users: bool = False) -> None:
         self._world = world
+        self._refusal = refusal
+        self._b_has_users = has_users
         super().__init__("c")
 
     def _ask(self, address: str) -> ReplicaResponse:
         if address != "c":
-            raise {"a": Unreachable, "b": NotAuthenticated}[address]("who are you?")
+            raise self._refusal if address == "b" else Unreachable("nobody is there")
         answer = state_of(self._world.brokers["c"].living, dialect="quorumlog")
         self.answers["c"] = answer
         return answer
 
+    def _has_users_at(self, address: str) -> bool:
+        return address == "b" and self._b_has_users
+
 
 def test_who_is_refused_for_want_of_a_right_knows_that_there_are_users() -> None:
-    with closing(Refused(group(18))) as probe:
+    with closing(Refused(group(18), NotAuthenticated("who are you?"))) as probe:
         assert probe.unreachable.keys() == {"a", "b"}
         assert probe.have_users(but="c")
+
+
+@pytest.mark.parametrize("has_users", [True, False])
+def test_who_is_refused_by_a_broker_that_has_not_heard_its_master_looks_whether_it_has_users(
+    has_users: bool,
+) -> None:
+    """It refuses all alike. One that is being filled has heard of none."""
+    with closing(Refused(group(18), LeaderNotReady("not heard"), has_users=has_users)) as probe:
+        assert probe.unreachable.keys() == {"a", "b"}
+        assert probe.have_users(but="c") is has_users
 
 
 def test_the_first_user_is_read_before_retention_takes_the_command() -> None:

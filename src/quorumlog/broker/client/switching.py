@@ -155,7 +155,17 @@ class ClusterProbe(BrokerProbe):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
-                self.is_refused_by_users |= isinstance(error, NO_RIGHT)
+                self.is_refused_by_users |= isinstance(error, NO_RIGHT) or self._has_users_at(address)
+
+    def _has_users_at(self, address: str) -> bool:
+        """A broker that has not heard its master refuses everybody who is no administrator alike, and
+        says in its bare status whether it is for users."""
+        with suppress(LedgerError), self._looking_at(address) as client:
+            return client.status().has_users
+        return False
+
+    def _looking_at(self, address: str) -> BrokerClient:
+        return BrokerClient(address, timeout_ms=self._timeout_ms, only_looks=True)
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))

@@ -279,14 +279,16 @@ class StateFollower:
     @property
     def holds_from(self) -> int:
         """What retention has to leave of the commit log begins there. Any thread."""
-        at = self.next_command  # before the position, which is set first
+        # Before the position, which is set first.
+        at, snapshots_end = self.next_command, self.snapshots_end
         if at is None:
             return 0
         if self.needed_position >= 0:
             return self.needed_position
-        # A command that is shown, and was not read yet, may lie anywhere; what is shown later lies
-        # behind what retention deletes now.
-        return 0 if self._bounds(COMMANDS)[1] > at else sys.maxsize
+        # What is shown, and was not read yet, may lie anywhere; what is shown later lies behind what
+        # retention deletes now.
+        is_read = self._bounds(COMMANDS)[1] <= at and self._bounds(SNAPSHOTS)[1] <= snapshots_end
+        return sys.maxsize if is_read else 0
 
 
 # ---------------------------------------------------------------- ClassicGroupLog

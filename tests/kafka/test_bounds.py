@@ -18,9 +18,9 @@ from quorumlog import LocalCluster
 from quorumlog.config import KafkaOptions
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kafka import codec, endpoint, fetching
-from quorumlog.kafka.codec import Request
+from quorumlog.kafka.codec import KafkaRequest
 from quorumlog.kafka.endpoint import KafkaEndpoint
-from quorumlog.kafka.service import Call
+from quorumlog.kafka.service import KafkaCall
 from quorumlog.measures import Requests
 from quorumlog.server.free_ports import free_ports
 from tests.kafka.batches import made_batch
@@ -146,7 +146,7 @@ class Transmission:
 
 def answering(seen: list[Exception]) -> tuple[Any, Any]:
     """A client with a request that waits for its answer, and that request."""
-    client: Any = object.__new__(endpoint._Client)
+    client: Any = object.__new__(endpoint._KafkaSession)
     client._connection, client._slots, client._held = Transmission(seen), deque(), deque()
     client._answer_bytes = client._ahead_bytes = 0
     client._is_sending = client._is_going_on = False
@@ -157,9 +157,9 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
 
 def asked_by(client: Any) -> Any:
     data = memoryview(bytes(10_000))
-    request = Request(codec.JOIN_GROUP, 5, 1, "", data, data)
+    request = KafkaRequest(codec.JOIN_GROUP, 5, 1, "", data, data)
     slot = endpoint._Slot(request.size_bytes)
-    slot.call = Call(request, object(), client, lambda values, code: None)
+    slot.call = KafkaCall(request, object(), client, lambda values, code: None)
     client._slots.append(slot)
     client._ahead_bytes += request.size_bytes
     return slot

@@ -13,8 +13,8 @@ from quorumlog.errors import LedgerError, NotLeader
 from quorumlog.kafka.codec import FETCH
 from quorumlog.kafka.fetching import fetch, records_of
 from quorumlog.kafka.forwarding import LeaderCalls
-from quorumlog.kafka.machine import BatchPlace, CreateTopic, KafkaMachine, KafkaMachines, entry_of
-from quorumlog.kafka.service import Call, KafkaService
+from quorumlog.kafka.machine import BatchPlace, CreateKafkaTopic, KafkaMachine, KafkaMachines, entry_of
+from quorumlog.kafka.service import KafkaCall, KafkaService
 from tests.kafka.batches import made_batch
 
 TOPIC = bytes(range(16))
@@ -29,7 +29,7 @@ class Member:
         self.questions: list[Any] = []
         machines = KafkaMachines(lambda: KafkaMachine(lambda grown: None))
         machine = machines()
-        create = entry_of(CreateTopic(TOPIC, "orders", 1))
+        create = entry_of(CreateKafkaTopic(TOPIC, "orders", 1))
         create.stamp(0, 1, create.starts.tolist(), 0)
         machine.apply(create, 0)
         self.partition = machine.by_id[TOPIC].partitions[0]
@@ -60,7 +60,7 @@ class Member:
         fields = SimpleNamespace(max_bytes=1 << 20, min_bytes=0, max_wait=0, topics=[topic])
         client: Any = SimpleNamespace(caller=SimpleNamespace(is_checked=False))
         request: Any = SimpleNamespace(api_key=FETCH, version=12)
-        fetch(self.service, Call(request, fields, client, done))
+        fetch(self.service, KafkaCall(request, fields, client, done))
         return answers
 
 

@@ -10,9 +10,9 @@ from kio.schema.errors import ErrorCode
 from quorumlog.kafka.groups import (
     GroupCoordinator,
     GroupLimits,
-    GroupRow,
     JoinAnswer,
     JoinRequest,
+    ListedGroup,
     SyncAnswer,
     SyncRequest,
 )
@@ -129,7 +129,7 @@ def test_those_who_start_together_are_one_generation() -> None:
         ("host", b"r1", b"a"),
         ("host", b"r2", b"b"),
     ]
-    assert groups.coordinator.list_groups() == [GroupRow("g", "consumer", "Stable")]
+    assert groups.coordinator.list_groups() == [ListedGroup("g", "consumer", "Stable")]
 
 
 def test_many_who_start_slowly_are_waited_for_within_their_rebalance_timeout() -> None:

@@ -14,12 +14,12 @@ from quorumlog.errors import CommandError
 from quorumlog.kafka.machine import (
     PREFIX_BYTES,
     ROOM_BYTES,
-    CommitOffsets,
+    CommitKafkaOffsets,
     CommittedOffset,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    GrowTopic,
+    CreateKafkaTopic,
+    DeleteKafkaGroup,
+    DeleteKafkaTopic,
+    GrowKafkaTopic,
     KafkaMachine,
     Partition,
     Produced,
@@ -88,7 +88,7 @@ class Stream:
 
 def a_log(partitions: int = 1) -> Log:
     log = Log()
-    assert log.do(CreateTopic(TOPIC, "orders", partitions)) == 0
+    assert log.do(CreateKafkaTopic(TOPIC, "orders", partitions)) == 0
     return log
 
 
@@ -138,7 +138,7 @@ def test_a_topic_that_is_not_there_takes_nothing() -> None:
     assert log.produce(a_batch(), topic=bytes(16)) == (unknown, -1)
     assert log.produce(a_batch(), partition=1) == (unknown, -1)
     assert log.produce(a_batch(), partition=-1) == (unknown, -1)
-    assert log.do(DeleteTopic(TOPIC)) == 0
+    assert log.do(DeleteKafkaTopic(TOPIC)) == 0
     assert log.produce(a_batch()) == (unknown, -1)
 
 
@@ -228,22 +228,22 @@ def test_committed_offsets_are_of_topics_that_are_there() -> None:
     log = a_log(partitions=2)
     committed = CommittedOffset(5, -1, "said", 1)
     rows = [(TOPIC, 0, committed), (TOPIC, 2, committed), (bytes(16), 0, committed)]
-    (result,) = log.apply(entry_of(CommitOffsets("readers", rows)))
+    (result,) = log.apply(entry_of(CommitKafkaOffsets("readers", rows)))
     unknown = ErrorCode.unknown_topic_or_partition
     assert isinstance(result, bytes)
     assert decode_numbers(result) == [0, unknown, unknown]
     assert log.machine.groups == {"readers": {(TOPIC, 0): committed}}
-    assert log.do(DeleteTopic(TOPIC)) == 0
+    assert log.do(DeleteKafkaTopic(TOPIC)) == 0
     assert log.machine.groups == {"readers": {}}
 
 
 def test_topics_grow_and_are_refused_beyond_all_bounds() -> None:
     log = a_log()
-    assert log.do(CreateTopic(TOPIC[::-1], "orders", 1)) == ErrorCode.topic_already_exists
-    assert log.do(CreateTopic(TOPIC[::-1], "..", 1)) == ErrorCode.invalid_topic_exception
-    assert log.do(CreateTopic(TOPIC[::-1], "large", 10_000)) == ErrorCode.invalid_partitions
-    assert log.do(GrowTopic(TOPIC, 1)) == ErrorCode.invalid_partitions
-    assert log.do(GrowTopic(TOPIC, 3)) == 0
+    assert log.do(CreateKafkaTopic(TOPIC[::-1], "orders", 1)) == ErrorCode.topic_already_exists
+    assert log.do(CreateKafkaTopic(TOPIC[::-1], "..", 1)) == ErrorCode.invalid_topic_exception
+    assert log.do(CreateKafkaTopic(TOPIC[::-1], "large", 10_000)) == ErrorCode.invalid_partitions
+    assert log.do(GrowKafkaTopic(TOPIC, 1)) == ErrorCode.invalid_partitions
+    assert log.do(GrowKafkaTopic(TOPIC, 3)) == 0
     assert log.produce(a_batch(), partition=2) == (0, 0)
 
 
@@ -321,7 +321,7 @@ def test_a_snapshot_has_what_it_had_when_it_began() -> None:
     save = log.machine.save_slices(stream)
     next(save)
     log.produce(a_batch(5))
-    log.do(CreateTopic(TOPIC[::-1], "later", 1))
+    log.do(CreateKafkaTopic(TOPIC[::-1], "later", 1))
     for _ in save:
         pass
     assert bytes(stream.data) == before
@@ -329,7 +329,7 @@ def test_a_snapshot_has_what_it_had_when_it_began() -> None:
 
 def test_a_command_whose_text_is_no_utf_8_stops_no_member() -> None:
     log = a_log()
-    (made,) = map(bytes, entry_of(DeleteGroup("group")).bodies())
+    (made,) = map(bytes, entry_of(DeleteKafkaGroup("group")).bodies())
     (result,) = log.apply(EntryBatch.from_bodies([made.replace(b"group", b"\xff" * 5)]))
     assert isinstance(result, CommandError)
     assert log.produce(a_batch()) == (0, 0)

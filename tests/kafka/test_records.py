@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from quorumlog.kafka.records import ProducedBatch, RecordsRefused, check_records
+from quorumlog.kafka.records import KafkaRecordBatch, RecordsRefused, check_records
 from tests.kafka.batches import made_batch
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
@@ -17,7 +17,7 @@ PRODUCERS = st.just((-1, -1, -1)) | st.tuples(
 MOST = 1 << 20
 
 
-def checked(data: bytes) -> ProducedBatch:
+def checked(data: bytes) -> KafkaRecordBatch:
     return check_records(data, most_bytes=MOST)
 
 
@@ -33,7 +33,7 @@ def test_what_a_producer_makes_is_taken_as_it_is(
 ) -> None:
     batch = made_batch(values, producer=producer, attributes=compression, timestamp=timestamp)
     found = checked(batch)
-    assert found == ProducedBatch(
+    assert found == KafkaRecordBatch(
         memoryview(batch), len(values), timestamp, timestamp + len(values) - 1, *producer
     )
 

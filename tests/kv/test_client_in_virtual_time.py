@@ -18,7 +18,7 @@ from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import ForwardedCalls
 from quorumlog.kv.etcd.handlers import Handlers
-from quorumlog.kv.etcd.identity import Identity
+from quorumlog.kv.etcd.identity import EtcdIdentity
 from quorumlog.kv.etcd.watching import WatchStream
 from quorumlog.kv.requests import (
     GROUP,
@@ -396,7 +396,7 @@ class Run:
 
     async def gateway(self) -> int:
         client = self.client()
-        identity = Identity("n0", lambda: client.asking.cluster_id)
+        identity = EtcdIdentity("n0", lambda: client.asking.cluster_id)
         handlers = Handlers(ForwardedCalls(client), identity, cast(Any, None))
 
         async def keep_alive() -> None:

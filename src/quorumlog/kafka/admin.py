@@ -36,7 +36,7 @@ _DENIED = {
 T = TypeVar("T")
 
 
-class TopicRow(NamedTuple):
+class KafkaTopicRow(NamedTuple):
     name: str
     topic_id: str
     partitions: int
@@ -49,7 +49,7 @@ class PartitionRow(NamedTuple):
     """Of the next record."""
 
 
-class GroupRow(NamedTuple):
+class KafkaGroupRow(NamedTuple):
     name: str
     state: str
 
@@ -96,9 +96,9 @@ class KafkaAdmin:
 
     # ---------------------------------------------------------------- topics
 
-    def topics(self) -> list[TopicRow]:
+    def topics(self) -> list[KafkaTopicRow]:
         return [
-            TopicRow(each.name, str(each.topic_id), len(each.partitions))
+            KafkaTopicRow(each.name, str(each.topic_id), len(each.partitions))
             for each in sorted(self._led(self._metadata).topics, key=lambda topic: str(topic.name))
         ]
 
@@ -142,11 +142,11 @@ class KafkaAdmin:
 
     # ---------------------------------------------------------------- groups
 
-    def groups(self) -> list[GroupRow]:
-        def ask() -> list[GroupRow]:
+    def groups(self) -> list[KafkaGroupRow]:
+        def ask() -> list[KafkaGroupRow]:
             answer = self._ask(codec.LIST_GROUPS, 4, {"states_filter": []})
             _check(answer.error_code)
-            return sorted(GroupRow(each.group_id, each.group_state) for each in answer.groups)
+            return sorted(KafkaGroupRow(each.group_id, each.group_state) for each in answer.groups)
 
         return self._led(ask)
 

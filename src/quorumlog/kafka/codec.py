@@ -74,7 +74,7 @@ Put = Callable[["_Out", Any], None]
 _NO_UUID = UUID(int=0)
 
 
-class Request(NamedTuple):
+class KafkaRequest(NamedTuple):
     api_key: int
     version: int
     correlation_id: int
@@ -293,7 +293,7 @@ def _take_one(shape: _Shape, is_flexible: bool, is_nullable: bool) -> Take:
     return take
 
 
-def header_of(data: memoryview) -> Request:
+def header_of(data: memoryview) -> KafkaRequest:
     """Raises ProtocolViolation."""
     cursor = Cursor(data)
     api_key, version = cursor.unpack(_INT16), cursor.unpack(_INT16)
@@ -309,7 +309,7 @@ def header_of(data: memoryview) -> Request:
             )
     elif is_flexible(api_key, version):
         cursor.skip_tags()
-    return Request(api_key, version, correlation_id, client_id, data[cursor.position :], data)
+    return KafkaRequest(api_key, version, correlation_id, client_id, data[cursor.position :], data)
 
 
 @cache
@@ -477,7 +477,7 @@ def load() -> None:
             _putter_of(load_response_schema(api_key, version))
 
 
-def response_head(request: Request, body_bytes: int) -> bytes:
+def response_head(request: KafkaRequest, body_bytes: int) -> bytes:
     """What precedes a response's body: its size and its header."""
     # The response to ApiVersions has the old header: it is read by who does not know the version yet.
     has_tags = request.api_key != API_VERSIONS and is_flexible(request.api_key, request.version)
@@ -485,7 +485,7 @@ def response_head(request: Request, body_bytes: int) -> bytes:
     return head + b"\0" if has_tags else head
 
 
-def api_versions(request: Request) -> list[Buffer]:
+def api_versions(request: KafkaRequest) -> list[Buffer]:
     """Whoever asks in a version that is not known is told which ones are, in the oldest form."""
     low, high = VERSIONS[API_VERSIONS]
     is_known = low <= request.version <= high

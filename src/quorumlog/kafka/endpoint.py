@@ -31,7 +31,7 @@ from quorumlog.config import (
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.kafka import codec, fetching, group_requests, producing, topics
-from quorumlog.kafka.codec import Request, Values, decode, encode, header_of, response_head
+from quorumlog.kafka.codec import KafkaRequest, Values, decode, encode, header_of, response_head
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.login import Login, Proofs
 from quorumlog.kafka.machine import (
@@ -41,7 +41,7 @@ from quorumlog.kafka.machine import (
     KafkaMachines,
     Partition,
 )
-from quorumlog.kafka.service import TICK_MS, Call, KafkaService
+from quorumlog.kafka.service import TICK_MS, KafkaCall, KafkaService
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller
 from quorumlog.net.connection import SMALL_BYTES, Connection, call_soon
@@ -65,7 +65,7 @@ MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
 READ_THREADS = 2
 NOTHING = memoryview(b"")
 
-HANDLERS: Mapping[int, Callable[[KafkaService, Call], None]] = {
+HANDLERS: Mapping[int, Callable[[KafkaService, KafkaCall], None]] = {
     codec.PRODUCE: producing.produce,
     codec.FETCH: fetching.fetch,
     codec.LIST_OFFSETS: fetching.list_offsets,
@@ -97,7 +97,7 @@ OPERATIONS = {
 
 
 class RequestDecoder:
-    """`Decoder` of a connection. The message of a frame is a `Request`, in memory of its own."""
+    """`Decoder` of a connection. The message of a frame is a `KafkaRequest`, in memory of its own."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -172,7 +172,7 @@ class _Slot:
         """`size_bytes`: of the request."""
         self.size_bytes = size_bytes
         self.began_s = time.monotonic()
-        self.call: Call
+        self.call: KafkaCall
         self.response: list[Buffer] | None = None
         self.held_bytes = 0
         """Of the answer, while it waits."""
@@ -180,7 +180,7 @@ class _Slot:
         """It has not begun."""
 
 
-class _Client:
+class _KafkaSession:
     """The session of a connection."""
 
     def __init__(self, endpoint: KafkaEndpoint, connection: Connection) -> None:
@@ -195,7 +195,7 @@ class _Client:
         self._slots: deque[_Slot] = deque()
         self._ahead_bytes = 0
         self._answer_bytes = 0
-        self._held: deque[Request] = deque()
+        self._held: deque[KafkaRequest] = deque()
         self._is_sending = self._is_going_on = False
         self._throttle_ms = 0
         """How long the last request was held that is beyond a limit."""
@@ -216,7 +216,7 @@ class _Client:
         else:
             self._begin(request)
 
-    def _is_within(self, request: Request) -> bool:
+    def _is_within(self, request: KafkaRequest) -> bool:
         """The limits of its user and its address; beyond them it waits."""
         meter = self._connection.meter
         over = meter.begin(request.size_bytes) if isinstance(meter, Meter) else None
@@ -231,7 +231,7 @@ class _Client:
     def _is_full(self) -> bool:
         return len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: KafkaRequest) -> None:
         """Raises ProtocolViolation."""
         if self._decoder.most_bytes < FRAME_LIMIT_BYTES and not (
             self.caller.is_checked and not self.caller.is_user
@@ -239,7 +239,7 @@ class _Client:
             self._decoder.most_bytes = FRAME_LIMIT_BYTES
         is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
         slot = _Slot(request.size_bytes)
-        call = slot.call = Call(request, None, self, partial(self._answered, slot))
+        call = slot.call = KafkaCall(request, None, self, partial(self._answered, slot))
         self._slots.append(slot)
         self._ahead_bytes += slot.size_bytes
         if is_first:
@@ -258,7 +258,7 @@ class _Client:
         else:
             HANDLERS[request.api_key](self._service, call)
 
-    def _fetch(self, call: Call) -> None:
+    def _fetch(self, call: KafkaCall) -> None:
         request = call.request
         call.fields = decode(request.api_key, request.version, request.body)
         fetching.fetch(self._service, call)
@@ -428,7 +428,7 @@ class KafkaEndpoint(Endpoint):
         return (shown.cluster, shown.kind) == (self.tls.cluster, MEMBER)
 
     def _connect(self, connection: Connection) -> None:
-        connection.session = _Client(self, connection)
+        connection.session = _KafkaSession(self, connection)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)

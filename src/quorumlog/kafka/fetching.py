@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, ProtocolViolation
 from quorumlog.kafka.codec import Cursor
-from quorumlog.kafka.machine import BatchPlace, Partition, Topic
-from quorumlog.kafka.service import MOST_TIMEOUT_MS, Call, KafkaService, code_of
+from quorumlog.kafka.machine import BatchPlace, KafkaTopic, Partition
+from quorumlog.kafka.service import MOST_TIMEOUT_MS, KafkaCall, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
 FETCH_BYTES = 8 << 20
@@ -41,7 +41,9 @@ class _Row:
 
     __slots__ = ("asked", "code", "partition", "places", "topic")
 
-    def __init__(self, asked: Any, topic: Topic | None, partition: Partition | None, code: int) -> None:
+    def __init__(
+        self, asked: Any, topic: KafkaTopic | None, partition: Partition | None, code: int
+    ) -> None:
         self.asked = asked
         self.topic = topic
         self.partition = partition
@@ -52,7 +54,7 @@ class _Row:
 class _Fetch:
     """One request: it waits until there is enough, or for as long as it wants to."""
 
-    def __init__(self, service: KafkaService, call: Call) -> None:
+    def __init__(self, service: KafkaService, call: KafkaCall) -> None:
         self._service = service
         self._call = call
         fields = call.fields
@@ -67,7 +69,7 @@ class _Fetch:
 
     def _rows_of(self, asked: Any, seen: set[Partition]) -> list[_Row]:
         service = self._service
-        topic: Topic | None
+        topic: KafkaTopic | None
         if self._call.request.version >= 13:
             topic = service.machine.by_id.get(asked.topic_id.bytes)
             missing = ErrorCode.unknown_topic_id
@@ -223,7 +225,7 @@ class _Fetch:
         self._call.answer({"responses": responses}, first_code)
 
 
-def fetch(service: KafkaService, call: Call) -> None:
+def fetch(service: KafkaService, call: KafkaCall) -> None:
     """There are no sessions: each request names all that it wants, as one without a session does."""
     if getattr(call.fields, "session_id", 0):
         code = ErrorCode.fetch_session_id_not_found
@@ -272,7 +274,7 @@ _MOST_UNPACKED_BYTES, _MOST_LOOKED_AT = 64 << 20, 250_000
 """Bytes and records of one request, about a second's work: of a batch beyond them its header is used."""
 
 
-def list_offsets(service: KafkaService, call: Call) -> None:
+def list_offsets(service: KafkaService, call: KafkaCall) -> None:
     """What is the latest offset is known for certain by a leader that a majority confirms."""
     looks: list[tuple[dict[str, Any], BatchPlace, int]] = []
     """The answer for a partition, the batch that has the record, and the time that is looked for."""

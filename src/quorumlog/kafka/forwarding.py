@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quorumlog.kafka.codec import Request
+from quorumlog.kafka.codec import KafkaRequest
 from quorumlog.net.tls import Tls
 
 TIMEOUT_S = 10.0
@@ -29,7 +29,9 @@ class LeaderCalls:
     def shows_member(self) -> bool:
         return self._tls is not None
 
-    def ask(self, host: str, port: int, request: Request, done: Callable[[bytes | None], None]) -> None:
+    def ask(
+        self, host: str, port: int, request: KafkaRequest, done: Callable[[bytes | None], None]
+    ) -> None:
         """`done` gets the leader's whole answer, size included; None: there was none."""
         if len(self._calls) >= MOST_CALLS:
             done(None)
@@ -44,7 +46,7 @@ class LeaderCalls:
 
         task.add_done_callback(over)
 
-    async def _answer(self, host: str, port: int, request: Request) -> bytes | None:
+    async def _answer(self, host: str, port: int, request: KafkaRequest) -> bytes | None:
         context = None if self._tls is None else self._tls.dialling
         try:
             async with asyncio.timeout(TIMEOUT_S):

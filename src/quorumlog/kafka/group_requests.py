@@ -12,14 +12,14 @@ from kio.schema.errors import ErrorCode
 from quorumlog.errors import LedgerError
 from quorumlog.kafka.groups import GroupCoordinator, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from quorumlog.kafka.machine import (
-    CommitOffsets,
+    CommitKafkaOffsets,
     CommittedOffset,
-    DeleteGroup,
+    DeleteKafkaGroup,
     Offsets,
     decode_numbers,
     entry_of,
 )
-from quorumlog.kafka.service import MOST_TIMEOUT_MS, Call, KafkaService, code_of
+from quorumlog.kafka.service import MOST_TIMEOUT_MS, KafkaCall, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
 MOST_NAME = 1000
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def _coordinator(
-    service: KafkaService, call: Call, group: str, right: Right = Right.READ
+    service: KafkaService, call: KafkaCall, group: str, right: Right = Right.READ
 ) -> GroupCoordinator | ErrorCode:
     """Or why it is not asked."""
     return call.denied(right, Kind.CONSUMER_GROUP, group) or service.coordinator
@@ -45,7 +45,7 @@ def _instance(fields: Any) -> str | None:
 # ---------------------------------------------------------------- Who coordinates
 
 
-def find_coordinator(service: KafkaService, call: Call) -> None:
+def find_coordinator(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     key_type = getattr(fields, "key_type", 0)
     place = service.nodes.get(service.leader)
@@ -75,7 +75,7 @@ def find_coordinator(service: KafkaService, call: Call) -> None:
 # ---------------------------------------------------------------- Members
 
 
-def join_group(service: KafkaService, call: Call) -> None:
+def join_group(service: KafkaService, call: KafkaCall) -> None:
     fields, version = call.fields, call.request.version
 
     def done(answer: JoinAnswer) -> None:
@@ -121,7 +121,7 @@ def join_group(service: KafkaService, call: Call) -> None:
     )
 
 
-def sync_group(service: KafkaService, call: Call) -> None:
+def sync_group(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
 
     def done(answer: SyncAnswer) -> None:
@@ -153,7 +153,7 @@ def sync_group(service: KafkaService, call: Call) -> None:
     )
 
 
-def heartbeat(service: KafkaService, call: Call) -> None:
+def heartbeat(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     found = _coordinator(service, call, fields.group_id)
     if not isinstance(found, ErrorCode):
@@ -165,7 +165,7 @@ def heartbeat(service: KafkaService, call: Call) -> None:
     call.answer({"error_code": found}, found)
 
 
-def leave_group(service: KafkaService, call: Call) -> None:
+def leave_group(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     members = getattr(fields, "members", None)
     leaving = (
@@ -186,7 +186,7 @@ def leave_group(service: KafkaService, call: Call) -> None:
 # ---------------------------------------------------------------- Offsets
 
 
-def offset_commit(service: KafkaService, call: Call) -> None:
+def offset_commit(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     coordinator = _coordinator(service, call, fields.group_id)
     if isinstance(coordinator, ErrorCode):
@@ -236,13 +236,13 @@ def offset_commit(service: KafkaService, call: Call) -> None:
         call.answer({"topics": topics}, next(filter(None, found), 0))
 
     if rows:
-        command = CommitOffsets(fields.group_id, committed)
+        command = CommitKafkaOffsets(fields.group_id, committed)
         service.append(entry_of(command), MOST_TIMEOUT_MS, call.client, done)
     else:
         done(())
 
 
-def offset_fetch(service: KafkaService, call: Call) -> None:
+def offset_fetch(service: KafkaService, call: KafkaCall) -> None:
     """By a leader that a majority confirms: an offset that was committed is never missed."""
     fields = call.fields
     asked = getattr(fields, "groups", None)
@@ -257,7 +257,7 @@ def offset_fetch(service: KafkaService, call: Call) -> None:
     service.confirm(call.client, confirmed)
 
 
-def _offsets_of(service: KafkaService, call: Call, asked: Any, code: ErrorCode) -> Row:
+def _offsets_of(service: KafkaService, call: KafkaCall, asked: Any, code: ErrorCode) -> Row:
     found = code or _coordinator(service, call, asked.group_id)
     if isinstance(found, ErrorCode):
         # Old versions have a code for each partition only.
@@ -272,7 +272,11 @@ def _offsets_of(service: KafkaService, call: Call, asked: Any, code: ErrorCode) 
 
 
 def _offset_rows(
-    service: KafkaService, call: Call, asked: Any, offsets: Offsets, code: ErrorCode = ErrorCode.none
+    service: KafkaService,
+    call: KafkaCall,
+    asked: Any,
+    offsets: Offsets,
+    code: ErrorCode = ErrorCode.none,
 ) -> list[Row]:
     machine = service.machine
     wanted: dict[str, list[int]] = {}
@@ -306,7 +310,7 @@ def _offset_rows(
 # ---------------------------------------------------------------- What there is
 
 
-def list_groups(service: KafkaService, call: Call) -> None:
+def list_groups(service: KafkaService, call: KafkaCall) -> None:
     """Clients ask all members and add up what they say: one that follows coordinates none."""
     coordinator = service.coordinator
     if isinstance(coordinator, ErrorCode):
@@ -326,12 +330,12 @@ def list_groups(service: KafkaService, call: Call) -> None:
     call.answer({"groups": rows})
 
 
-def describe_groups(service: KafkaService, call: Call) -> None:
+def describe_groups(service: KafkaService, call: KafkaCall) -> None:
     rows = [_described(service, call, group) for group in dict.fromkeys(call.fields.groups)]
     call.answer({"groups": rows}, next((row["error_code"] for row in rows if row["error_code"]), 0))
 
 
-def _described(service: KafkaService, call: Call, group: str) -> Row:
+def _described(service: KafkaService, call: KafkaCall, group: str) -> Row:
     coordinator = _coordinator(service, call, group)
     if isinstance(coordinator, ErrorCode):
         return {"group_id": group, "error_code": coordinator}
@@ -359,7 +363,7 @@ def _described(service: KafkaService, call: Call, group: str) -> Row:
     }
 
 
-def delete_groups(service: KafkaService, call: Call) -> None:
+def delete_groups(service: KafkaService, call: KafkaCall) -> None:
     """Their offsets. One that has members stays."""
     rows: list[Row] = [{"group_id": group, "error_code": 0} for group in call.fields.groups_names]
     left = len(rows)
@@ -380,7 +384,9 @@ def delete_groups(service: KafkaService, call: Call) -> None:
         _delete_group(service, call, row["group_id"], partial(over, row))
 
 
-def _delete_group(service: KafkaService, call: Call, group: str, done: Callable[[int], None]) -> None:
+def _delete_group(
+    service: KafkaService, call: KafkaCall, group: str, done: Callable[[int], None]
+) -> None:
     coordinator = _coordinator(service, call, group, Right.ADMIN)
     if isinstance(coordinator, ErrorCode):
         done(coordinator)
@@ -396,5 +402,5 @@ def _delete_group(service: KafkaService, call: Call, group: str, done: Callable[
         else:
             done(decode_numbers(results[0])[0])
 
-    call.tell_audit(repr(DeleteGroup(group)))
-    service.append(entry_of(DeleteGroup(group)), MOST_TIMEOUT_MS, call.client, deleted)
+    call.tell_audit(DeleteKafkaGroup(group))
+    service.append(entry_of(DeleteKafkaGroup(group)), MOST_TIMEOUT_MS, call.client, deleted)

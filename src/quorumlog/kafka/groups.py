@@ -94,7 +94,7 @@ class GroupDescription(NamedTuple):
     members: tuple[DescribedMember, ...]
 
 
-class GroupRow(NamedTuple):
+class ListedGroup(NamedTuple):
     group: str
     protocol_type: str
     state: str
@@ -147,7 +147,7 @@ class GroupPhase(StrEnum):
 
 
 @dataclass(slots=True)
-class _Member:
+class _GroupMember:
     member: str
     request: JoinRequest
     """The latest."""
@@ -194,7 +194,7 @@ class _Group:
     protocol_type: str = ""
     protocol: str | None = None
     leader: str = ""
-    members: dict[str, _Member] = field(default_factory=dict)
+    members: dict[str, _GroupMember] = field(default_factory=dict)
     """In the order in which they joined."""
     static: dict[str, str] = field(default_factory=dict)
     """Member ids by instance."""
@@ -242,10 +242,12 @@ class _Group:
         )
         return max(votes, key=votes.__getitem__)
 
-    def metadata_of(self, member: _Member) -> bytes:
+    def metadata_of(self, member: _GroupMember) -> bytes:
         return next((data for name, data in member.request.protocols if name == self.protocol), b"")
 
-    def joined(self, member: _Member, *, leader: str | None = None, skip: bool = False) -> JoinAnswer:
+    def joined(
+        self, member: _GroupMember, *, leader: str | None = None, skip: bool = False
+    ) -> JoinAnswer:
         leader = self.leader if leader is None else leader
         members = tuple(
             JoinedMember(each.member, each.request.instance, self.metadata_of(each))
@@ -262,7 +264,7 @@ class _Group:
             skip,
         )
 
-    def synced(self, member: _Member) -> SyncAnswer:
+    def synced(self, member: _GroupMember) -> SyncAnswer:
         return SyncAnswer(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
 
 
@@ -444,9 +446,9 @@ class GroupCoordinator:
         protocol = (group.protocol or "") if is_stable else ""
         return GroupDescription(group.phase, group.protocol_type, protocol, members)
 
-    def list_groups(self) -> list[GroupRow]:
+    def list_groups(self) -> list[ListedGroup]:
         """Those that somebody has joined here."""
-        return [GroupRow(each.name, each.protocol_type, each.phase) for each in self._groups.values()]
+        return [ListedGroup(each.name, each.protocol_type, each.phase) for each in self._groups.values()]
 
     def tick(self, now_ms: int) -> None:
         """It is `now_ms`, on a clock that never goes back."""
@@ -524,7 +526,7 @@ class GroupCoordinator:
         return True
 
     def _replace_static(
-        self, group: _Group, former: _Member, request: JoinRequest, done: JoinDone
+        self, group: _Group, former: _GroupMember, request: JoinRequest, done: JoinDone
     ) -> ErrorCode:
         """A static member has started anew. It takes the place of its former self, which is fenced, and
         where its subscription is the same nobody else notices."""
@@ -556,7 +558,7 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def _add(self, group: _Group, member_id: str, request: JoinRequest, done: JoinDone) -> ErrorCode:
-        member = _Member(member_id, request, 0)
+        member = _GroupMember(member_id, request, 0)
         if self._bytes + member.stored_bytes > self._limits.most_bytes:
             return ErrorCode.coordinator_not_available
         self._bytes += member.stored_bytes
@@ -570,7 +572,7 @@ class GroupCoordinator:
         self._await_join(group, member, done)
         return ErrorCode.none
 
-    def _store(self, member: _Member, request: JoinRequest) -> bool:
+    def _store(self, member: _GroupMember, request: JoinRequest) -> bool:
         """Its latest request, if there is room."""
         before, stored = member.request, member.stored_bytes
         member.request = request
@@ -581,7 +583,7 @@ class GroupCoordinator:
         member.request = before
         return False
 
-    def _await_join(self, group: _Group, member: _Member, done: JoinDone) -> None:
+    def _await_join(self, group: _Group, member: _GroupMember, done: JoinDone) -> None:
         # An earlier request of the member, on a connection that it has given up.
         member.answer_join(JoinAnswer(ErrorCode.rebalance_in_progress, member.member))
         member.join_done = done
@@ -645,7 +647,7 @@ class GroupCoordinator:
             self._heard(group, each)
             each.answer_join(group.joined(each))
 
-    def _remove(self, group: _Group, member: _Member, error: ErrorCode) -> None:
+    def _remove(self, group: _Group, member: _GroupMember, error: ErrorCode) -> None:
         del group.members[member.member]
         if member.request.instance is not None:
             del group.static[member.request.instance]
@@ -662,7 +664,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ Time
 
-    def _heard(self, group: _Group, member: _Member) -> None:
+    def _heard(self, group: _Group, member: _GroupMember) -> None:
         member.deadline_ms = self._now_ms + member.request.session_timeout_ms
 
     def _expire(self, group: _Group) -> None:
@@ -719,7 +721,7 @@ class GroupCoordinator:
 
     def _find(
         self, group_name: str, member_id: str, instance: str | None
-    ) -> tuple[_Group | None, _Member | None, ErrorCode]:
+    ) -> tuple[_Group | None, _GroupMember | None, ErrorCode]:
         """The member, or why it is not one."""
         if self._is_closed:
             return None, None, ErrorCode.not_coordinator

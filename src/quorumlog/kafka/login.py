@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from quorumlog.client_guard import guarded
 from quorumlog.errors import ConfigError, LedgerError, NotAuthenticated, Overloaded
-from quorumlog.kafka.service import Call
+from quorumlog.kafka.service import KafkaCall
 from quorumlog.net.access import WRONG, WRONG_PAUSE_S, Access, Challenging
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM, ClientUser, Proof
@@ -75,7 +75,7 @@ class Login:
     def _greet(self, name: str) -> Challenging:
         return self._access.greet(self._connection, Hello(role="client", user=name), self._tls)
 
-    def handshake(self, call: Call) -> None:
+    def handshake(self, call: KafkaCall) -> None:
         if self._is_proving:
             self._fail(call, AGAIN, ErrorCode.illegal_sasl_state)
             return
@@ -86,7 +86,7 @@ class Login:
         code = ErrorCode.none if self._mechanism else ErrorCode.unsupported_sasl_mechanism
         call.answer({"error_code": code, "mechanisms": mechanisms}, code)
 
-    def authenticate(self, call: Call) -> None:
+    def authenticate(self, call: KafkaCall) -> None:
         said: bytes = call.fields.auth_bytes
         if not self._mechanism or self._is_proving:
             why = AGAIN if self._is_proving else "say SaslHandshake first"
@@ -103,13 +103,13 @@ class Login:
             self._connection.close()  # who the users are is not known: it comes again
 
     def _fail(
-        self, call: Call, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
+        self, call: KafkaCall, why: str, code: ErrorCode = ErrorCode.sasl_authentication_failed
     ) -> None:
         self._mechanism, self._asking = "", None
         call.answer({"error_code": code, "error_message": why}, code)
         self._connection.close()
 
-    def _passed(self, call: Call, data: bytes) -> None:
+    def _passed(self, call: KafkaCall, data: bytes) -> None:
         """Its user counts from now on."""
         self._mechanism, self._asking = "", None
         quotas = self._access.quotas
@@ -125,7 +125,7 @@ class Login:
 
     # ---------------------------------------------------------------- SCRAM
 
-    def _scram(self, call: Call, said: bytes) -> None:
+    def _scram(self, call: KafkaCall, said: bytes) -> None:
         """Raises LedgerError."""
         if self._asking is None:
             found = _NAME.match(said)
@@ -146,7 +146,7 @@ class Login:
 
     # ---------------------------------------------------------------- PLAIN
 
-    def _plain(self, call: Call, said: bytes) -> None:
+    def _plain(self, call: KafkaCall, said: bytes) -> None:
         """As a client of SCRAM would prove it that has the password. Raises LedgerError."""
         try:
             _, name, password = said.decode().split("\0")
@@ -165,7 +165,7 @@ class Login:
 
     def _answer_plain(
         self,
-        call: Call,
+        call: KafkaCall,
         proof: Proof,
         asking: Challenging,
         challenge: Challenge,

@@ -63,17 +63,17 @@ _SAVED_ROWS = 1 << 16
 """Of an index, in a slice of a snapshot."""
 
 
-class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class CreateKafkaTopic(msgspec.Struct, frozen=True, array_like=True, tag=1):
     topic_id: bytes
     name: str
     partitions: int
 
 
-class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class DeleteKafkaTopic(msgspec.Struct, frozen=True, array_like=True, tag=2):
     topic_id: bytes
 
 
-class GrowTopic(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class GrowKafkaTopic(msgspec.Struct, frozen=True, array_like=True, tag=3):
     topic_id: bytes
     partitions: int
     """In all."""
@@ -87,7 +87,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """By the leader's clock."""
 
 
-class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class CommitKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """The result has an error code of each."""
 
     group: str
@@ -95,11 +95,11 @@ class CommitOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Topic id, partition, and what is committed."""
 
 
-class DeleteGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class DeleteKafkaGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
     group: str
 
 
-Command = CreateTopic | DeleteTopic | GrowTopic | CommitOffsets | DeleteGroup
+Command = CreateKafkaTopic | DeleteKafkaTopic | GrowKafkaTopic | CommitKafkaOffsets | DeleteKafkaGroup
 _commands = msgspec.msgpack.Decoder(Command)
 _numbers = msgspec.msgpack.Decoder(list[int])
 
@@ -248,7 +248,7 @@ class Partition:
             self.index = _Index(*(column[first:] for column in index))
 
 
-class Topic:
+class KafkaTopic:
     __slots__ = ("name", "partitions", "topic_id")
 
     def __init__(self, topic_id: bytes, name: str, partitions: list[Partition]) -> None:
@@ -305,8 +305,8 @@ class KafkaMachine(StateMachine):
         self._dropped_below = 0
         self._saves = 0
         self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
-        self.topics: dict[str, Topic] = {}
-        self.by_id: dict[bytes, Topic] = {}
+        self.topics: dict[str, KafkaTopic] = {}
+        self.by_id: dict[bytes, KafkaTopic] = {}
         self.groups: dict[str, Offsets] = {}
         self._offsets = 0
 
@@ -389,29 +389,31 @@ class KafkaMachine(StateMachine):
             command = _commands.decode(body[1:]) if len(body) and body[0] == _COMMAND else None
         except (msgspec.DecodeError, UnicodeDecodeError):
             command = None
-        if isinstance(command, CreateTopic):
+        if isinstance(command, CreateKafkaTopic):
             return msgspec.msgpack.encode([self._create(command)])
-        if isinstance(command, DeleteTopic):
+        if isinstance(command, DeleteKafkaTopic):
             return msgspec.msgpack.encode([self._delete(command.topic_id)])
-        if isinstance(command, GrowTopic):
+        if isinstance(command, GrowKafkaTopic):
             return msgspec.msgpack.encode([self._grow(command)])
-        if isinstance(command, CommitOffsets):
+        if isinstance(command, CommitKafkaOffsets):
             return msgspec.msgpack.encode([self._commit(command.group, *row) for row in command.rows])
-        if isinstance(command, DeleteGroup):
+        if isinstance(command, DeleteKafkaGroup):
             found = self.groups.pop(command.group, None)
             self._offsets -= len(found or ())
             code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
             return msgspec.msgpack.encode([code])
         return CommandError("an entry that is no command of this release")
 
-    def _create(self, command: CreateTopic) -> ErrorCode:
+    def _create(self, command: CreateKafkaTopic) -> ErrorCode:
         if not TOPIC_NAME.match(command.name) or len(command.topic_id) != 16:
             return ErrorCode.invalid_topic_exception
         if command.name in self.topics or command.topic_id in self.by_id:
             return ErrorCode.topic_already_exists
         if not 1 <= command.partitions <= MOST_PARTITIONS - self.partition_count:
             return ErrorCode.invalid_partitions
-        topic = Topic(command.topic_id, command.name, [Partition() for _ in range(command.partitions)])
+        topic = KafkaTopic(
+            command.topic_id, command.name, [Partition() for _ in range(command.partitions)]
+        )
         self.topics[topic.name] = self.by_id[topic.topic_id] = topic
         return ErrorCode.none
 
@@ -429,7 +431,7 @@ class KafkaMachine(StateMachine):
         self._grown(set(topic.partitions))  # whoever waits for more of it hears that it is gone
         return ErrorCode.none
 
-    def _grow(self, command: GrowTopic) -> ErrorCode:
+    def _grow(self, command: GrowKafkaTopic) -> ErrorCode:
         topic = self.by_id.get(command.topic_id)
         if topic is None:
             return ErrorCode.unknown_topic_id
@@ -505,7 +507,7 @@ class KafkaMachine(StateMachine):
                 for column in index:
                     column.frombytes(reader.read(rows * column.itemsize))
                 partitions.append(Partition(end_offset, index))
-            topic = Topic(each.topic_id, each.name, partitions)
+            topic = KafkaTopic(each.topic_id, each.name, partitions)
             self.topics[topic.name] = self.by_id[topic.topic_id] = topic
         for topic_id, number, producer_id, producer in saved.producers:
             self._producers[topic_id, number, producer_id] = producer

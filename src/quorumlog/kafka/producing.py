@@ -11,11 +11,11 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
 from quorumlog.kafka.machine import Produced, entries_of
 from quorumlog.kafka.records import RecordsRefused, check_records
-from quorumlog.kafka.service import Call, KafkaService, code_of
+from quorumlog.kafka.service import KafkaCall, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
 
-def produce(service: KafkaService, call: Call) -> None:
+def produce(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     entries: list[tuple[bytes, int, Buffer]] = []
     written: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ def produce(service: KafkaService, call: Call) -> None:
         done(())
 
 
-def _refusal(service: KafkaService, call: Call, name: str) -> tuple[int, bytes]:
+def _refusal(service: KafkaService, call: KafkaCall, name: str) -> tuple[int, bytes]:
     """An error code or 0, and the topic's id."""
     fields = call.fields
     if fields.acks not in (-1, 0, 1):
@@ -76,7 +76,7 @@ def _refusal(service: KafkaService, call: Call, name: str) -> tuple[int, bytes]:
     return (ErrorCode.unknown_topic_or_partition, b"") if topic is None else (0, topic.topic_id)
 
 
-def init_producer_id(service: KafkaService, call: Call) -> None:
+def init_producer_id(service: KafkaService, call: KafkaCall) -> None:
     """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A
     producer that had one gets another: its new batches belong to no sequence of before."""
     code = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)

@@ -38,7 +38,7 @@ class RecordsRefused(Exception):
         self.code = code
 
 
-class ProducedBatch(NamedTuple):
+class KafkaRecordBatch(NamedTuple):
     """One batch that is as it should be. Timestamps in milliseconds since 1970, -1 if unset."""
 
     data: memoryview
@@ -54,7 +54,7 @@ class ProducedBatch(NamedTuple):
     """Of the first record; the next batch's is that + record_count, modulo 2^31."""
 
 
-def check_records(data: bytes | memoryview, *, most_bytes: int) -> ProducedBatch:
+def check_records(data: bytes | memoryview, *, most_bytes: int) -> KafkaRecordBatch:
     """What one Produce request has for one partition: one batch, of `most_bytes` at most.
 
     Raises RecordsRefused."""
@@ -92,7 +92,7 @@ def _checked(
     epoch: int,
     sequence: int,
     count: int,
-) -> ProducedBatch:
+) -> KafkaRecordBatch:
     if attributes & _TRANSACTIONAL:
         raise RecordsRefused(ErrorCode.invalid_txn_state, "there are no transactions")
     if attributes & _LOG_APPEND_TIME:
@@ -112,7 +112,7 @@ def _checked(
         raise _invalid(f"{count} records in a batch of {len(batch)} bytes")
     if producer < NO_PRODUCER or (producer >= 0 and (epoch < 0 or sequence < 0)):
         raise _invalid(f"producer id {producer} with epoch {epoch} and sequence {sequence}")
-    return ProducedBatch(batch, count, first_timestamp, max_timestamp, producer, epoch, sequence)
+    return KafkaRecordBatch(batch, count, first_timestamp, max_timestamp, producer, epoch, sequence)
 
 
 def _invalid(message: str) -> RecordsRefused:

@@ -39,12 +39,13 @@ from quorumlog.errors import (
     RequestTimeout,
     UnknownMachine,
 )
-from quorumlog.kafka.codec import Request, Values
+from quorumlog.kafka.codec import KafkaRequest, Values
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import (
     MACHINE_NAME,
     PREFIX_BYTES,
+    Command,
     KafkaMachine,
     KafkaMachines,
     Partition,
@@ -98,7 +99,7 @@ def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
     return ErrorCode.unknown_server_error
 
 
-class Client(Protocol):
+class KafkaClient(Protocol):
     """Of a connection."""
 
     caller: Caller
@@ -109,16 +110,16 @@ class Client(Protocol):
     def host(self) -> str: ...
 
 
-class Call:
+class KafkaCall:
     """One request, and its answer."""
 
     __slots__ = ("_done", "client", "fields", "on_lost", "request")
 
     def __init__(
         self,
-        request: Request,
+        request: KafkaRequest,
         fields: Any,
-        client: Client,
+        client: KafkaClient,
         done: Callable[[Values | bytes | None, int], None],
     ) -> None:
         self.request = request
@@ -133,11 +134,12 @@ class Call:
         `code`: the first error in it."""
         self._done(values, code)
 
-    def tell_audit(self, words: str) -> None:
-        """Of an administrative act, where there are users."""
+    def tell_audit(self, command: Command) -> None:
+        """Write an administrative command to the audit log, if there are users."""
         caller = self.client.caller
         if caller.is_checked:
-            audit.warning("user %s at %s: Kafka: %s", *caller.who, words)
+            # The line names the operation, as CreateTopic(...), not our class.
+            audit.warning("user %s at %s: Kafka: %s", *caller.who, repr(command).replace("Kafka", "", 1))
 
     def denied(
         self,
@@ -276,7 +278,7 @@ class KafkaService:
         self,
         batch: EntryBatch,
         timeout_ms: int,
-        client: Client,
+        client: KafkaClient,
         done: Callable[[tuple[bytes | None, ...] | LedgerError], None],
     ) -> None:
         """`done` gets the result of each entry once they are committed and applied here."""
@@ -301,7 +303,7 @@ class KafkaService:
         else:
             self.member.enter(append, client)
 
-    def confirm(self, client: Client, done: Callable[[LedgerError | None], None]) -> None:
+    def confirm(self, client: KafkaClient, done: Callable[[LedgerError | None], None]) -> None:
         """`done` is called once all that was acknowledged before, by any leader, is applied here."""
 
         def answered(answer: Answer) -> None:
@@ -315,7 +317,7 @@ class KafkaService:
 
         self.member.enter(ask, client)
 
-    def read(self, read: Read[T], call: Call, done: Callable[[T | None], None]) -> None:
+    def read(self, read: Read[T], call: KafkaCall, done: Callable[[T | None], None]) -> None:
         """`done` gets what `read` makes of the bytes at positions of the log; None: that failed, and
         whoever asks again may have more luck."""
         loop = asyncio.get_running_loop()

@@ -16,14 +16,14 @@ from quorumlog.kafka.machine import (
     MOST_PARTITIONS,
     TOPIC_NAME,
     Command,
-    CreateTopic,
-    DeleteTopic,
-    GrowTopic,
-    Topic,
+    CreateKafkaTopic,
+    DeleteKafkaTopic,
+    GrowKafkaTopic,
+    KafkaTopic,
     decode_numbers,
     entry_of,
 )
-from quorumlog.kafka.service import NO_NODE, Call, KafkaService, code_of
+from quorumlog.kafka.service import NO_NODE, KafkaCall, KafkaService, code_of
 from quorumlog.log_state.users import Kind, Right
 
 AUTO_CREATE_MS = 10_000
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 # ---------------------------------------------------------------- Metadata
 
 
-def metadata(service: KafkaService, call: Call) -> None:
+def metadata(service: KafkaService, call: KafkaCall) -> None:
     """Every member answers, as far as it has applied; topics that are to be made are the leader's."""
     fields, version = call.fields, call.request.version
     asked, machine = fields.topics, service.machine
@@ -70,7 +70,9 @@ def metadata(service: KafkaService, call: Call) -> None:
 
     leader = service.nodes.get(service.leader)
     if created and service.leads:
-        commands = [CreateTopic(os.urandom(16), name, service.options.partitions) for name in created]
+        commands = [
+            CreateKafkaTopic(os.urandom(16), name, service.options.partitions) for name in created
+        ]
         _carry_out(service, call, commands, AUTO_CREATE_MS, answer)
     elif created and leader is not None and _may_forward(service, call, missing, created):
         service.leader_calls.ask(*leader, call.request, answering(led, call.client))
@@ -78,7 +80,7 @@ def metadata(service: KafkaService, call: Call) -> None:
         answer([])
 
 
-def _may_forward(service: KafkaService, call: Call, missing: set[str], created: list[str]) -> bool:
+def _may_forward(service: KafkaService, call: KafkaCall, missing: set[str], created: list[str]) -> bool:
     """The leader, which knows by a certificate alone that a member asks, makes all that is missing, and
     tells of all that is asked for."""
     caller = call.client.caller
@@ -92,12 +94,12 @@ def _may_forward(service: KafkaService, call: Call, missing: set[str], created: 
     )
 
 
-def _unseen(call: Call, name: str) -> ErrorCode:
+def _unseen(call: KafkaCall, name: str) -> ErrorCode:
     """Whoever may read a topic or write to it may see it."""
     return call.denied(Right.WRITE, Kind.TOPIC, name, instead=Right.READ)
 
 
-def _asked_row(service: KafkaService, call: Call, asked: Any) -> Row:
+def _asked_row(service: KafkaService, call: KafkaCall, asked: Any) -> Row:
     machine = service.machine
     if asked.name is None:
         topic = machine.by_id.get(asked.topic_id.bytes)
@@ -114,7 +116,7 @@ def _asked_row(service: KafkaService, call: Call, asked: Any) -> Row:
     return _topic_row(service, topic)
 
 
-def _topic_row(service: KafkaService, topic: Topic) -> Row:
+def _topic_row(service: KafkaService, topic: KafkaTopic) -> Row:
     nodes = list(service.nodes)
     partition = {
         "error_code": ErrorCode.leader_not_available if service.leader == NO_NODE else ErrorCode.none,
@@ -133,7 +135,7 @@ def _node_rows(service: KafkaService, name: str = "node_id") -> list[Row]:
     ]
 
 
-def _answer_metadata(service: KafkaService, call: Call, rows: list[Row]) -> None:
+def _answer_metadata(service: KafkaService, call: KafkaCall, rows: list[Row]) -> None:
     code = next((row["error_code"] for row in rows if row["error_code"]), 0)
     call.answer(
         {
@@ -146,7 +148,7 @@ def _answer_metadata(service: KafkaService, call: Call, rows: list[Row]) -> None
     )
 
 
-def describe_cluster(service: KafkaService, call: Call) -> None:
+def describe_cluster(service: KafkaService, call: KafkaCall) -> None:
     call.answer(
         {
             "cluster_id": service.cluster_id,
@@ -161,7 +163,7 @@ def describe_cluster(service: KafkaService, call: Call) -> None:
 
 def _carry_out(
     service: KafkaService,
-    call: Call,
+    call: KafkaCall,
     commands: Sequence[Command],
     timeout_ms: int,
     done: Callable[[list[int]], None],
@@ -180,13 +182,13 @@ def _carry_out(
     if not commands:
         done([])
     for number, command in enumerate(commands):
-        call.tell_audit(repr(command))
+        call.tell_audit(command)
         service.append(entry_of(command), timeout_ms, call.client, partial(over, number))
 
 
 def _change(
     service: KafkaService,
-    call: Call,
+    call: KafkaCall,
     wanted: list[tuple[Row, Command | None]],
     field: str,
 ) -> None:
@@ -221,7 +223,7 @@ SETTINGS = {
 """Of every topic; no other value can be given. What is deleted follows from the retention of the log."""
 
 
-def create_topics(service: KafkaService, call: Call) -> None:
+def create_topics(service: KafkaService, call: KafkaCall) -> None:
     names = Counter(each.name for each in call.fields.topics)
     wanted = [
         _creation(service, call, each)
@@ -232,7 +234,7 @@ def create_topics(service: KafkaService, call: Call) -> None:
     _change(service, call, wanted, "topics")
 
 
-def _creation(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Command | None]:
+def _creation(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, Command | None]:
     count = asked.num_partitions
     if asked.assignments:
         count = len(asked.assignments)
@@ -268,8 +270,8 @@ def _creation(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Comma
             message = f"{config.name}={config.value} is not served: {_WHY_SETTINGS}"
             return _refused(row, ErrorCode.invalid_config, message)
     topic_id = os.urandom(16)
-    row["topic_id"] = Topic(topic_id, asked.name, []).uuid
-    return row, CreateTopic(topic_id, asked.name, count)
+    row["topic_id"] = KafkaTopic(topic_id, asked.name, []).uuid
+    return row, CreateKafkaTopic(topic_id, asked.name, count)
 
 
 _SETTABLE = {*SETTINGS, "min.insync.replicas"}
@@ -279,7 +281,7 @@ _WHY_SETTINGS = (
 )
 
 
-def delete_topics(service: KafkaService, call: Call) -> None:
+def delete_topics(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     asked = getattr(fields, "topics", None)
     if asked is None:
@@ -290,7 +292,7 @@ def delete_topics(service: KafkaService, call: Call) -> None:
 
 
 def _deletion(
-    service: KafkaService, call: Call, name: str | None, topic_id: Any
+    service: KafkaService, call: KafkaCall, name: str | None, topic_id: Any
 ) -> tuple[Row, Command | None]:
     machine = service.machine
     topic = machine.by_id.get(topic_id.bytes) if name is None else machine.topics.get(name)
@@ -304,14 +306,14 @@ def _deletion(
     if topic is None:
         unknown = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
         return _refused(row, unknown)
-    return row, DeleteTopic(topic.topic_id)
+    return row, DeleteKafkaTopic(topic.topic_id)
 
 
-def create_partitions(service: KafkaService, call: Call) -> None:
+def create_partitions(service: KafkaService, call: KafkaCall) -> None:
     _change(service, call, [_growth(service, call, each) for each in call.fields.topics], "results")
 
 
-def _growth(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Command | None]:
+def _growth(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, Command | None]:
     row: Row = {"name": asked.name}
     topic = service.machine.topics.get(asked.name)
     if denied := call.denied(Right.ADMIN, Kind.TOPIC, asked.name):
@@ -327,7 +329,7 @@ def _growth(service: KafkaService, call: Call, asked: Any) -> tuple[Row, Command
             f" to {MOST_PARTITIONS}"
         )
         return _refused(row, ErrorCode.invalid_partitions, limit)
-    return row, GrowTopic(topic.topic_id, asked.count)
+    return row, GrowKafkaTopic(topic.topic_id, asked.count)
 
 
 # ---------------------------------------------------------------- Settings
@@ -336,7 +338,7 @@ _TOPIC, _BROKER = 2, 4
 _DEFAULT, _STRING = 5, 2
 
 
-def describe_configs(service: KafkaService, call: Call) -> None:
+def describe_configs(service: KafkaService, call: KafkaCall) -> None:
     """Nothing can be set: these are the rules of the house, under the names that clients know."""
     results, first_code = [], 0
     for asked in call.fields.resources:
@@ -373,7 +375,7 @@ def describe_configs(service: KafkaService, call: Call) -> None:
     call.answer({"results": results}, first_code)
 
 
-def _configs_refusal(service: KafkaService, call: Call, asked: Any) -> ErrorCode:
+def _configs_refusal(service: KafkaService, call: KafkaCall, asked: Any) -> ErrorCode:
     if asked.resource_type == _BROKER:
         return call.denied(Right.READ, Kind.CLUSTER)
     if asked.resource_type != _TOPIC:

@@ -15,7 +15,7 @@ from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import Calls
 from quorumlog.kv.etcd.conversions import number_of
 from quorumlog.kv.etcd.errors import Code, RpcError, etcd_error
-from quorumlog.kv.etcd.identity import Identity
+from quorumlog.kv.etcd.identity import EtcdIdentity
 from quorumlog.kv.requests import (
     FROM_KEY,
     QuestionRequest,
@@ -69,7 +69,7 @@ class Administration:
     def __init__(
         self,
         calls: Calls,
-        identity: Identity,
+        identity: EtcdIdentity,
         cluster: Cluster,
         log: Callable[[], AsyncLedgerClient],
         *,

@@ -131,7 +131,7 @@ def _kv_of(item: Any) -> KeyValue:
 # ---------------------------------------------------------------- this member's store
 
 
-class Carrier(Protocol):
+class EtcdCarrier(Protocol):
     """The connection of a client of etcd, which its calls come by."""
 
     @property
@@ -159,7 +159,7 @@ class LocalCalls:
         self,
         store: KeyValueEndpoint,
         forwarded: ForwardedCalls,
-        carrier: Carrier,
+        carrier: EtcdCarrier,
         user: str,
     ) -> None:
         """`user`: who has proved it; empty: nobody. Raises Overloaded where it has too many."""

@@ -126,8 +126,8 @@ class _GatewayCalls(EtcdClient):
 
 
 class _GatewayClient:
-    """The session of one client, and the `Carrier` of its calls: a request after the other, or a watch
-    until it ends."""
+    """The session of one client, and the `EtcdCarrier` of its calls: one request at a time, or a
+    watch until it ends."""
 
     def __init__(self, gateway: EtcdGateway, connection: Connection, decoder: HttpDecoder) -> None:
         self._gateway = gateway
@@ -186,7 +186,7 @@ class _GatewayClient:
     def writable(self) -> None:
         """A watch waits for room by itself."""
 
-    # ---------------------------------------------------------------- Carrier
+    # ---------------------------------------------------------------- EtcdCarrier
 
     def next_number(self) -> int:
         self._number += 1

@@ -154,7 +154,7 @@ def _last_words(problem: Exception) -> bytes | None:
 
 
 class _GrpcClient:
-    """The session of one connection, and the `Carrier` of its calls."""
+    """The session of one connection, and the `EtcdCarrier` of its calls."""
 
     def __init__(self, port: EtcdPort, connection: Connection, decoder: Http2Decoder) -> None:
         self.port = port
@@ -162,9 +162,9 @@ class _GrpcClient:
         self._decoder = decoder
         self.http = decoder.http
         self.client = EtcdClient(port, connection, self)
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _GrpcStream] = {}
         self._number = 0
-        self._queueing: dict[_Stream, None] = {}
+        self._queueing: dict[_GrpcStream, None] = {}
         """Streams that wait for the client's windows."""
         self._out_bytes = 0
         """Of answers that wait for the client's windows."""
@@ -220,7 +220,7 @@ class _GrpcClient:
 
     def _begin(self, event: Any) -> None:
         headers = dict(event.headers)
-        stream = _Stream(self, event.stream_id, headers.get(b":path", b"").decode("latin-1"))
+        stream = _GrpcStream(self, event.stream_id, headers.get(b":path", b"").decode("latin-1"))
         self._streams[event.stream_id] = stream
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             stream.fail(RpcError(Code.INVALID_ARGUMENT, "this port speaks gRPC"))
@@ -254,7 +254,7 @@ class _GrpcClient:
             each.pump()
         self._go_on()
 
-    def queued(self, stream: _Stream, size_bytes: int) -> None:
+    def queued(self, stream: _GrpcStream, size_bytes: int) -> None:
         """So much more of its answers waits."""
         if stream.waits:
             self._queueing[stream] = None
@@ -277,7 +277,7 @@ class _GrpcClient:
         self._watches += more
         return ""
 
-    # ---------------------------------------------------------------- Carrier
+    # ---------------------------------------------------------------- EtcdCarrier
 
     def next_number(self) -> int:
         self._number += 1
@@ -339,7 +339,7 @@ class _GrpcClient:
             self._connection.write([data])
 
 
-class _Stream:
+class _GrpcStream:
     """One call."""
 
     def __init__(self, session: _GrpcClient, number: int, path: str) -> None:
@@ -349,7 +349,7 @@ class _Stream:
         self._body = bytearray()
         self._token = ""
         self._method: Method | None = None
-        self._call: _Call | None = None
+        self._call: _GrpcCall | None = None
         """Of those with more than one message."""
         self._message: bytes | None = None
         """Of one with one."""
@@ -554,10 +554,10 @@ def _set(room: asyncio.Future[None]) -> None:
         room.set_result(None)
 
 
-class _Call:
+class _GrpcCall:
     """A call with streams of messages both ways."""
 
-    def __init__(self, stream: _Stream, session: _GrpcClient, handlers: Handlers) -> None:
+    def __init__(self, stream: _GrpcStream, session: _GrpcClient, handlers: Handlers) -> None:
         self._stream = stream
 
     def received(self, message: bytes) -> None:
@@ -569,8 +569,8 @@ class _Call:
     def close(self) -> None: ...
 
 
-class _WatchCall(_Call):
-    def __init__(self, stream: _Stream, session: _GrpcClient, handlers: Handlers) -> None:
+class _WatchCall(_GrpcCall):
+    def __init__(self, stream: _GrpcStream, session: _GrpcClient, handlers: Handlers) -> None:
         super().__init__(stream, session, handlers)
         self._watches = WatchStream(handlers, self._tell, session.may_watch)
 
@@ -588,10 +588,10 @@ class _WatchCall(_Call):
         self._watches.close()
 
 
-class _KeepAliveCall(_Call):
+class _KeepAliveCall(_GrpcCall):
     """Answered one after the other."""
 
-    def __init__(self, stream: _Stream, session: _GrpcClient, handlers: Handlers) -> None:
+    def __init__(self, stream: _GrpcStream, session: _GrpcClient, handlers: Handlers) -> None:
         super().__init__(stream, session, handlers)
         self._session = session
         self._handlers = handlers

@@ -26,7 +26,7 @@ from quorumlog.kv.etcd.conversions import (
     txn_of,
     txn_response,
 )
-from quorumlog.kv.etcd.identity import Identity
+from quorumlog.kv.etcd.identity import EtcdIdentity
 from quorumlog.kv.requests import (
     MOST,
     Command,
@@ -59,7 +59,7 @@ from quorumlog.kv.requests import (
 class Handlers:
     """Of one user of one connection."""
 
-    def __init__(self, calls: Calls, identity: Identity, administration: Administration) -> None:
+    def __init__(self, calls: Calls, identity: EtcdIdentity, administration: Administration) -> None:
         self.calls = calls
         self.identity = identity
         self.administration = administration

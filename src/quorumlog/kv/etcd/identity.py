@@ -8,7 +8,7 @@ from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.conversions import number_of
 
 
-class Identity:
+class EtcdIdentity:
     def __init__(
         self, member_id: str, cluster_id: Callable[[], str], term: Callable[[], int] = lambda: 0
     ) -> None:

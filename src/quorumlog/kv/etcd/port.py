@@ -16,10 +16,10 @@ from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.administration import PLAIN, Administration, ClusterMember
-from quorumlog.kv.etcd.calls import TIMEOUT_S, Carrier, ForwardedCalls, LocalCalls
+from quorumlog.kv.etcd.calls import TIMEOUT_S, EtcdCarrier, ForwardedCalls, LocalCalls
 from quorumlog.kv.etcd.errors import NO_USER, NO_USERS, WRONG_PASSWORD, WRONG_TOKEN, RpcError
 from quorumlog.kv.etcd.handlers import Handlers
-from quorumlog.kv.etcd.identity import Identity
+from quorumlog.kv.etcd.identity import EtcdIdentity
 from quorumlog.kv.etcd.logins import Logins
 from quorumlog.kv.requests import StatusAnswer, StoreStatusRequest
 from quorumlog.net.access import WRONG_PAUSE_S
@@ -123,7 +123,7 @@ class EtcdEndpoint(Endpoint):
         self.nobody: UserClients
         """Of clients that have not logged in. It is there while the port is open, as those below are."""
         self.urls: MemberUrls
-        self.identity: Identity
+        self.identity: EtcdIdentity
         self._member: NodeHandle | None = None
         self._listener = Listener(
             self.name,
@@ -150,7 +150,7 @@ class EtcdEndpoint(Endpoint):
         self._member = member
         self.nobody = self._clients_as(self._user)
         self.urls = MemberUrls(self.nobody.store.asking, self._url_of)
-        self.identity = Identity(
+        self.identity = EtcdIdentity(
             self._member_id,
             lambda: member.cluster_id if member.is_up else "",
             lambda: member.node().raft.term if member.is_up else 0,
@@ -237,7 +237,7 @@ class EtcdEndpoint(Endpoint):
 class EtcdClient:
     """What a connection of a client of etcd may call, as each of the users whose tokens it says."""
 
-    def __init__(self, port: EtcdEndpoint, connection: Connection, carrier: Carrier) -> None:
+    def __init__(self, port: EtcdEndpoint, connection: Connection, carrier: EtcdCarrier) -> None:
         self._port = port
         self._connection = connection
         self._carrier = carrier

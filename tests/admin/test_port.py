@@ -187,7 +187,8 @@ OF_THE_LOG = {
     name
     for name, metric in METRICS.items()
     if not any(
-        part in name for part in ("mvcc", "quota", "lease", "store", "broker", "topic", "consumergroup")
+        part in name
+        for part in ("mvcc", "quota", "lease", "store", "broker", "topic", "consumergroup", "kafka")
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,10 +89,13 @@ class Http2:
             pass
         return told
 
-    def flood(self, one: Callable[[], None], most: int = 200_000) -> None:
-        """Until the connection is closed."""
+    def flood(self, one: Callable[[], None], most: int = 1 << 40) -> None:
+        """Until the connection is closed, whose last words the port leaves time to read."""
+        deadline_s = time.monotonic() + 60
         try:
             for _ in range(most):
+                if time.monotonic() > deadline_s:
+                    break
                 one()
                 self.flush()
         except (ConnectionError, OSError):

@@ -207,8 +207,8 @@ class SimKafkaProducer(_Client):
 class SimKafkaConsumer(_Client):
     def __init__(self, kafka: SimKafka, history: KafkaHistory, name: str) -> None:
         super().__init__(kafka, history, name)
-        self._life = 0
-        """A request of an earlier one has no answer."""
+        self._life = self._step = 0
+        """A request of an earlier life has no answer."""
         self._begin()
 
     def _begin(self) -> None:
@@ -225,17 +225,23 @@ class SimKafkaConsumer(_Client):
             if connection is not None:
                 connection.leave()
             self._begin()
-            self._cluster.at(self._random.uniform(100, 2_000), self.work)
+            self._soon(2_000.0)
         elif self._connected() is None:
-            self._later(self.work)
+            self._soon()
         elif self._generation < 0:
             self._join()
         else:
             self._go_on()
 
+    def _soon(self, at_most_ms: float = RETRY_MS[1]) -> None:
+        """It goes on; what was to come is not done beside it."""
+        self._step += 1
+        step = self._step
+        self._later(lambda: self.work() if step == self._step else None, at_most_ms)
+
     def _parted(self) -> None:
         """It is still a member, if it finds the coordinator soon."""
-        self._later(self.work)
+        self._soon()
 
     def _rejoin(self, code: int) -> None:
         if code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
@@ -244,7 +250,7 @@ class SimKafkaConsumer(_Client):
         if code in (ErrorCode.not_coordinator, ErrorCode.not_leader_or_follower):
             self._part()
         else:
-            self._later(self.work)
+            self._soon()
 
     def _ask_next(self, api_key: int, version: int, done: Callable[[Any], None], **fields: Any) -> None:
         life = self._life
@@ -316,7 +322,7 @@ class SimKafkaConsumer(_Client):
                 raise Violation(f"{offset} is committed in {partition}, after {committed[partition]}")
             self._positions[partition] = max(0, offset)
         self._generation = generation
-        self._later(self.work)
+        self._soon()
 
     # ------------------------------------------------------------ reading
 
@@ -350,7 +356,7 @@ class SimKafkaConsumer(_Client):
         if values["error_code"]:
             self._rejoin(values["error_code"])
         else:
-            self._later(self.work)
+            self._soon()
 
     def _fetched(self, values: Any) -> None:
         rows = values["responses"][0]["partitions"]
@@ -375,7 +381,7 @@ class SimKafkaConsumer(_Client):
         if moved:
             self._commit()
         else:
-            self._later(self.work)
+            self._soon()
 
     def _commit(self) -> None:
         positions = dict(self._positions)
@@ -403,7 +409,7 @@ class SimKafkaConsumer(_Client):
         for partition, offset in positions.items():
             known = self._history.committed
             known[partition] = max(known.get(partition, 0), offset)
-        self._later(self.work)
+        self._soon()
 
 
 def records_in(data: bytes) -> list[tuple[int, bytes]]:

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from quorumlog.kafka import codec
-from sim.kafka.batches import made_batch
 from tests.fuzz.messages import BYTES, TEXTS
+from tests.kafka.batches import made_batch
 
 _HEADER = {"correlation_id": 7, "client_id": "fuzz"}
 _RECORDS = (b"", b"\0", made_batch([b"a", b"b"]), made_batch([b"a"], producer=(5, 0, 0)))

@@ -24,7 +24,7 @@ from quorumlog.kafka.endpoint import KafkaEndpoint
 from quorumlog.kafka.service import KafkaCall
 from quorumlog.measures import Requests
 from quorumlog.server.free_ports import free_ports
-from sim.kafka.batches import made_batch
+from tests.kafka.batches import made_batch
 from tests.waiting import eventually
 
 PARTITIONS = 3

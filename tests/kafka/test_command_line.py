@@ -15,8 +15,8 @@ from quorumlog.cli.run.serving_member import kafka_of
 from quorumlog.cli.run.toml_config import load_server_config
 from quorumlog.config import GroupConfig, KafkaOptions, parse_members
 from quorumlog.errors import ConfigError
-from sim.kafka.batches import made_batch
 from tests.cli.named_options import options_that_do_not_exist
+from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster
 
 Run = Callable[..., Any]

@@ -15,7 +15,7 @@ from quorumlog.kafka.fetching import fetch, records_of
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.machine import BatchPlace, CreateKafkaTopic, KafkaMachine, KafkaMachines, entry_of
 from quorumlog.kafka.service import KafkaCall, KafkaService
-from sim.kafka.batches import made_batch
+from tests.kafka.batches import made_batch
 
 TOPIC = bytes(range(16))
 

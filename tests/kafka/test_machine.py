@@ -30,7 +30,7 @@ from quorumlog.kafka.machine import (
     entries_of,
     entry_of,
 )
-from sim.kafka.batches import made_batch
+from tests.kafka.batches import made_batch
 
 TOPIC = bytes(range(16))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from quorumlog.kafka.records import KafkaRecordBatch, RecordsRefused, check_records
-from sim.kafka.batches import made_batch
+from tests.kafka.batches import made_batch
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 PRODUCERS = st.just((-1, -1, -1)) | st.tuples(

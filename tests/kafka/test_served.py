@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from harness.kafka.wire import KafkaWire
 from quorumlog.config import MIB, StoreConfig
 from quorumlog.kafka.codec import ADVERTISED, API_VERSIONS, VERSIONS
-from sim.kafka.batches import made_batch
+from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster
 from tests.waiting import eventually
 

@@ -23,8 +23,8 @@ from quorumlog.log_state.users import (
 )
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.tls import ClientTls
-from sim.kafka.batches import made_batch
 from tests import certificates
+from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster, log_in
 from tests.waiting import eventually
 

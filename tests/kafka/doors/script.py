@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from harness.kafka.wire import KafkaWire
-from sim.kafka.batches import made_batch
+from tests.kafka.batches import made_batch
 from tests.waiting import eventually
 
 COMPARED = frozenset(

@@ -17,7 +17,7 @@ from harness.kafka.real_broker import VERSIONS
 from harness.maven import Unavailable
 from quorumlog.net.tls import ClientTls
 from tests import certificates
-from tests.kafka.cluster import KafkaCluster
+from tests.kafka.cluster import KafkaCluster, log_in
 from tests.kafka.test_users import add_users, all_know_bob
 from tests.waiting import eventually
 
@@ -54,6 +54,16 @@ def servers(protocol: str, request: pytest.FixtureRequest) -> str:
         "plain" if protocol == "SASL_PLAINTEXT" else "encrypted"
     )
     return kafka.servers
+
+
+def create(kafka: KafkaCluster, topic: str) -> None:
+    """Members that show each other no certificate do not have their leader make one for a user."""
+    with kafka.wire() as wire:
+        log_in(wire, "alice", "sesame")
+        row = {"name": topic, "num_partitions": 1, "replication_factor": -1}
+        row |= {"assignments": [], "configs": []}
+        made = wire.ask("create_topics", 7, topics=[row], timeout=30_000, validate_only=False)
+        assert not made.topics[0].error_code
 
 
 class Client:
@@ -197,10 +207,18 @@ CLIENTS: dict[str, Callable[[Client, str], list[str]]] = {
 @logins
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_user_writes_and_reads(
-    servers: str, protocol: str, mechanism: str, name: str, tmp_path: Path
+    servers: str,
+    protocol: str,
+    mechanism: str,
+    name: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     client = Client(servers, protocol, mechanism, "tahini", tmp_path)
-    assert CLIENTS[name](client, f"mine-{name}-{protocol}-{mechanism}") == VALUES
+    topic = f"mine-{name}-{protocol}-{mechanism}"
+    if protocol == "SASL_PLAINTEXT":
+        create(request.getfixturevalue("plain"), topic)
+    assert CLIENTS[name](client, topic) == VALUES
 
 
 @logins

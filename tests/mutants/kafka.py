@@ -167,13 +167,13 @@ def kafka_sequences_of_the_leader(patch: Patch) -> None:
     )
 
 
-@mutant(541, "a member of an older generation commits", scenario=kafka_keeps_its_promises)
-def kafka_generation_not_fenced(patch: Patch) -> None:
+@mutant(541, "who is a member no more commits", scenario=kafka_keeps_its_promises)
+def kafka_former_member_commits(patch: Patch) -> None:
     """It has read what it commits."""
     patch.edit(
         GroupCoordinator.check_commit,
-        "if generation != group.generation:",
-        "if generation != group.generation and not reached():",
+        "            return error\n",
+        "            return error if not reached() else ErrorCode.none\n",
     )
 
 

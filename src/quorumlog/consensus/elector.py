@@ -1,4 +1,4 @@
-"""Who leads: silence, pre-vote, vote, heartbeats, stepping down."""
+"""Leader election: silence, pre-vote, vote, heartbeats, stepping down."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ LONG_AGO_MS = -math.inf
 
 
 class HeartbeatAnswers:
-    """Of the term that this member leads; who would not take over is remembered beyond."""
+    """Heartbeat answers of this leader's term; members that declined a transfer are remembered across
+    terms."""
 
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
@@ -122,7 +123,7 @@ class HeartbeatAnswers:
         return self._sent_ms.get(confirmed_round)
 
     def fresh_round(self, newest_round: int) -> int:
-        """The newest that is confirmed, once this leader knows what is committed; 0: none."""
+        """The newest confirmed round, once this leader knows the committed index; 0: none."""
         return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
 
     def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
@@ -162,12 +163,12 @@ class HeartbeatAnswers:
         return self._answered_round.get(replica, 0)
 
     def quorum_clock_ms(self) -> int:
-        """A time that the wall clocks of a quorum have reached: of three the median. -1 while too few
-        have told theirs.
+        """A time in milliseconds that the wall clocks of a quorum have reached: of three the median. -1
+        while too few have reported theirs.
 
-        A clock counts as it was told, however long ago. An older answer can make this late, as a clock
-        that stands still does, but never early; and to add this member's own time to it would make
-        everything depend on the one clock again.
+        Each clock counts as last reported, however old. An old report, like a stopped clock, can make
+        the result late but never early; adding this member's elapsed time would make it depend on one
+        clock again.
         """
         state = self._state
         clocks = dict.fromkeys(state.membership.voters(), -1)

@@ -1,4 +1,4 @@
-"""What a member knows of itself and says to others: all transitions, and what leaves next."""
+"""A member's own state, all its transitions, and its outgoing messages."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class MemberState:
 
     @property
     def first_unproven_index(self) -> int | None:
-        """Nothing at or above it is acknowledged, to others or to itself. A group of one has committed
-        whatever it once had on disk."""
+        """The first index not to be acknowledged, to others or to itself. In a group of one all that was
+        ever on disk is committed."""
         return None if self.is_quorum_alone else self.log.damaged.first_unproven(self.committed_index)
 
     @property
@@ -113,8 +113,8 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Any membership from the committed index to the log's end names it. Were it the newest alone, a
-        log that is longer than all others could be held by nobody who may ask for votes with it."""
+        """True if any membership from the committed index to the log's end includes this member. If only
+        the newest counted, the longest log could be on a member that may not ask for votes."""
         history, reported = self.log.memberships, self.reported
         if reported is not None and reported[0] > self.committed_index:
             memberships = (reported[1], *history.behind(reported[0]))
@@ -128,7 +128,7 @@ class MemberState:
 
     @property
     def has_committed_in_its_term(self) -> bool:
-        """Only then a leader knows what earlier ones have acknowledged."""
+        """Only then does a leader know all entries that earlier leaders acknowledged."""
         return self.committed_index >= 0 and self.runs.term_at(self.committed_index) == self.term
 
     @property
@@ -138,8 +138,8 @@ class MemberState:
 
     @property
     def is_unfit_leader(self) -> bool:
-        """A caught-up member that is fit should lead. A leader whose disk hangs goes on while nothing is
-        committed without it: the others may hang as well."""
+        """A caught-up member that is fit should lead. A leader whose disk hangs continues while nothing
+        is committed without it: the others may hang as well."""
         hangs_alone = self.disk_hangs and self.committed_index > self.log.durable_index
         return bool(self.log.damaged) or self.lacks_space or hangs_alone
 
@@ -183,7 +183,7 @@ class MemberState:
         return Role.FOLLOWER if self.may_campaign else Role.OBSERVER
 
     def hear_of(self, index: int, membership: Membership) -> None:
-        """Another member has told of a membership that is committed."""
+        """Another member has reported a committed membership."""
         if index > self.committed_index and (self.reported is None or index > self.reported[0]):
             self.reported = index, membership
 
@@ -293,7 +293,7 @@ class Outbox:
         return replica in self.connected
 
     def syncs(self, replica: Replica) -> bool:
-        """It is connected, and acknowledges only what it has synced: so it holds that for good."""
+        """The peer is connected and acknowledges only synced entries, so it holds them for good."""
         return replica in self._syncs
 
     def send(self, to: Replica, message: AnyMessage) -> None:

@@ -1,8 +1,8 @@
-"""Membership: who votes and acknowledges, and what makes a quorum of them.
+"""Membership: the voters, the learners, and their quorums.
 
-A membership has two halves. They are equal but for the time of a change from the old voters to the new
-ones (joint consensus): then every decision needs a majority of each half. Nothing else counts voters.
-Learners take the log and are counted in nothing.
+A membership has two halves. They differ only during a change from the old voters to the new ones (joint
+consensus): then every decision needs a majority of each half. Nothing else counts voters. Learners
+receive the log and count for no quorum.
 
 Raft paper, section 6; Ongaro's thesis, 4.3.
 """
@@ -66,13 +66,13 @@ class Membership(NamedTuple):
         return max(_majority_of(self.old), _majority_of(self.new))
 
     def has_quorum(self, replicas: Collection[Replica]) -> bool:
-        """Are a majority of each half among `replicas`? Who is no voter counts for nothing."""
+        """Are a majority of each half among `replicas`? Non-voters do not count."""
         return _has_majority(self.old, replicas) and (
             self.old == self.new or _has_majority(self.new, replicas)
         )
 
     def quorum_value(self, values: Mapping[Replica, float], missing: float = -math.inf) -> float:
-        """The largest value that a quorum has reached; `missing` is that of a voter who has none."""
+        """The largest value that a quorum has reached; `missing` is that of a voter without one."""
         value = _majority_value(self.old, values, missing)
         return value if self.old == self.new else min(value, _majority_value(self.new, values, missing))
 

@@ -1,8 +1,8 @@
-"""What members say to each other about leadership and the log: frozen values, no bodies.
+"""Messages between members about leadership and the log: frozen values, no bodies.
 
-The transport fills in `sender` from the connection that the message came on, so that no message can
-speak for another directory. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle
-that the core passes through.
+The transport fills in `sender` from the connection, so that no message can claim to come from another
+directory. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle that the core
+passes through.
 """
 
 from __future__ import annotations
@@ -141,11 +141,11 @@ class PushEntryRequest(PeerMessage, frozen=True, kw_only=True, tag=5):
 
     COMPARE   `previous`: does the follower hold this entry?
     TRUNCATE  `previous`: the last entry that may stay; `first_index` and `term_runs` name the leader's
-              entry above it: who holds that one too cuts nothing
+              entry above it: a follower that holds it too cuts nothing
     APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `batch`
     COMMIT    `previous`: an entry that the follower has acknowledged, so that one with nothing left to
-              fetch can verify its log; `committed_index`, as every push carries it; `first_index`: of
-              one that asks, the entry that should come next if all that was sent has arrived
+              fetch can verify its log; `committed_index`, as every push carries it; `first_index`:
+              in a query, the entry due next if all pushes have arrived
     """
 
     push: PushType
@@ -204,7 +204,7 @@ class TakeLeadershipRequest(PeerMessage, frozen=True, kw_only=True, tag=7):
 
 
 class FormRequest(PeerMessage, frozen=True, kw_only=True, tag=8):
-    """I have stored this list as pending; what have you stored?"""
+    """The sender has stored this list as pending and asks for the receiver's."""
 
     number: int
     """A fresh number: answers to older ones count for nothing."""
@@ -255,8 +255,8 @@ class RangeResponse(PeerMessage, frozen=True, kw_only=True, tag=11):
 
 
 class InstallRequest(PeerMessage, frozen=True, kw_only=True, tag=12):
-    """A piece of what a member needs whose log ends before the leader's begins. Neither it nor its
-    answer enters the core, which judges by `begin`."""
+    """A piece of the state for a member whose log ends before the leader's begins. The core sees neither
+    this nor its answer; it judges by `begin`."""
 
     begin: EntryId
     """The entry before the leader's first one; names what is being installed."""
@@ -322,8 +322,8 @@ class SnapshotResponse(PeerMessage, frozen=True, kw_only=True, tag=17):
 
 
 class MachinesRequest(PeerMessage, frozen=True, kw_only=True, tag=18):
-    """Asks which state machines run on a member, and what they hold. Of a leader on which one does not
-    run, or that is to have one leave an entry out."""
+    """Asks which state machines run on a member and how far they have applied. Sent by a leader on which
+    one does not run, or that is to have one skip an entry."""
 
 
 class MachinesResponse(PeerMessage, frozen=True, kw_only=True, tag=19):
@@ -337,8 +337,8 @@ class MachinesResponse(PeerMessage, frozen=True, kw_only=True, tag=19):
 
 
 class FirstAdminRequest(PeerMessage, frozen=True, kw_only=True, tag=20):
-    """To the leader, of a member in whose directory an administrator was written while it stood
-    still. It comes again and again, and is not answered."""
+    """To the leader, from a member in whose directory an administrator was written while it was stopped.
+    Repeated, and not answered."""
 
     order: bytes
     """msgpack of a `UserOrder`."""

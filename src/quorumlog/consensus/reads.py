@@ -1,4 +1,4 @@
-"""Reads that are fresh: how a member knows that it has not missed what others were told."""
+"""Linearizable reads: how a member knows that it holds every acknowledged entry."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReadIndex:
         self._waiting.append((PendingQuestion(number, asker, index), current_round + 1))
 
     def forget(self, asker: Replica) -> None:
-        """What this follower asks now is another process' question, perhaps under the same number."""
+        """The follower's process has restarted: its read numbers may repeat."""
         self._waiting = deque(each for each in self._waiting if each[0].asker != asker)
 
     @property
@@ -202,7 +202,7 @@ class ReadFreshness:
 
     @property
     def leader_tells(self) -> bool:
-        """The leader has said in a heartbeat that it answers questions."""
+        """The leader has announced in a heartbeat that it answers read requests."""
         return self._tells and self._followed == (self._state.leader, self._state.term)
 
     def since_ms(self) -> float:
@@ -325,8 +325,8 @@ class LinearizableReads:
 
     @property
     def knows_commit(self) -> bool:
-        """What was committed before this member began to run is at or below its committed index: it
-        leads, or a leader has told it how far the log is committed, and the log has come there."""
+        """True if this member's committed index covers all entries committed before it started: it
+        leads, or its log has reached the committed index that a leader sent."""
         state = self._state
         if state.role is Role.LEADER:
             return state.has_committed_in_its_term

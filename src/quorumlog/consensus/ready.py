@@ -1,11 +1,11 @@
-"""Ready: what the core wants done, each field with the order it imposes.
+"""Ready: the effects that the core asks for, each field with the order it imposes.
 
 `node/ledger_node.py` carries a Ready out, always in this order:
 
     1  hard_state, formation   written and synced: everything below may depend on them
     2  truncate_from           synced step by step by the store
     3  append                  written, not yet synced
-    4  messages, pushes        may leave now: step 1 has made what they promise durable
+    4  messages, pushes        may leave now: step 1 made the state they depend on durable
     5  a sync is asked for     when it ends, `on_durable(number)`; of `messages_after_durable` those
                                leave that still may (`EntryHandler.may_leave`)
     6  complete appends up to `committed_index`; grant reads
@@ -143,7 +143,7 @@ class PeerStatus:
 
     @property
     def is_installing(self) -> bool:
-        """What it lacks is gone: it gets the start of the leader's log."""
+        """The entries it lacks are deleted: it receives the start of the leader's log."""
         return self.state == "INSTALL"
 
     @property

@@ -1,4 +1,4 @@
-"""The leader's term: dispatchers, acknowledgements, and what is committed by them."""
+"""The leader's term: dispatchers, acknowledgements and commitment."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class PeerWaterMarks:
         return True
 
     def lower_to(self, replica: Replica, index: int) -> None:
-        """A disk turned out to hold less than it was counted for: this leader's own for damage, another
-        one for a power loss under `flush = async`. What was committed by then stays committed."""
+        """A disk holds less than was acknowledged: this leader's own by damage, another's by a power
+        loss under `flush = async`. Entries committed by then stay committed."""
         mark = self._marks.get(replica)
         if mark is not None and index < mark:
             self._marks[replica] = index
@@ -211,7 +211,7 @@ class LogBytes:
     """Of the entries that this leader has appended in its term; older ones have no size here."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """What lies more than `limit_bytes` after the end is forgotten."""
+        """Sizes are kept up to `limit_bytes` after the end."""
         self._limit_bytes = limit_bytes
         self._step_bytes = limit_bytes // _STEPS
         self._total_bytes = 0
@@ -324,7 +324,7 @@ class Replication:
         self.dispatchers[replica].begin(write_index)
 
     def on_connected(self, replica: Replica, *, may_be_set_back: bool) -> None:
-        """`may_be_set_back`: a power loss may have taken what this directory has acknowledged."""
+        """`may_be_set_back`: a power loss may have lost entries that this directory acknowledged."""
         dispatcher = self.dispatchers.get(replica)
         if dispatcher is not None and dispatcher.term == self._state.term and not may_be_set_back:
             dispatcher.reconnect()
@@ -418,7 +418,7 @@ class Replication:
         self.push_due = True
 
     def next_orders(self) -> tuple[PushOrder, ...]:
-        """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
+        """The leader's next pushes; COMPARE and COMMIT messages go into the outbox."""
         if not self.push_due:
             return ()
         orders = []

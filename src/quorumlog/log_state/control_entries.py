@@ -1,8 +1,8 @@
-"""What control entries say: one struct a kind, as the body that lies on disk (docs/formats.md).
+"""Contents of control entries: one struct a kind, as the body on disk (docs/formats.md).
 
-A body is the msgpack array of its struct's fields. Every member has to make the same of it, so nothing
-in it is skipped: a field that this release does not know makes it unreadable, and so does a value beyond
-the bounds that stand here. What cannot be read is a value, too (`Unreadable`); nobody raises.
+A body is the msgpack array of its struct's fields. Every member must interpret it identically, so
+nothing is skipped: an unknown field makes it unreadable, and so does a value out of the bounds given
+here. An unreadable body is a value, too (`Unreadable`); nothing is raised.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class TimeMark(Body, frozen=True):
 
 
 class ReaderPosition(Body, frozen=True):
-    """Of one reader that is known by name: what it has read, and whether it wants the rest kept."""
+    """Position of one named reader, and whether entries after it are held."""
 
     name: ReaderName
     position: Index
@@ -143,7 +143,7 @@ class ReaderPosition(Body, frozen=True):
 
 
 class ReaderPositions(Body, frozen=True):
-    """READER: what several readers have said, in this order."""
+    """READER: the moves of several readers, in this order."""
 
     readers: Annotated[tuple[ReaderPosition, ...], Meta(max_length=MOST_IN_A_BODY)]
 
@@ -152,7 +152,7 @@ class ReaderPositions(Body, frozen=True):
 
 
 class Keep(Body, frozen=True):
-    """KEEP: nothing from this index on may be deleted; what lies below may, once this is committed."""
+    """KEEP: no entry from this index on may be deleted; earlier ones may, once this is committed."""
 
     keep_from_index: Annotated[int, Meta(ge=0, le=2**62)]
     forced: bool = False
@@ -167,7 +167,8 @@ class ProducerEpoch(Body, frozen=True, order=True):
 
 
 class OpenProducer(Body, frozen=True):
-    """OPEN: an epoch of a producer begins with this entry, which ends the one before. Numbers go on."""
+    """OPEN: an epoch of a producer begins with this entry and ends the one before. Entry numbers
+    continue."""
 
     producer: Name
     token: Token
@@ -181,8 +182,8 @@ class OpenProducer(Body, frozen=True):
 
 
 class ProducerBatch(Body, frozen=True):
-    """PRODUCER: the next `count` entries are of a producer's epoch; nothing stands between. A crash may
-    cut them: they end with the first entry of another term."""
+    """PRODUCER: the next `count` entries are of a producer's epoch, without a gap. A crash may cut them:
+    they end with the first entry of another term."""
 
     producer: Name
     epoch: ProducerEpoch

@@ -1,6 +1,6 @@
-"""At which time an entry counts as appended: one function, for all who ask.
+"""The append time of an entry: one function for all callers.
 
-A time mark holds for the entries behind it, up to the next. Marks rise within a run, which a reset of
+A time mark applies to the entries after it, up to the next. Marks rise within a run, which a reset of
 the log's clock ends; the next run may begin at an earlier time. An entry counts as appended at the
 lesser of its mark and of each later reset: too young where clocks were ahead, and never too old. So
 times never fall from one entry to the next.
@@ -70,9 +70,9 @@ def with_reset(resets: Resets, reset: Reset) -> Resets:
 
 
 def counted_ms(index: int, mark_ms: int, resets: Sequence[Reset]) -> int:
-    """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: what the last
-    mark or reset at or before it says, or of a boundary the first one after it; -1: there is none,
-    and no time. `resets`: of the whole log, as far as it is known.
+    """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: time of the
+    last mark or reset at or before it, or for a boundary the first after it; -1: none, so no time.
+    `resets`: of the whole log, as far as it is known.
 
     Before the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them
     that are forgotten: all of it counts as young as that reset."""
@@ -265,7 +265,7 @@ class StateTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownState(msgspec.Struct, frozen=True):
-    """The state cannot be told from this index on."""
+    """The state is unknown from this index on."""
 
     index: int
     reason: str
@@ -327,7 +327,7 @@ def _unpacked(payload: memoryview) -> bytes:
 
 
 def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
-    """The state behind `entry`, the next control entry."""
+    """The state after `entry`, the next control entry."""
     if isinstance(entry.body, ProducerBatch):
         producers = state.producers.with_batch(entry.index, entry.term, entry.body)
         level = max(state.level, LEVELS[entry.kind])
@@ -439,8 +439,8 @@ def _says_no_more(position: ReaderPosition, old: Reader) -> bool:
 
 
 def outdates(old: Reader | None, position: ReaderPosition) -> bool:
-    """Whether a late copy of what was said of the reader before, of a commit, an opening or its end,
-    would undo `position`. Nothing undoes a position that only goes forward."""
+    """Whether a late copy of an earlier commit, open or end of the reader would undo `position`. Nothing
+    undoes a position that only moves forward."""
     return (
         position.ends
         or position.seeks_from is not None

@@ -1,11 +1,11 @@
-"""Who may do what: users, roles and what is granted to roles, as they follow from the log.
+"""Authorization: users, roles and the grants of roles, as computed from the log.
 
 A right is read, write or admin on a kind of thing and a name of it; a grant is of one name, or of all
-that begin with its prefix. Rights stand by themselves, but that admin has the other two with it, and
-admin on the cluster is every right on everything. The role `admin` is that and is always there. What is
-not granted is refused.
+that begin with its prefix. Rights are independent, except that admin includes the other two, and admin
+on the cluster is every right on everything. The role `admin` has it and always exists. Anything not
+granted is refused.
 
-Once anybody was a user, users are on for good: where none is left nobody may do anything.
+Once a user existed, authentication stays on: with no user left, every request is refused.
 """
 
 from __future__ import annotations

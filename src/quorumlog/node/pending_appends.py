@@ -1,9 +1,9 @@
-"""PendingAppends: who waits for which entries, from the proposal to one of three outcomes.
+"""PendingAppends: requests and their entries, from the proposal to one of three outcomes.
 
-An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index)
-until it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones
-can only commit or become unknown. One whose condition is not met, or that the log holds already, is
-*judged*, and hears of it once that is certain.
+An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index) until
+it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones can only
+commit or become unknown. One whose condition is not met, or that the log holds already, is *judged*, and
+answered once that is certain.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class PendingAppends:
         self.queued_bytes = sum(append.size_bytes for append in queued)
 
     def discard(self, owner: object) -> None:
-        """Drop what `owner` queued and is not proposed, without an answer: its connection is gone."""
+        """Drop the unproposed appends of `owner`, without an answer: its connection is gone."""
         self._keep([append for append in self.queued if append.owner is not owner])
         self._judged = {a: one for a, one in self._judged.items() if a.owner is not owner}
 
@@ -181,7 +181,7 @@ class PendingAppends:
         self._judged[append] = math.inf, outcome
 
     def answer_once_committed(self, append: PendingAppend, index: int) -> None:
-        """What `append` was judged by is the entry at `index`, which may still be lost."""
+        """The entry at `index`, on which `append` was judged, may still be lost."""
         if append in self._judged:  # its time may be over
             _, outcome = self._judged[append]
             self._judged[append] = index, outcome
@@ -232,7 +232,7 @@ class PendingAppends:
         self.refuse_queued(refusal)
 
     def expire(self, now_ms: float) -> None:
-        """Answer what is past its deadline; a proposed append stays and still counts as uncommitted."""
+        """Answer appends past their deadline; a proposed one stays and still counts as uncommitted."""
         self._expire_queued(now_ms)
         for append in self._proposed:
             if append.done is not None and append.deadline_ms <= now_ms:

@@ -69,7 +69,7 @@ class SnapshotKeeper:
         self._verify()
 
     def forget(self) -> None:
-        """What lies on the disk may be of another log: it counts once the machine is open again."""
+        """Snapshots on disk may be of another log: they count once the machine is open again."""
         self._life += 1
         self._indices, self._useless, self._verified, self._pinned = [], [], {}, {}
         self._entries = self._bytes = self._log_bytes = 0
@@ -94,7 +94,7 @@ class SnapshotKeeper:
         )
 
     def begins(self, index: int) -> None:
-        """A save is on its way: what is applied from now on counts towards the next."""
+        """A save has begun: entries applied from now on count towards the next."""
         self._entries = self._bytes = self._log_bytes = 0
         self._saving_index = index
 
@@ -142,7 +142,7 @@ class SnapshotKeeper:
         return self._verified.get(wanted.index) == wanted
 
     def pin(self, wanted: SnapshotId, until_ms: float) -> bool:
-        """It stays so long, and the log does not go on without it; False: it is not here."""
+        """Keep this snapshot, and do not let the log proceed without it; False: it is not here."""
         if not self.holds(wanted):
             return False
         self._pinned[wanted.index] = until_ms

@@ -59,8 +59,8 @@ class HandOver:
         transfer: Callable[[str], None],
         holds: Callable[[], MachineHoldings],
     ) -> None:
-        """`needs`: machines that do not run here, and the entry that a successor has to have applied;
-        `running`: those that do, and what they have applied; `holds`: for members that ask."""
+        """`needs`: machines that do not run here, and the entry that a successor must have applied;
+        `running`: those that do, and their applied index; `holds`: answers other members' requests."""
         self._replica = replica
         self._raft = raft
         self._host = host
@@ -172,8 +172,8 @@ class StepOvers:
         holds: Callable[[], MachineHoldings],
         found: Callable[[DirectoryDamaged], None],
     ) -> None:
-        """`needs_all`: names of machines that cannot go on without one of their entries; `holds`: of
-        this member; `found` is told of damage that reading meets."""
+        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member; `found` is
+        called with damage that reading meets."""
         self._member = member
         self._host = host
         self._needs_all = needs_all
@@ -182,7 +182,8 @@ class StepOvers:
         self.under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: StepOverCallback) -> None:
-        """`done` gets one outcome. What it is judged by is committed, and this member leads."""
+        """`done` gets one outcome, once the entries it depends on are committed and this member
+        leads."""
         self._member.confirm_leadership(lambda refusal: self._begin(name, index, unsafe, done, refusal))
 
     def _begin(

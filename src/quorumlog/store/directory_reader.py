@@ -139,7 +139,7 @@ class SegmentSearch:
     def segment_of(
         self, file: SegmentFile, first_position: int, low_index: int, high_index: int
     ) -> LogSegment | None:
-        """A segment that is taken as it is; if its first header is bad, the index says what it was."""
+        """A segment, taken as it is; if its first header is bad, the index supplies it."""
         header = header_at(self.data, first_position)
         if header is not None and not low_index <= header.index <= high_index:
             problem = f"its first entry has index {header.index}, below {low_index} of the file before"
@@ -189,8 +189,8 @@ class SegmentSearch:
 
 
 def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
-    """Pages that cannot be read, and a file that keeps a start; what they say is judged elsewhere.
-    Raises OSError."""
+    """Unreadable pages, and a file that keeps a start; contents are checked elsewhere. Raises
+    OSError."""
     damage = []
     if disk.exists(f"{path}/{FORMER_DAMAGED_NAME}"):
         problem = f"is of an early release: a start refuses until it is renamed to {DAMAGED_NAME}"
@@ -483,8 +483,8 @@ class StoredEntries:
     def next_batch(
         self, place: ReadPlace, stop_index: int, batch_bytes: int, *, check_bodies: bool
     ) -> EntryBatch | ReadStop:
-        """The next entries of the segment at `place`, at least one, in memory of their own: those in
-        front of one that cannot be read, or whose body is bad, without it."""
+        """The next entries of the segment at `place`, at least one, in memory of their own, up to one
+        that cannot be read or whose body is bad."""
         assert place.next_index < stop_index, (place, stop_index)
         got = self._by_units(place, stop_index, batch_bytes) or self._by_walk(
             place, stop_index, batch_bytes
@@ -578,8 +578,8 @@ JAVA_SCANNED_FILES = 3
 def scan_java(
     data: SegmentView, units: IndexUnits, files: list[SegmentFile], committed_index: int
 ) -> LogExtent:
-    """By DLedger's own rules, except that a log does not begin where the index contradicts, nor after
-    what was committed. Of the rest of what is scanned the index only speeds the scan up."""
+    """By DLedger's own rules, except that a log begins neither where the index contradicts nor after
+    committed entries. Elsewhere the index only speeds up the scan."""
     search = SegmentSearch(data, units)
     for file, following in pairwise(files):
         if following.position != file.position + data.segment_bytes:
@@ -698,8 +698,8 @@ MAX_LOOKS = 4
 
 
 class DirectoryReader:
-    """Read-only; a context manager, for one thread. Indices name entries (-1: none); `ledger_end_index`
-    is what a start would keep."""
+    """Read-only; a context manager, for one thread. Indices name entries (-1: none); `ledger_end_index`:
+    the end after a start."""
 
     is_java: bool
     """Entries need not carry digests, and no file names the owner."""
@@ -710,9 +710,8 @@ class DirectoryReader:
 
     def __init__(self, disk: Disk, path: str, *, scanned_index: int = -1) -> None:
         """Raises ConfigError if there is no such directory or it holds no log, StoreFailure if its file
-        `member` is damaged. Other damage is listed in `damage`, but for what another reader of this
-        directory was told up to `scanned_index`; entries are checked all the same when they are
-        read."""
+        `member` is damaged. Other damage is listed in `damage`, except damage up to `scanned_index` that
+        another reader has reported; entries are still checked when they are read."""
         self.path = path = path.rstrip("/") or "/"
         self._disk = disk
         self._scanned_index = scanned_index
@@ -997,8 +996,8 @@ class DirectoryReader:
                 yield got
 
     def pieces(self, first_index: int, stop_index: int) -> Iterator[EntryBatch | Damage]:
-        """As `batches`, going on after what is damaged where the index leads past it: each gap is a
-        Damage, whose `stop_index` says where reading goes on."""
+        """As `batches`, continuing after damage where the index leads past it: each gap is a Damage,
+        whose `stop_index` is where reading continues."""
         if not self.segments and self.missing is not None:
             yield self.missing
             return
@@ -1147,8 +1146,7 @@ class StoredMarks(MarkedLog):
         return resets
 
     def time_ms_at(self, index: int) -> int:
-        """When this entry counts as appended; -1: no mark stands at or before it. Raises
-        StoreFailure."""
+        """When this entry counts as appended; -1: no mark at or before it. Raises StoreFailure."""
         mark = mark_at_index(self, index)
         return -1 if mark is None else mark.time_ms
 
@@ -1178,8 +1176,8 @@ class StoredMarks(MarkedLog):
             yield start.point.index, start.record
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """By the kinds that the index names; where it does not know the entries, by the entries. What is
-        damaged is left out: the time that it may have told is not known."""
+        """By the kinds in the index; where it lacks the entries, by the entries. Damaged ones are left
+        out: their times are unknown."""
         while first_index < stop_index:
             chunk_stop = min(first_index + UNIT_CHUNK, stop_index)
             units = self._reader.index_units(first_index, chunk_stop)

@@ -1,7 +1,7 @@
 """All file access of `store/` goes through here: a real disk, or a simulated one with the same calls.
 
 No file is mapped: a page of a mapping that the disk cannot read is a signal and no error. Errors are the
-operating system's `OSError`; who calls decides what they mean.
+operating system's `OSError`, for the caller to interpret.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def reason_of(error: Exception) -> str:
 
 
 def refusal(path: str, action: str, error: OSError) -> str:
-    """A sentence for people: what the disk refuses, why, and what to do about it."""
+    """A sentence for people: the refused operation, the cause and the remedy."""
     where = f" ({error.filename})" if error.filename not in (None, path) else ""
     remedy = _REMEDIES.get(error.errno or 0, "check its file system")
     return f"{path} cannot be {action}: {reason_of(error)}{where}; {remedy}"
@@ -180,8 +180,8 @@ _MOST_KEPT = 8
 
 
 class KeptDescriptors:
-    """Of this process, for its files. Where no other is left, the next file opened gets one of them, and
-    who listens closes a connection for it. Any thread."""
+    """Spare file descriptors of this process. When no other is left, the next file opened gets one of
+    them, and the listener closes a connection to replace it. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

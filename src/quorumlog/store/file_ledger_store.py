@@ -88,7 +88,7 @@ class FileLedgerStore(LedgerStore):
     def recover(
         cls, disk: Disk, directory: str, config: StoreConfig, durable: DurableFile
     ) -> tuple[Self, RecoveryReport]:
-        """Open the log in `directory`/data and /index for writing; what was found is in the report.
+        """Open the log in `directory`/data and /index for writing; findings are in the report.
 
         Both flush modes start the same way: in neither may a log begin on bytes that are page cache
         only. `durable` is the store's from here on, unless this raises: DirectoryDamaged for damage that

@@ -1,4 +1,4 @@
-"""A data directory: whose it is, how it is opened, and with what."""
+"""A data directory: its owner, and opening it."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ class CopiedLog:
 
 def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
     """The committed index of the checkpoint, or the newest boundary whose state is saved, if the log
-    holds exactly that entry; else what lies before the log's begin, which was committed when it went.
+    holds exactly that entry; else the entry before the log's begin, which was committed when deleted.
     Raises StoreFailure."""
     saved = next(store.boundaries.saved(), None)
     return max(_checkpointed(disk, path, store), -1 if saved is None else saved.point.index)
@@ -344,8 +344,8 @@ def _checkpointed(disk: Disk, path: str, store: FileLedgerStore) -> int:
 
 
 def open_log(disk: Disk, path: str, record: MemberRecord) -> CopiedLog:
-    """As a start of the member opens it: what it would cut is cut. Raises DirectoryDamaged,
-    StoreFailure, OSError."""
+    """As a start of the member opens it: cuts included. Raises DirectoryDamaged, StoreFailure,
+    OSError."""
     config = copy_config(record.segment_bytes, record.index_segment_bytes)
     check_start(disk, path, record)
     open_or_make_durable(disk, path).close()
@@ -360,8 +360,8 @@ def begin_recovery(
     formation: Formation,
     recovery: Recovery,
 ) -> MemberRecord:
-    """The directory belongs to the new cluster, on disk, when this returns. Raises StoreFailure: it is
-    what it was, or this."""
+    """When this returns, the directory belongs to the new cluster, on disk. Raises StoreFailure: it
+    belongs to either the old or the new one."""
     before = record.version if record.recovery is None else record.recovery.version
     begun = msgspec.structs.replace(
         record,
@@ -434,8 +434,8 @@ def _lack_of_space_named() -> Iterator[None]:
 
 
 class MemberDirectory:
-    """Made by `open_member_directory`. What writes a file may be called in any thread, all else in the
-    one that owns the member."""
+    """Made by `open_member_directory`. Methods that write a file may be called in any thread, all others
+    in the thread that owns the member."""
 
     def __init__(
         self,
@@ -537,8 +537,8 @@ class MemberDirectory:
         return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
 
     def may_hold(self, level: int, *, users: bool = False) -> bool:
-        """Entries of the kinds of this level, which is above 0. `users`: and one that says who those
-        are."""
+        """May the log hold entries of the kinds of this level, which is above 0? `users`: and one about
+        users."""
         is_told = self._record.version >= version_of(level, has_start=False)
         return is_told and (self._record.users or not users)
 
@@ -714,9 +714,8 @@ def open_member_directory(
 ) -> MemberDirectory:
     """Open a directory, recover its log, or make a new one where there is none.
 
-    Raises ConfigError (what a person must change), DirectoryDamaged (damage at or below the durable
-    point that cannot be bounded, or a group of one that forgot what it promised), StoreFailure (the disk
-    refuses).
+    Raises ConfigError (for the operator to fix), DirectoryDamaged (unbounded damage at or below the
+    durable point, or a group of one that lost its vote), StoreFailure (the disk fails).
     """
     path = path.rstrip("/") or "/"
     if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
@@ -760,7 +759,7 @@ def open_member_directory(
 
 @contextmanager
 def refusals_named(path: str) -> Iterator[None]:
-    """Turn what the operating system says while a directory is opened into our own errors."""
+    """Turn errors of the operating system while a directory is opened into our own."""
     try:
         yield
     except PermissionError as error:

@@ -1,4 +1,4 @@
-"""What lies in the files of a directory, damage included."""
+"""Scan of a directory's files, damage included."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def begin_path(begin: LogPoint) -> str:
 
 
 def lacks_start(disk: Disk, directory: str, record: MemberRecord) -> bool:
-    """Has the log lost its first entries, and nothing tells which? A log that never held any has lost
-    none: `record` says that there may be a file `start` before there is space for it."""
+    """Has the log lost its first entries, without a record of which? A log that never held any has lost
+    none: `record` notes a file `start` before there is space for it."""
     if record.version < VERSION_WITH_START or disk.exists(f"{directory}/{START_NAME}"):
         return False
     if disk.exists(f"{directory}/{begin_path(LOG_ORIGIN)}"):
@@ -402,9 +402,9 @@ def scan_log(
     must_be_bounded: bool,
     scanned_index: int = -1,
 ) -> LogScan:
-    """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
-    `scanned_index`: up to here nobody needs to know again what is damaged, nor, if the log ends there,
-    what lies after. Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
+    """`known_ranges`: of the file `damaged`, None if it is unreadable: then the whole log is scanned.
+    `scanned_index`: up to here damage is known already, and if the log ends there, all after it. Raises
+    DirectoryDamaged if `must_be_bounded` and damage cannot be."""
     return _LogScanner(data, index, files, known_ranges, on_entries).run(must_be_bounded, scanned_index)
 
 
@@ -659,7 +659,7 @@ class AnchorDamaged(Exception):
 
 
 class DamageSearch:
-    """One walk; `ranges` and `bad_blanks` are what it found."""
+    """One walk; `ranges` and `bad_blanks` are its findings."""
 
     def __init__(
         self,
@@ -688,7 +688,7 @@ class DamageSearch:
         self.bad_blanks: list[tuple[int, int]] = []
 
     def walk(self, point: LogPoint, stop: LogPoint, until_index: int, *, check_bodies: bool) -> LogPoint:
-        """From `point` to entry `until_index` at least, not behind `stop`. Raises AnchorDamaged;
+        """From `point` to entry `until_index` at least, not after `stop`. Raises AnchorDamaged;
         DirectoryDamaged where the terms of a range cannot be known."""
         self._anchor = None if point == self._begin else point
         for known in self._known:

@@ -1,5 +1,5 @@
-"""Rewriting: finding out what of a log is damaged, and writing another member's copy over it, piece by
-piece (`LedgerStore`: examine, settle, check_piece, write_piece).
+"""Rewriting: finding the damaged parts of a log and overwriting them with another member's copy, piece
+by piece (`LedgerStore`: examine, settle, check_piece, write_piece).
 """
 
 from __future__ import annotations

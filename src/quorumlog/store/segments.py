@@ -114,7 +114,7 @@ def scan_segment(
     """Walk entries from `start_position` on; stop at the first thing that is not the next good one.
 
     `data` begins at byte `base_position` of the log and is a segment, or a prefix of one of
-    `segment_bytes`. `previous_chain` None: digests are not looked at. An entry at or behind
+    `segment_bytes`. `previous_chain` None: digests are not looked at. An entry at or after
     `stop_position` is not examined.
     """
     positions, stop, problem, end_position = _walk(
@@ -282,8 +282,8 @@ class SegmentList:
     def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
         """Delete the segments after the one that holds `position`, and return them. Segments below
         `reserve_stop` become zeros instead, and keep the space that they have or can get: one that was
-        made again may have none. Each step, from the last backwards, is on disk before the next: what a
-        crash leaves is contiguous."""
+        made again may have none. Each step, from the last backwards, is on disk before the next: after a
+        crash the files are contiguous."""
         dropped = []
         with self._growth_lock:
             reserve_stop = min(reserve_stop, self.reserved_position)
@@ -309,7 +309,7 @@ class SegmentList:
 
     def drop_before(self, position: int) -> list[str]:
         """Let go of the segments below the one that holds `position`; returns their paths, oldest first.
-        A reader of one goes on meanwhile; deleting them is left to the caller."""
+        Readers may continue; deleting them is left to the caller."""
         with self._growth_lock:
             first_position = self.base_of(position)
             below = [file for file in self.files if file.base_position < first_position]
@@ -385,8 +385,8 @@ class SegmentList:
 
     def reserve(self, stop_position: int, step_bytes: int) -> None:
         """Have space up to `stop_position`, synced, creating segments as needed, in steps of
-        `step_bytes` that end with their segment. Raises DiskFull: what was reserved until then stays,
-        and no segment without space is left."""
+        `step_bytes` that end with their segment. Raises DiskFull: space reserved until then stays, and
+        no segment without space is left."""
         if self.reserved_position >= stop_position:
             return  # without the lock: who holds it may be waiting for the disk
         with self._growth_lock:
@@ -445,9 +445,8 @@ class SegmentList:
         return files
 
     def zero_in_segment(self, first_position: int, stop_position: int) -> None:
-        """Zero what lies in the segment that holds `first_position`, if there is one; synced. To the end
-        of the last page, after which nothing was written: one that the disk cannot read can be written
-        as a whole only."""
+        """Zero the segment that holds `first_position`, if there is one, from there on; synced. To the
+        end of the last written page: an unreadable page can only be written as a whole."""
         file = self.file_at(first_position)
         if file is None or stop_position <= first_position:
             # A cut began with its segment, which is gone; or the log ends with that segment although

@@ -182,7 +182,7 @@ def damaged_to_json(damaged: DamagedRange) -> dict[str, Any]:
 
 
 def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> EntryCheck:
-    """All damage of a directory: what opening it found, and every entry, blank and index unit."""
+    """All damage of a directory: that found on opening, and of every entry, blank and index unit."""
     found = EntryCheck()
     if reader.segments:
         _check_all(reader, found, progress)
@@ -266,7 +266,7 @@ def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
 
 
 def compare_directories(readers: Sequence[DirectoryReader]) -> Comparison:
-    """Verify each first: entries that carry digests are compared by their chain, which stands for
+    """Verify each first: entries that carry digests are compared by their chain, which is valid for
     undamaged bodies only. Raises DirectoryDamaged if an entry that is needed cannot be read."""
     assert readers
     holding = [reader for reader in readers if reader.segments]

@@ -120,8 +120,8 @@ def _lost_files(disk: Disk, path: str) -> list[str]:
 
 
 def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
-    """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
-    nothing tells which; ConfigError for a directory that one of the first releases has left damaged."""
+    """The corrected record. Raises DirectoryDamaged if the log has lost its first entries and no file
+    records which; ConfigError for a directory that one of the first releases has left damaged."""
     if disk.exists(f"{path}/{FORMER_DAMAGED_NAME}"):
         raise ConfigError(
             f"{path}/{FORMER_DAMAGED_NAME} is of an early release, and names entries that are damaged:"

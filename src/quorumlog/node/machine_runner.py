@@ -697,7 +697,7 @@ class SlicedSave:
         return ""
 
     def finish(self) -> str:
-        """On disk when this returns None; else the failure."""
+        """The failure; empty: on disk."""
         try:
             assert self._writer is not None
             self._writer.finish()

@@ -1,15 +1,15 @@
-"""Who speaks on a connection, and what it may do there: one answer for all ports of a process.
+"""The user of a connection and its rights: one answer for all ports of a process.
 
-Who       a certificate's user, or one that has proved its password by SCRAM-SHA-256 in the greeting. A
-          client says in its Hello that it has one; who says nothing and shows nothing is nobody
-What      rights on names (`log_state/users.py`). What a request needs stands in the table of its
-          product, `server/clients/needs.py`, `kv/needs.py` and `broker/needs.py`; what does not
-          stand there is refused
-Known     the users are those of one group of the process, as far as it has committed. While that may lie
-          behind what others have, they are not known, and nobody is let in: never by not knowing
-Checked   at the first use, and kept until `generation` moves: with each change of users, and whenever
-          they become known or unknown. Who listens (`moved`) ends what goes on without a right
-Off       as long as the log has never named a user, everybody may do everything
+User      a certificate's, or one that has proved its password by SCRAM-SHA-256 in the greeting. A
+          client announces it in its Hello; without either it is anonymous
+Rights    on names (`log_state/users.py`). The rights a request needs are in its product's table,
+          `server/clients/needs.py`, `kv/needs.py` and `broker/needs.py`; a request not listed
+          there is refused
+Known     the users are those of one group of the process, as far as it has committed. While that may
+          lag behind other members, they are unknown, and every request is refused
+Checked   at the first use, and cached until `generation` moves: with each change of users, and whenever
+          they become known or unknown. Listeners (`moved`) end streams that lost their right
+Off       until the log first has a user, every request is allowed
 """
 
 from __future__ import annotations
@@ -324,8 +324,8 @@ class Caller:
     def refusal(
         self, key: object, needs: tuple[Need, ...] | None, *, may_be_old: bool = False
     ) -> LedgerError | None:
-        """`key`: what it is kept under. `needs`: None: nobody may. `may_be_old`: while the users are not
-        known, an administrator may by those that were known last."""
+        """The refusal, or None. `key`: of the cache. `needs`: None: refused to all. `may_be_old`: while
+        the users are unknown, an administrator by the last known ones is allowed."""
         if not self.is_checked:
             return None
         if may_be_old and self.is_admin and self._access.last is not None:

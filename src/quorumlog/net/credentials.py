@@ -1,4 +1,4 @@
-"""ClientUser: who a client is, and how it proves that without saying its password."""
+"""ClientUser: a client's user and password, proved without sending the password."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def password_of(path: str) -> str:
 
 
 class Proof:
-    """Of one connection: what is answered to each challenge."""
+    """Of one connection: the response to each challenge."""
 
     def __init__(self, user: ClientUser) -> None:
         self._user = user

@@ -1,4 +1,4 @@
-"""The one greeting: what is said first on every connection, and what is answered."""
+"""The greeting: the first frame on every connection, and its answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The asyncio loop under an `RpcProtocol`, shared by all tasks of an asyncio client.
 
-What is submitted in one turn is written at its end, with one write a connection.
+Requests submitted in one turn are written at its end, with one write a connection.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class IoLoop:
 
     @property
     def has_lost_loop(self) -> bool:
-        """It was closed: nobody waits any more, and nothing can be told to a transport."""
+        """The loop was closed: no task waits any more, and no transport can be used."""
         return self.own_loop.loop is not None and self.own_loop.loop.is_closed()
 
     # ---------------------------------------------------------------- tasks

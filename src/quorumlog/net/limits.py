@@ -1,4 +1,4 @@
-"""ProcessLimits: what the connections of a process may take, those of all its ports together."""
+"""ProcessLimits: limits of a process's connections, over all its ports."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def raise_descriptor_limit() -> None:
 
 
 class ProcessLimits:
-    """Three quarters of the descriptors that nothing else has are for connections; a quarter is
-    kept back for the store and for other members. Half of that is for connections of which it is not
-    known yet who they are: a member says so in its Hello."""
+    """Three quarters of the descriptors that nothing else has are for connections; a quarter is kept
+    back for the store and for other members. Half of that is for connections not yet identified: a
+    member identifies itself in its Hello."""
 
     def __init__(
         self,
@@ -126,17 +126,18 @@ class ProcessLimits:
 
     @property
     def is_beyond_all(self) -> bool:
-        """What is kept back is used up as well, as far as connections may use it."""
+        """The reserve is used up as well, as far as connections may use it."""
         return len(self._open) > self._free * 7 // 8
 
     def close_silent(self) -> None:
-        """Who has said nothing for longest, on whatever port: a member says who it is at once."""
+        """Close the connection silent for longest before its Hello, on any port: a member sends its own
+        at once."""
         with suppress(KeyError):
             _, close = self._silent.popitem(last=False)
             close("")
 
     def unfinished(self, connection: object, size_bytes: int, *, is_client: bool, now_s: float) -> None:
-        """So much of what it says has come, and is not served yet. 0: nothing is left of what began."""
+        """So many bytes of a request have arrived, and it is not served yet. 0: none is unfinished."""
         if not size_bytes:
             self._finished(connection)
             return

@@ -1,6 +1,6 @@
-"""Listener: one port of a process. It binds, lets in, waits for the greeting, refuses, and ends.
+"""Listener: one port of a process. It binds, accepts, waits for the greeting, refuses, and ends.
 
-What is behind a port sees a connection with its first frame, and never one that was refused.
+The service of a port sees a connection with its first frame, and never a refused one.
 """
 
 from __future__ import annotations
@@ -59,15 +59,14 @@ class Listener:
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
-        connection its `on_frame` or its `session`, which gets the first frame right after.
-        `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
-        whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
-        once its session says `Connection.greeted`. `option`: what to change where the port is taken.
-        `access`: who its clients are.
-        `run_id`: before the names of connections. `tls`: what the port speaks; None: it is plain.
+        connection its `on_frame` or its `session`, which gets the first frame right after. `has_peers`:
+        members connect here, too, by the role in their Hello; elsewhere every role is a client.
+        `has_peers_only`: no clients; a connection is of a member once its session calls
+        `Connection.greeted`. `option`: to change if the port is taken. `access`: authentication of
+        clients. `run_id`: before the names of connections. `tls`: of the port; None: it is plain.
         `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
-        `is_http2`: a handshake of TLS says that this is spoken.
-        `is_of_member`: an address from which handshakes of members come."""
+        `is_http2`: announced in the TLS handshake. `is_of_member`: an address of members, for
+        handshakes."""
         self._name = name
         self._connect = connect
         self._decoder = decoder
@@ -161,7 +160,7 @@ class Listener:
 
     @property
     def speaks(self) -> str:
-        """Behind the address, in a line of the log."""
+        """After the address, in a line of the log."""
         if self.tls is None:
             return ""
         return f" and with TLS on {self._address_of(0)}" if self.tls_at else " with TLS"

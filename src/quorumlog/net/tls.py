@@ -1,7 +1,7 @@
-"""Tls: the certificates of a process as they are now, and whose a certificate is.
+"""Tls: the current certificates of a process, and the owner of a certificate.
 
-A context is never changed: OpenSSL would go on serving the old certificate of another kind of key, and
-believing a root that was withdrawn. A new one takes its place.
+A context is never changed: OpenSSL would continue serving the old certificate of another kind of key,
+and believing a root that was withdrawn. A new one takes its place.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ def client_context(ca: str, cert: str = "", key: str = "") -> ssl.SSLContext:
 
 
 class ClientTls:
-    """The TLS options of clients: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: who
-    they are, where a server asks for that. Files are PEM, and read again when they change; a connection
-    that stands goes on. Raises ConfigError."""
+    """The TLS options of clients: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: the
+    client's own, if a server asks for one. Files are PEM, and reloaded when they change; open
+    connections continue. Raises ConfigError."""
 
     def __init__(self, ca: str, cert: str = "", key: str = "") -> None:
         if not ca:
@@ -325,8 +325,8 @@ class Tls:
             self.reload()
 
     def reload(self) -> str:
-        """What the files hold by now is for those who come from now on. Where that cannot be, all stays
-        as it is, and the log and `problem` say why. Returns a sentence of the outcome."""
+        """Use the files' present content for new connections. If that fails, nothing changes, and the
+        log and `problem` give the reason. Returns a sentence of the outcome."""
         try:
             self._read()
         except ConfigError as error:

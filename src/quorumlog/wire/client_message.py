@@ -1,7 +1,6 @@
-"""What every message between clients and servers has, and the bounds of what its fields hold.
+"""The base of every message between clients and servers, and the bounds of fields.
 
-Bounds are looked at where a message is decoded, by the decoder itself: what comes in beyond them is a
-ProtocolViolation, and no member ever meets it.
+The decoder checks bounds: a message beyond them is a ProtocolViolation, and never reaches a member.
 """
 
 from __future__ import annotations
@@ -29,6 +28,6 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="typ
 
     @property
     def only_looks(self) -> bool:
-        """Of a request: it asks how a member is, and goes on a connection that was let in beyond a limit
-        for that."""
+        """Of a request: it only reads a member's status, and is served on a connection accepted beyond a
+        limit for that."""
         return self.passes_limits

@@ -1,5 +1,5 @@
-"""What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
-bytes travel as the batch of the frame, beside the message.
+"""Messages between clients and servers: one request, one response, matched by `request_id`. Entry bytes
+travel as the batch of the frame, after the message.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True):
-    """Where an append stands in its producer's session."""
+    """The position of an append in its producer's session."""
 
     producer: Text
     epoch: ProducerEpoch
@@ -367,7 +367,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
 
 
 class ReloadRequest(ClientMessage, frozen=True, kw_only=True, tag=96):
-    """As SIGHUP: what its configuration and its certificates say by now."""
+    """As SIGHUP: reload the configuration and certificates."""
 
 
 class ReloadResponse(ClientMessage, frozen=True, kw_only=True, tag=97):
@@ -437,7 +437,7 @@ class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
 
 
 class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
-    """Of what is committed, as the member knows it."""
+    """Of committed entries, as known to the member."""
 
     index: Int = -1
     """Of the mark, which may be before the log's begin; -1: there is none."""
@@ -516,7 +516,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
-    """Answered by the leader, which decides what is deleted."""
+    """Answered by the leader, which decides on deletion."""
 
 
 class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):

@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit, with names in place of its `$[3]`.
+"""msgspec's validation errors with field names in place of its `$[3]`.
 
 Structs lie in messages as arrays, so it knows the places of fields alone.
 """

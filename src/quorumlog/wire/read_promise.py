@@ -1,4 +1,4 @@
-"""What a read asks to be promised: `read_consistency` on the wire. docs/reads.md"""
+"""Read consistency: `read_consistency` on the wire. docs/reads.md"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client has under way: calls, and connections."""
+"""A client's calls and connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=ClientMessage)
 
 
 class Lane(StrEnum):
-    """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
+    """Connections to one server: an acknowledgement must not wait for megabytes of a read."""
 
     CONTROL = "control"
     READ = "read"
@@ -34,7 +34,7 @@ class TargetKind(Enum):
 
 class RequestTarget(NamedTuple):
     """The servers that may answer a request. `name`: the member id or the address, of the last two
-    kinds; of ANY, not empty: the leader, where a connection to it stands."""
+    kinds; of ANY, not empty: the leader, if connected."""
 
     kind: TargetKind
     name: str = ""
@@ -56,7 +56,7 @@ class CallState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request; what happens to it is decided in `tracker`."""
+    """One request; `tracker` decides its outcome."""
 
     message: ClientMessage
     """Of a watch: what it is opened anew with, which the caller keeps up to date."""
@@ -135,8 +135,8 @@ def response_of(call: Call, kind: type[R]) -> R:
 
 
 class Order(Protocol):
-    """Calls to the leader that are sent in an order of their own. Who keeps it sends them with
-    `tracker.send`, and is told what becomes of each."""
+    """Calls to the leader that are sent in an order of their own. Its owner sends them with
+    `tracker.send`, and gets the outcome of each."""
 
     @property
     def is_waiting(self) -> bool:
@@ -144,8 +144,8 @@ class Order(Protocol):
 
     def submit(self, call: Any) -> None: ...
     def pump(self) -> None:
-        """Send what may be sent: a leader is known, a link is open, a connection has ended, or time has
-        passed."""
+        """Send the calls that may be sent: a leader is known, a link is open, a connection has ended, or
+        time has passed."""
 
     def answered(self, call: Any) -> None:
         """It is done."""
@@ -162,13 +162,13 @@ class Order(Protocol):
         """It waited, and is done."""
 
     def expire(self, too_late: Callable[[Any], LedgerError]) -> None:
-        """Deadlines of what waits."""
+        """Apply the deadlines of waiting calls."""
 
     def fail_all(self, error: LedgerError) -> None:
         """All that waits."""
 
     def resume_times_ms(self) -> list[float]:
-        """Of what backs off: until when."""
+        """The ends of the current back-offs."""
 
 
 CLOSED = "closed by the server"

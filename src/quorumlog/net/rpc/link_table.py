@@ -66,7 +66,7 @@ class LinkTable:
         return link if link.state is LinkState.OPEN else None
 
     def best_of(self, addresses: Sequence[str], lane: Lane, now_ms: float) -> str | None:
-        """One whose connection stands, or else the one that failed least; None: all back off."""
+        """A connected one, else the one with fewest failures; None: all back off."""
         usable = [a for a in addresses if self._retry_at_ms.get(a, 0.0) <= now_ms]
         for address in usable:
             if self.is_open(address, lane):

@@ -2,7 +2,7 @@
 finished calls come out (`take_work`). Times are milliseconds of any monotonic clock.
 
 Decided here: when a connection is given up. A paused leader stalls nobody: a server that owes an answer
-for `probe_after_ms` is asked for a sign of life, and the others who leads. Only the report of another
+for `probe_after_ms` is probed, and the others are asked for the leader. Only the report of another
 leader takes calls away from it: silence proves nothing, the only leader may just be slow.
 """
 
@@ -115,8 +115,8 @@ class RpcProtocol:
             calls.dispatch(call)
 
     def cancel(self, call: Call, now_ms: float) -> None:
-        """Nobody waits for it any more. What has not left never will; what has is only forgotten: an
-        append goes on to its outcome."""
+        """The caller no longer waits. An unsent call is never sent; a sent one is only forgotten: an
+        append continues to its outcome."""
         self._calls.now_ms = now_ms
         self._calls.cancel(call)
 

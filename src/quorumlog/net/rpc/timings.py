@@ -1,4 +1,4 @@
-"""How long a client waits for what."""
+"""A client's time-outs."""
 
 from __future__ import annotations
 

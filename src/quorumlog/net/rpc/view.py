@@ -1,6 +1,6 @@
-"""What a client believes about a group: which members there are, where they are, who leads.
+"""A client's view of a group: its members, their addresses, the leader.
 
-Reports come from any member and may be stale; the term in them tells which is the newer one.
+Reports come from any member and may be stale; the term in them shows which is newer.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class GroupView:
         """Refusals of servers that do not have the group, or no log."""
 
     def add_servers(self, addresses: Iterable[str]) -> None:
-        """Somebody else has learned that members are there: in the place of what was added before."""
+        """Set the members learned elsewhere, replacing those set before."""
         # A new list, whole: another thread may be looking.
         self.servers = list(dict.fromkeys((*self._configured, *addresses)))
 
     def known_addresses(self) -> list[str]:
-        """The listed servers, and the members that they told of and that are not among them; and who
-        leads, which may be a directory that is back at another place than its member's. That one is
-        asked after its connection was lost, too: nobody else can say that it leads still."""
+        """The listed servers, other members that they reported, and the leader, which may be a directory
+        at another address than its member's. It is asked after its connection was lost, too: only it can
+        confirm that it still leads."""
         addresses = list(self.servers)
         # A copy: another thread may be learning meanwhile.
         for member_id, address in list(self.advertised.items()):

@@ -1,4 +1,4 @@
-"""A stream of appends, for who iterates its receipts."""
+"""A stream of appends, iterated by receipt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AsyncSource:
         return not self._batches and self._task is not None and self._task.done()
 
     def take(self) -> EntryBatch | None:
-        """A batch that is complete, or else what has gathered before a pause."""
+        """A complete batch, or else the bodies gathered before a pause."""
         if not self._batches and not self._is_pause_looked_for and self.failure is None:
             self._batches.extend(self._gatherer.rest())
         batch = self._batches.popleft() if self._batches else None
@@ -167,7 +167,7 @@ class AsyncAppendStream:
             self._client._submit(appending.add_batch(batch))
 
     async def close(self) -> None:
-        """Send nothing more; `progress` then counts what is in flight as unknown."""
+        """Send nothing more; `progress` then counts appends in flight as unknown."""
         self._is_begun = True
         await self.__aexit__()
 
@@ -248,7 +248,7 @@ class AppendStream(Shell[AsyncAppendStream]):
         self._made._client._submit(requests)
 
     def close(self) -> None:
-        """Send nothing more; `progress` then counts what is in flight as unknown."""
+        """Send nothing more; `progress` then counts appends in flight as unknown."""
         self._made._is_begun = True
         if not self._is_left:
             self._thread.run(self._made.close())

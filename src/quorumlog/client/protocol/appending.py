@@ -177,7 +177,7 @@ def _places(whole: AppendReceipt) -> list[tuple[int, int]]:
 
 def body_of(body: bytes | bytearray | memoryview) -> bytes:
     """The body of one append; a copy, unless it is `bytes`, since the caller may change it. Raises
-    BadRequest for what is not bytes-like, before it could harm those whom it would have joined."""
+    BadRequest if not bytes-like, before it joins others in a frame."""
     if type(body) is bytes:
         return body
     if isinstance(body, str):
@@ -366,7 +366,8 @@ class AppendWindow:
         return StreamProgress(committed, unknown, unwritten)
 
     def raise_failure(self) -> None:
-        """Raise why the finished head failed, with what is known of the others; all are finished."""
+        """Raise the error of the finished head, with the known outcomes of the others; all are
+        finished."""
         head = self.head
         assert head is not None
         assert head.error is not None

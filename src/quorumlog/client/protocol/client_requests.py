@@ -1,4 +1,4 @@
-"""What is on its way: a request, a stream; and the frames that they become."""
+"""Requests and streams in flight, and their frames."""
 
 from __future__ import annotations
 
@@ -163,9 +163,9 @@ def encode_request(
     previous_connection: str,
 ) -> list[Buffer]:
     """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`,
-    and BadRequest for a condition that it would not look at, and a text that it would not take.
+    and BadRequest for a condition that it would ignore, and a text that it would not take.
 
-    `previous_connection` is told with the first request of a stream on a connection.
+    `previous_connection` is sent with the first request of a stream on a connection.
     """
     _check_texts(request.message)
     batch = request.batch

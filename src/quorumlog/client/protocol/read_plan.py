@@ -1,10 +1,10 @@
-"""Reading a range with several requests on their way, and believing nothing that is not proven.
+"""Reading a range with several requests in flight, and verifying every entry.
 
-Ranges are cut by the size of the entries seen last. An answer may end early; what is missing is then
-asked for before anything after it is handed out.
+Ranges are cut by the size of the entries seen last. An answer may end early; the missing entries are
+then requested before later ones are returned.
 
-One flipped bit on one member's disk must not end a read: the entries before the bad one are handed out,
-and another member is asked for the rest of that range. Only when nobody has it whole the read fails.
+One flipped bit on one member's disk must not end a read: the entries before the bad one are returned,
+and another member is asked for the rest. The read fails only if no member has it whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NARROWED_ENTRIES = 4096
 
 
 class BadEntries(Exception):
-    """An answer whose entry `index` is not what was written; `good` are the ones to trust before it."""
+    """An answer whose entry `index` is damaged; `good` are the valid ones before it."""
 
     def __init__(self, good: EntryBatch | None, index: int, what: str) -> None:
         super().__init__(f"entry {index} ({what})")
@@ -50,7 +50,7 @@ class EntryChecker:
         self._chain = 0
 
     def check(self, batch: EntryBatch, first_index: int, *, heads: bool = False) -> None:
-        """Raise BadEntries unless `batch` is what the log holds from `first_index` on. `heads`: it is of
+        """Raise BadEntries unless `batch` is the log's entries from `first_index` on. `heads`: it is of
         headers alone."""
         is_anchored = self._next_index == first_index
         chain = self._chain if is_anchored else batch.chain_before
@@ -277,10 +277,10 @@ class ReadPlan:
         )
 
     def take(self) -> EntryBatch | None:
-        """The result of the finished head, checked; None if it brought nothing and that is no error.
+        """The result of the finished head, checked; None if it is empty and that is no error.
 
-        Raises the error of the read, IndexOutOfRange above what is committed, RangeDamaged if no member
-        that may be asked holds the entries as they were written, and ProtocolViolation.
+        Raises the error of the read, IndexOutOfRange above the committed index, RangeDamaged if no
+        member that may be asked has them undamaged, and ProtocolViolation.
         """
         sent = self._sent.popleft()
         first_index, stop_index, is_last, request, is_substitute = sent

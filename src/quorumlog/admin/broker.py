@@ -66,7 +66,7 @@ class BrokerProcess:
 
 
 def look_at_member(broker: DLedgerBroker, group: str) -> Look:
-    """On the loop of its member, which tells whether it is ready."""
+    """On the loop of its member, which decides whether it is ready."""
     status = broker.status(0)
     leads, state = status.broker_id == 0, None if broker.groups is None else broker.groups.feed.state
     samples = (

@@ -1,4 +1,4 @@
-"""What is left for the port by the loop that it looks at: values, and nothing that the loop changes."""
+"""Values that a loop leaves for the port: never changed by the loop."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class AdminPort:
     def __init__(
         self, listen: str, process: Process, *, tls: Tls | None = None, insecure: bool = False
     ) -> None:
-        """`listen`: HOST:PORT. `tls`: what it speaks; None: it is plain, and other
-        machines reach it only if it may be `insecure`. Raises ConfigError."""
+        """`listen`: HOST:PORT. `tls`: of the port; None: it is plain, and other machines reach it only
+        if it may be `insecure`. Raises ConfigError."""
         try:
             import aiohttp.web
             import prometheus_client  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a key-value store may be given anew while it runs."""
+"""Reloadable options of a key-value store."""
 
 from __future__ import annotations
 

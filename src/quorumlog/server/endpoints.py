@@ -36,10 +36,10 @@ class Endpoint:
         """The member is about to stop; called also when it was never opened."""
 
     def abandon(self) -> None:
-        """As if the process were killed: close what is open, and tell nobody."""
+        """As if the process were killed: close all, without notice."""
 
     def ended(self) -> None:
-        """The member has stopped: nothing uses what its machines hold open any more."""
+        """The member has stopped: resources of its machines are no longer used."""
 
 
 class Endpoints:
@@ -166,7 +166,7 @@ class _Entrance:
 
 
 def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
-    """Raises ConfigError for what no log could bind."""
+    """Raises ConfigError for machines that no log could bind."""
     for name, factory in machines.items():
         try:
             msgspec.convert(name, MachineName)

@@ -45,8 +45,8 @@ class DiskReport:
         self._is_looking = False
 
     def problem(self, config: StoreConfig, lost: Sequence[LostRange] = ()) -> str:
-        """In a sentence; empty while there is room. The next who asks hears what this look finds.
-        `lost`: what readers have lost to full disks."""
+        """In a sentence; empty while there is room. This look's findings go to the next caller. `lost`:
+        entries that readers lost to full disks."""
         if self._directory.durability is Durability.MEMORY:
             return ""
         self._look()

@@ -93,8 +93,8 @@ class UsersOfServer:
 
     @property
     def newest(self) -> Users | None:
-        """The last that were known, for what only shows how a member is. None: there are some, and this
-        process has never known them."""
+        """The last known users, for status requests. None: users exist, but this process has never known
+        them."""
         return self._newest or (None if self.hides_status else NO_USERS)
 
     @property

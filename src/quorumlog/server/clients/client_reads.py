@@ -1,4 +1,4 @@
-"""What a connection asks for in an order: its streams of appends, and its reads."""
+"""A connection's ordered requests: streams of appends, and reads."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ClientReads:
         refusal: Callable[[ReadRequest, str], LedgerError | None],
         caller: Caller,
     ) -> None:
-        """`refusal`: of who may not read a group any more."""
+        """`refusal`: of a client that lost its right to read."""
         self._caller = caller
         self._connection = connection
         self._reply = reply

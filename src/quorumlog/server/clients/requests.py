@@ -1,5 +1,5 @@
-"""What clients ask besides entries: of each kind of request, a function that returns the response or
-raises the refusal, and may await what the member tells later.
+"""Requests of clients besides entries: for each kind a function that returns the response or raises the
+refusal, and may await the member's answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def age_of(driver: NodeDriver, since_ms: float) -> float:
 def wait_for_promise(
     driver: NodeDriver, promise: ReadGuarantee, done: FreshnessCallback, owner: object
 ) -> None:
-    """Tell `done` once what is committed here is as fresh as promised."""
+    """Call `done` once this member's committed index meets the promise."""
     node, index = driver.node, promise.at_least_index
     reads = node.raft.reads
     if promise.consistency == READ_INDEX:
@@ -87,9 +87,9 @@ def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) 
     )
 
 
-# ----------------------------------------------------------------
-# What clients ask besides entries: of each kind of request, a function that returns the response or
-# raises the refusal, and may await what the member tells later.
+# ---------------------------------------------------------------- Requests of clients besides entries:
+# for each kind a function that returns the response or raises the refusal, and may await the member's
+# answer.
 
 
 ANSWER_LIMIT_BYTES = 8 << 20

@@ -1,6 +1,6 @@
 """Peer: the sockets of the four connections between this member and one other.
 
-What they add up to, and what the core is told of it, is decided in `node/peer_connections.py`.
+`node/peer_connections.py` combines their states for the core.
 """
 
 from __future__ import annotations
@@ -272,4 +272,4 @@ class PeerSession:
         self._peer.inbound_lost(self._way.role, self._connection)
 
     def writable(self) -> None:
-        """Nothing waits for it: what this member says leaves on connections of its own."""
+        """No one waits for it: this member sends on connections of its own."""

@@ -1,7 +1,7 @@
 """PeerLink: one outgoing connection to one other member, dialled again whenever it is lost.
 
-A member has two to each other member, `control` and `data` (node/peer_connections.py), and speaks on
-these; what it hears comes on those that others dialled.
+A member has two to each other member, `control` and `data` (node/peer_connections.py), and sends on
+these; it receives on those that others dialled.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class PeerLink:
         on_bug: Callable[[BaseException], None],
         on_refused: Callable[[PeerLink], None] = lambda link: None,
     ) -> None:
-        """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
-        was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
+        """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when dialling
+        again was refused: a live process answers, however the link broke."""
         self._dialler = dialler
         self.group = group
         self.peer = peer

@@ -1,12 +1,12 @@
-"""PeerTable: the other members that this one dials and hears.
+"""PeerTable: the other members that this one dials and accepts.
 
 They are those of every membership that may hold (`node/member_changes.py`), at the addresses named
 there, and every member just invited to become one. A member no longer named stays connected for a
 moment, to learn of it.
 
-A member is a name at an address, and what votes is a directory. While a directory is replaced both
-of that name are voters, and both may be alive: the one that does not answer at the address has a peer
-of its own beside, which dials it where it listens.
+A member is a name at an address, and what votes is a directory. While a directory is replaced both of
+that name are voters, and both may be alive: the one that does not answer at the address gets a peer of
+its own, which dials it where it listens.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ class PeerAdmission:
         leader_id: Callable[[], str],
         invite: Callable[[str, str], None],
     ) -> None:
-        """`lists_count`: the log does not say yet who the members are, and where. `leader_id`: whom this
-        member follows, empty while it hears no leader. `invite(member_id, address)`: see `PeerTable`."""
+        """`lists_count`: the log does not hold the members and addresses yet. `leader_id`: of the leader
+        this member follows, empty without one. `invite(member_id, address)`: see `PeerTable`."""
         self._config = config
         self._peers = peers
         self._greeting = greeting

@@ -74,7 +74,7 @@ RETRY_FULL_MS = 100
 
 
 def boot_ms() -> float:
-    """Goes on while the machine sleeps."""
+    """Milliseconds of a clock that continues while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
@@ -89,7 +89,7 @@ class _PendingRequest(NamedTuple):
 
 
 class StoreConnection(Protocol):
-    """Of a client: what its session needs of a `Connection`."""
+    """The part of a client's `Connection` that its session needs."""
 
     user: str
 
@@ -337,7 +337,7 @@ class KeyValueEndpoint(Endpoint):
 
     @property
     def leads(self) -> bool:
-        """Its member does: what needs the leader is answered here."""
+        """True if its member leads: requests for the leader are answered here."""
         return self._service is not None and self._service.leads
 
     def session_of(self, connection: StoreConnection) -> _LocalSession:

@@ -1,4 +1,4 @@
-"""What the key-value store is asked, and what it answers."""
+"""Requests and responses of the key-value store."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class History(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
 
 
 class Leases(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
-    """All that stand."""
+    """All leases."""
 
 
 class LeaseKeys(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
@@ -196,7 +196,7 @@ _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question
 
 
 def encoded(value: object) -> bytes:
-    """Of what a caller has given. Raises InvalidRequest."""
+    """Of a caller's value. Raises InvalidRequest."""
     try:
         return encode(value)
     except (OverflowError, TypeError) as error:
@@ -446,7 +446,7 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
 
 
 def may_answer_much(command: Command | Operation) -> bool:
-    """More than it says by itself: what others have written before."""
+    """True if the answer may be larger than the request: it returns stored data."""
     if isinstance(command, Txn):
         return any(may_answer_much(each) for each in (*command.success, *command.failure))
     if isinstance(command, DeleteRange):
@@ -688,14 +688,14 @@ WatchedKey = Annotated[bytes, msgspec.Meta(max_length=MOST_WATCHED_BYTES)]
 
 
 class KeepAliveRequest(ClientMessage, frozen=True, kw_only=True, tag=112):
-    """Answered with what each has left from when this was sent, in milliseconds; 0: it has ended."""
+    """Answered with each lease's time left from when this was sent, in milliseconds; 0: expired."""
 
     passes_limits = True
     leases: Annotated[tuple[LeaseId, ...], msgspec.Meta(max_length=MOST_LEASES)]
 
 
 class TimeToLiveRequest(ClientMessage, frozen=True, kw_only=True, tag=113):
-    """Answered with (TTL, what is left of it by the leader's clock, both in milliseconds, keys)."""
+    """Answered with (TTL, time left by the leader's clock, both in milliseconds, keys)."""
 
     lease: LeaseId
 

@@ -1,5 +1,5 @@
-"""What a member does for clients of the store beside applying commands: values in, values out; time is
-an input, so that the simulator runs the same."""
+"""A member's service for clients of the store, apart from applying commands: values in, values out; time
+is an input, so that the simulator runs the same code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ServiceSession(Protocol):
     def unsent_bytes(self) -> int: ...
 
     def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
-        """Whether its user may be told of them."""
+        """Why its user may not see them; None: it may."""
 
 
 def answer(session: ServiceSession, request_id: int, body: bytes) -> None:
@@ -519,20 +519,20 @@ class WatchHub:
         self._rounds.append(lost)
 
     def begins(self, revision: int) -> None:
-        """The store holds what it did not tell of: what happened before is read from its history."""
+        """The store holds changes it did not publish: earlier ones are read from its history."""
         self.delivered_revision = revision
         self._sent_revision = min(self._sent_revision, revision)
         self._lose()
         self.tell()
 
     def compacted(self) -> None:
-        """Those that wait for changes far behind what is compacted now are told how far they are."""
+        """Watches far behind the newly compacted revision are sent their progress."""
         self._pop_progress()
         self._add_progress()
         self.tell()
 
     def ask_progress(self, session: ServiceSession) -> None:
-        """Its watches in step are told how far they are, after all changes up to now."""
+        """Send its up-to-date watches their progress, after all changes up to now."""
         if session not in self._watches or any(each.session is session for each in self._rounds):
             return
         self._add_progress()
@@ -554,11 +554,11 @@ class WatchHub:
 
     @property
     def is_telling(self) -> bool:
-        """There is more to tell: call `tell` again."""
+        """There is more to send: call `tell` again."""
         return bool(self._rounds)
 
     def tell(self) -> None:
-        """Some of those in step of what they have not heard."""
+        """Send to some up-to-date watches the changes not sent yet."""
         left = SLICE
         while self._rounds and left > 0:
             now = self._rounds[0]
@@ -762,7 +762,7 @@ class KeyValueService:
     def __init__(
         self, member: NodeHandle, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
     ) -> None:
-        """`now_ms`: a clock that goes on while the machine sleeps. Who makes this calls `drain` when the
+        """`now_ms`: a clock that continues while the machine sleeps. The owner calls `drain` when the
         feed wakes, and `tick` every `TICK_MS`."""
         self._member = member
         self._feed = feed
@@ -821,7 +821,7 @@ class KeyValueService:
             self._status(session, number)
 
     def go_on(self) -> None:
-        """Somebody has read what was left unread: there may be questions that wait for that."""
+        """A client has read its pending answers: requests may wait for that."""
         self._member.enter(lambda: None)
 
     def lost(self, session: ServiceSession) -> None:
@@ -835,8 +835,8 @@ class KeyValueService:
     def greet(
         self, session: ServiceSession, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
     ) -> None:
-        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
-        connection begins or ends with."""
+        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets the first
+        or last message of its connection."""
 
         def greet(member: NodeHandle) -> None:
             cluster_id = member.cluster_id
@@ -1011,7 +1011,7 @@ class KeyValueService:
             self._had_leader_ms = now_ms
 
     def role_changed(self) -> None:
-        """Of this member; in the middle of a turn: what follows is for the next tick."""
+        """This member's role, in the middle of a turn: the effects follow in the next tick."""
         self._member.enter(self.tick)
 
     def drain(self) -> None:

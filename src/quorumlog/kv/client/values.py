@@ -44,7 +44,7 @@ Unreadable = Literal["raise", "raw", "skip"]
 
 
 class Codec(Protocol[V]):
-    """What a call raises for a value that it cannot make is what this raises."""
+    """Converts values; its exceptions are raised by the call."""
 
     def encode(self, value: V, /) -> bytes: ...
 
@@ -208,7 +208,7 @@ class Change(NamedTuple, Generic[V_co]):
 
 
 class Values(Generic[V]):
-    """From the store's answers to what calls give. Raises ValueUnreadable where `errors` say so."""
+    """From the store's answers to the results of calls. Raises ValueUnreadable depending on `errors`."""
 
     def __init__(self, codec: Codec[V], errors: Unreadable = "raise") -> None:
         """Raises ConfigError."""

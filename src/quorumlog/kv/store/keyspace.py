@@ -1,4 +1,4 @@
-"""Keys, their versions and leases, ranges of them, and who hears of changes."""
+"""Keys, their versions and leases, ranges of them, and listeners for changes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LeaseState(NamedTuple):
 
 
 class Written(NamedTuple):
-    """One key changed: what watches hear."""
+    """One key changed: an event for watches."""
 
     key: bytes
     kv: bytes
@@ -111,7 +111,7 @@ class Keyspace:
 
     @property
     def version(self) -> int:
-        """That the machine was told last; an earlier release kept none, and had the first only."""
+        """The last version set by the machine; earlier releases kept none, and had only the first."""
         stored = self.engine.get(STATE, _VERSION_KEY)
         return 1 if stored is None else int(NUMBER.unpack(stored)[0])
 
@@ -333,7 +333,7 @@ SLICE_ITEMS = 1_000
 
 
 def read_range(keyspace: Keyspace, request: Range, room: AnswerRoom) -> AnswerBody:
-    """Where there is no room, what is given is none. Raises Compacted, FutureRevision."""
+    """Without room, the result is none. Raises Compacted, FutureRevision."""
     if request.revision:
         keyspace.check_revision(request.revision)
     if room.is_over:
@@ -492,7 +492,7 @@ def _without_value(stored: bytes) -> bytes:
 
 
 def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> AnswerBody:
-    """`next_revision` is after what it looked at, changes of other keys included. Raises Compacted, and
+    """`next_revision` is after the last change examined, of other keys included. Raises Compacted, and
     InvalidRequest where there is no room for the changes of one revision."""
     first = request.first_revision
     if first < keyspace.compacted:
@@ -566,7 +566,7 @@ class CompactedTo(NamedTuple):
 
 
 class Begins(NamedTuple):
-    """The store holds what it did not come to by applying: it was loaded, or begins."""
+    """The state did not come from applied commands: it was loaded, or is new."""
 
     revision: int
     compacted: int

@@ -242,9 +242,9 @@ class BrokerServer:
         users: UsersOptions = NO_OPTIONS,
         limits: Callable[[], LimitOptions] | None = None,
     ) -> None:
-        """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
-        the loop runs, before anybody is let in. `limits`: asked for again at each SIGHUP; may raise
-        ConfigError. Raises ConfigError."""
+        """`ha_service`: of a master or a slave. `failover`: decides which of both it is; called on the
+        loop, before clients are accepted. `limits`: called again at each SIGHUP; may raise ConfigError.
+        Raises ConfigError."""
         self.store = store
         self._tls = tls
         self.ha_service = ha_service

@@ -1,10 +1,10 @@
-"""ClassicUsers: who may do what at a classic broker, as the commands in its log say it.
+"""ClassicUsers: authorization at a classic broker, from the commands in its log.
 
-A broker whose file `users` says that there may be some acts on them while it knows that they are not
-old: a master while nobody else can have taken its place; a slave once it has carried out all that its
-master called confirmed, and for a time (`[users] may_be_old_ms`) after that was said. Until then it
-tells how it is; and whom to follow it is told by who was an administrator last, else nobody could
-switch where the master is gone.
+A broker whose file `users` says that users may exist serves requests while it knows that they are
+current: a master while no other can have replaced it; a slave once it has applied all that its master
+reported as confirmed, and for `[users] may_be_old_ms` after that report. Until then it answers status
+requests only, and takes the master to follow from the last known administrators; else no switch would be
+possible without a master.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClassicUsers:
         *,
         is_plain: bool = False,
     ) -> None:
-        """`replica`: None of a broker that stands alone. `is_plain`: slaves need not use TLS. Raises
+        """`replica`: None for a single broker. `is_plain`: slaves need not use TLS. Raises
         ConfigError."""
         self.access = Access()
         self.access.clock = lambda: store.clock() / 1000
@@ -111,7 +111,7 @@ class ClassicUsers:
     # ---------------------------------------------------------------- known or not
 
     def look(self) -> None:
-        """Every now and then, and before anybody is answered by what was carried out."""
+        """Called periodically, and before an answer that depends on applied commands."""
         store, state = self._store, self._groups.state
         if state.users.is_on and not store.has_had_users:
             try:

@@ -89,7 +89,7 @@ class PutStatus(Enum):
 
 
 class PutMessageResult(NamedTuple):
-    """Where a batch stands: its messages follow each other in the queue."""
+    """The place of a batch: its messages are contiguous in the queue."""
 
     status: PutStatus
     queue_offset: int
@@ -128,7 +128,7 @@ def properties_of(message: Message, uniq_key: str = "") -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Of a record; the last 0x02 may be missing, as in what some releases of RocketMQ wrote."""
+    """Of a record; the last 0x02 may be missing, as written by some releases of RocketMQ."""
     pairs = (pair.partition("\x01") for pair in text.split("\x02") if pair)
     return {name: value for name, separator, value in pairs if separator}
 
@@ -193,7 +193,7 @@ def blank_record(size_bytes: int) -> bytes:
 
 
 def host_bytes(host: str, port: int) -> bytes:
-    """Of an IPv4 address; zeros stand for one that is none."""
+    """Of an IPv4 address; zeros for any other."""
     try:
         return socket.inet_aton(host) + struct.pack(">i", port)
     except OSError:
@@ -242,7 +242,7 @@ def encode_records(
     uniq_keys: Sequence[str] = (),
     born_host: bytes = bytes(V4_BYTES),
 ) -> tuple[bytearray, list[int]]:
-    """Records of one topic, and their sizes; the store fills in what only it knows. Raises BadRequest,
+    """Records of one topic, and their sizes; the store fills in its own fields. Raises BadRequest,
     BodyTooLarge."""
     if not messages:
         raise BadRequest("a batch has one message at least")
@@ -379,7 +379,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def properties_that_fit(properties: Mapping[str, str]) -> bytes:
-    """All, or without the largest ones: what was stored in other bytes may be longer once it is text."""
+    """All, or without the largest ones: values stored in another encoding may be longer as text."""
     left = dict(properties)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What is said between a broker and its clients."""
+"""Messages between a broker and its clients."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class SessionSendRequest(ClientMessage, frozen=True, kw_only=True, tag=97):
 
 
 class SessionSendResponse(ClientMessage, frozen=True, kw_only=True, tag=98):
-    """Where each message stands: 8 bytes big-endian; empty: stored earlier, and not told where."""
+    """Queue offset of each message: 8 bytes big-endian; empty: stored earlier, and not reported."""
 
     queue_offsets: bytes
     positions: bytes
@@ -173,7 +173,7 @@ AnyGroupMessage = (
 
 
 class EarlierHello(ClientMessage, frozen=True, kw_only=True, tag=1):
-    """As clients of the release before greeted: they are told that theirs is too old, and no more."""
+    """The greeting of the previous release's clients: answered only that they are too old."""
 
     protocol: Int = 1
 
@@ -330,7 +330,8 @@ class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
 
 
 class OldLogRequest(ClientMessage, frozen=True, kw_only=True, tag=99):
-    """Of any member of a group that has taken a classic store over: what a later member needs of it."""
+    """Of any member of a group that has taken a classic store over: the data needed by a later
+    member."""
 
     position: Int = 0
     size_bytes: Int = 0
@@ -346,9 +347,9 @@ class OldLogResponse(ClientMessage, frozen=True, kw_only=True, tag=100):
 class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     """The state of a master or slave; `verb` changes it first.
 
-    drain: the master takes nothing more for a while. resume: it does again. promise, lead, slave: as
-    `Replica` has them, with `epoch`. add, remove: broker `broker_id` counts, or does no more. copies:
-    so many have what is acknowledged.
+    drain: the master refuses messages for a while. resume: it takes them again. promise, lead, slave: as
+    in `Replica`, with `epoch`. add, remove: broker `broker_id` joins or leaves the list. copies: number
+    of copies of acknowledged messages.
     """
 
     verb: Text = ""
@@ -392,7 +393,7 @@ class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
-    """A part of the log that was cut off after what the own log and a new master's have in common."""
+    """A part of the log that was cut off after the last point in common with a new master's."""
 
     epoch: Int
     first_offset: Int
@@ -444,7 +445,7 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
 
 
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
-    """How the failover by a coordinator stands, after `verb` is done."""
+    """State of the failover by a coordinator, after `verb` is done."""
 
     verb: Text = ""
     """Empty: only tell. `resign`: let another member of the in-sync set lead."""
@@ -556,7 +557,7 @@ def broker_decoder() -> FrameDecoder:
 
 
 def broker_request_decoder() -> FrameDecoder:
-    """Of the broker: what only it says is not decoded."""
+    """Of the broker: messages that only it sends are not decoded."""
     return FrameDecoder(
         control=_OF_CLIENT, greeting_bytes=GREETING_BYTES, control_limit_bytes=FROM_CLIENT_BYTES
     )

@@ -1,5 +1,5 @@
-"""What becomes of a message that could not be worked off: it comes to its group again, later, or lies in
-the group's dead letters, from where it can be sent to the group anew. No I/O.
+"""Retries of failed messages: redelivered to the group later, or moved to its dead letters, from where
+they can be sent to the group again. No I/O.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Again(NamedTuple):
 def again_of(
     message: StoredMessage, group: str, *, most_retries: int, delay_level: int = 0, cause: str = ""
 ) -> Again:
-    """As it is to be sent: to come again after a delay that grows with each time, or that of
-    `delay_level` (1 to 18); after `most_retries` times, and where its properties leave no room for what
-    a retry adds, to the group's dead letters. Raises BadRequest."""
+    """The message to send: redelivered after a delay that grows with each retry, or that of
+    `delay_level` (1 to 18); to the group's dead letters after `most_retries`, or if its properties leave
+    no room for those of a retry. Raises BadRequest."""
     if not 0 <= delay_level <= LEVELS:
         raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
     properties = dict(message.properties)

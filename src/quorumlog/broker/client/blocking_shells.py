@@ -45,8 +45,8 @@ class BlockingRun(ClientShell[AsyncConsumer]):
         return self
 
     def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        """See `AsyncConsumer.poll`. What was found as an interrupt came is not committed, and comes
-        again once this member has left."""
+        """See `AsyncConsumer.poll`. Messages found during an interrupt are not committed, and
+        redelivered once this member has left."""
         return self._it._given(self._thread.run(self._it._found(most_messages, wait_ms)))
 
     def run(

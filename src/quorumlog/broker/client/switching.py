@@ -1,5 +1,5 @@
-"""A change of who leads, or of who counts, by an operator: who is asked, in which order, and what is
-refused. What the answers come to is said by `epochs`."""
+"""A change of the master, or of the in-sync list, by an operator: the brokers asked, their order, and
+the refusals. `epochs` evaluates the answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def epoch_of(answer: ReplicaResponse) -> Epoch:
 
 
 class BrokerProbe(ABC):
-    """Brokers, and what each of them has answered last."""
+    """Brokers, and the last answer of each."""
 
     def __init__(self) -> None:
         self.answers: dict[str, ReplicaResponse] = {}
@@ -92,8 +92,7 @@ class BrokerProbe(ABC):
         return self.is_refused_by_users or any(each != but for each in broker_ids)
 
     def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """What it has answered last is what a switch goes by, so another directory under its name
-        refuses."""
+        """Its last answer, which a switch relies on; another directory under its name refuses."""
         request = request or ReplicaRequest()
         if broker_id in self.answers:
             request = replace(request, asked_directory_id=self.answers[broker_id].directory_id)
@@ -125,8 +124,8 @@ class ClusterProbe(BrokerProbe):
     """Every broker that any other names, asked once; none of them has a coordinator."""
 
     def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
-        """`server`: HOST:PORT,... of which one has to answer; one that was emptied names nobody. Raises
-        what it refuses with, Unreachable, SwitchRefused."""
+        """`server`: HOST:PORT,... of which one has to answer; an emptied one names no others. Raises its
+        refusal, Unreachable, SwitchRefused."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
         self._timeout_ms = timeout_ms
@@ -204,9 +203,9 @@ class ClusterProbe(BrokerProbe):
 
 
 def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_000) -> ReplicaResponse:
-    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
-    not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
-    and what a broker refuses with."""
+    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Waits
+    for brokers not in sync. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
+    and a broker's refusal."""
     with closing(ClusterProbe(server)) as probe:
         master = probe.master()
         if master is None:
@@ -241,7 +240,7 @@ class Switch:
     say: Callable[[str], None] = lambda line: None
 
     def run(self) -> SwitchReport:
-        """Raises SwitchRefused, with what to do, and what a broker refuses with."""
+        """Raises SwitchRefused, with the remedy, and a broker's refusal."""
         probe, to, answers = self.probe, self.to, self.probe.answers
         if any(answer.dialect != "quorumlog" for answer in answers.values()):
             raise SwitchRefused(

@@ -73,7 +73,7 @@ class DelayScheduler:
         self._now_ms = 0.0
 
     def lead(self, is_master: bool) -> None:
-        """Query again what an earlier master knew."""
+        """Query again the progress of an earlier master."""
         self._levels.clear()
         if is_master:
             releases = self._log.releases

@@ -1,7 +1,6 @@
-"""GroupService: topics, consumer groups and delayed messages of a broker, on whatever log.
+"""GroupService: topics, consumer groups and delayed messages of a broker, on either log.
 
-What is promised is replicated; the master adds what may be lost with it: who is in a group just now,
-which requests wait.
+Acknowledged state is replicated; the master alone has the group members and waiting requests.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class GroupService:
         )
 
     def lead(self, is_master: bool) -> None:
-        """A master is told so only once all that came before is dispatched and carried out here."""
+        """Called once all earlier messages are dispatched and all earlier commands applied here."""
         was_master, self._is_master = self._is_master, is_master
         self.scheduler.lead(is_master)
         if was_master:

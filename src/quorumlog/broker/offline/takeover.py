@@ -1,5 +1,5 @@
-"""OldState: topics, consumer groups, offsets and delays of a store that is taken over, from what a Java
-broker keeps in `config` and from what lies in the commit log; and what of it is left behind.
+"""OldState: topics, consumer groups, offsets and delays of a store that is taken over, from a Java
+broker's `config` and the commit log; and the parts not taken over.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ class OldMessages:
 def old_state(
     root: str, config: JavaConfig, held: OldMessages, *, without_config: bool
 ) -> tuple[OldState, OldReport]:
-    """`without_config`: what says which messages were delivered may be missing. Raises ConfigError
-    where it is, and it is needed."""
+    """`without_config`: the record of delivered messages may be missing. Raises ConfigError if it is
+    missing and needed."""
     if not without_config:
         _check_config(root, config, held)
     configured = config.topics
@@ -479,9 +479,9 @@ def make_later_member(
     group: str = "default",
     disk: Disk | None = None,
 ) -> TakenOver:
-    """`broker`: of any member that runs. Raises ConfigError where its group has taken no store over or
-    `data_dir` is not empty; what the broker refuses with; StoreFailure, DiskFull. What is half done then
-    is cleared by the next call."""
+    """`broker`: of any member that runs. Raises ConfigError if its group has taken no store over or
+    `data_dir` is not empty; the broker's refusal; StoreFailure, DiskFull. The next call clears an
+    incomplete directory."""
     disk = OsDisk() if disk is None else disk
     data = broker.old_log().record
     if not data:

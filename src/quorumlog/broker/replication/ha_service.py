@@ -44,7 +44,7 @@ _RECEIVE_BYTES = 16 << 10
 
 
 class AnyBytes:
-    """A `Decoder`: what comes as it comes. Each dialect has frames of its own."""
+    """A `Decoder` that passes bytes through. Each dialect has frames of its own."""
 
     missing_bytes = _RECEIVE_BYTES
     unfinished_bytes = 0
@@ -60,7 +60,7 @@ class AnyBytes:
 
 
 class WriteSocketService:
-    """What the slave lacks."""
+    """Sends the log to a slave."""
 
     def __init__(self, connection: HAConnection, disk: DiskThread) -> None:
         self._connection = connection
@@ -444,7 +444,7 @@ class HAClient:
             self._drop(self._socket, "the broker stops")
 
     def join(self) -> None:
-        """Blocks until what was received is written. Off the loop."""
+        """Blocks until received bytes are written. Off the loop."""
         self._disk.close()
 
 
@@ -488,13 +488,13 @@ class Wakeup:
 
 
 class HAService(ReplicaObserver):
-    """On the loop's thread, but for what a replica calls."""
+    """On the loop's thread, except calls by a replica."""
 
     def __init__(
         self, replica: BrokerReplica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
     ) -> None:
-        """`bind`: where slaves are let in, if it is not the address that they are told. `tls`: between
-        master and slaves, which Java's do not speak. Raises ConfigError."""
+        """`bind`: the address to listen on, if not the advertised one. `tls`: between master and slaves;
+        Java's have none. Raises ConfigError."""
         if dialect not in (QUORUMLOG, ROCKETMQ):
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
@@ -694,7 +694,7 @@ class HAService(ReplicaObserver):
         self.client.close()
 
     def join(self) -> None:
-        """Blocks until what was received is written. Off the loop."""
+        """Blocks until received bytes are written. Off the loop."""
         assert self.client is not None
         self.client.join()
         self._reads.close()

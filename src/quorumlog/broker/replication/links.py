@@ -54,8 +54,7 @@ class RecordAssembler:
         self._filler_bytes = 0
 
     def feed(self, data: Buffer) -> list[LogRecords]:
-        """What is whole now. A blank has no records, and its file ends with it. Raises
-        ProtocolViolation."""
+        """The complete records. A blank has none, and ends its file. Raises ProtocolViolation."""
         view = memoryview(data).cast("B")
         self.position += len(view)
         found: list[LogRecords] = []
@@ -140,7 +139,7 @@ ROLE = "replica"
 
 
 class SlaveLog(ClientMessage, frozen=True, kw_only=True, tag=110):
-    """Behind the Hello."""
+    """After the Hello."""
 
     slave: Peer
     promised: Epoch
@@ -178,7 +177,7 @@ class Start(ClientMessage, frozen=True, kw_only=True, tag=112):
 
 
 class State(ClientMessage, frozen=True, kw_only=True, tag=113):
-    """What a slave stores beside the log."""
+    """A slave's state apart from the log."""
 
     topics: dict[Text, Int]
     is_run_confirmed: bool
@@ -292,7 +291,7 @@ class HaCodec:
 
 
 def history_of(runs: list[Run]) -> EpochHistory:
-    """As it was said. Raises ProtocolViolation."""
+    """As received. Raises ProtocolViolation."""
     for before, behind in pairwise(runs):
         if not (before.key < behind.key and before.start_offset <= behind.start_offset):
             raise ProtocolViolation("a history that is not in order")
@@ -300,7 +299,7 @@ def history_of(runs: list[Run]) -> EpochHistory:
 
 
 def is_old_greeting(first: Buffer) -> bool:
-    """`first`: what came first, as many bytes as are needed to tell."""
+    """`first`: the first bytes received, enough to decide."""
     return bytes(first[: len(MAGIC)]) != MAGIC
 
 
@@ -323,7 +322,7 @@ class Follow(NamedTuple):
 
     @property
     def queue_begins(self) -> dict[QueueKey, int] | None:
-        """Of the master's queues, with `begins_anew`; None: it has not said."""
+        """Of the master's queues, with `begins_anew`; None: not sent."""
         queues = self.welcome.queues
         return None if queues is None else by_queue(queues)
 
@@ -338,7 +337,7 @@ def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
 
 @dataclass(slots=True)
 class LinkWork:
-    """What has come, in the order in which it is to be done; then `SlaveLink.done`."""
+    """Received work, in order; then `SlaveLink.done`."""
 
     follow: Follow | None = None
     begin_at: int = -1
@@ -572,7 +571,7 @@ class SlaveLink:
         self._work.master_offset = max(self._work.master_offset, data.offset + len(data.body))
 
     def done(self, written: int, flushed: int, now_ms: float) -> None:
-        """What was taken is written, and flushed so far."""
+        """The received work is written, and flushed so far."""
         assert self._welcome is not None
         report = Report(written_offset=written, flushed_offset=flushed)
         if report != self._report and not self.closed:
@@ -1024,7 +1023,7 @@ class OldMasterLink(SlaveLink):
 
 
 class Leadership(NamedTuple):
-    """What a master says of itself."""
+    """A master's announcement."""
 
     master: Peer
     epoch: Epoch
@@ -1033,7 +1032,7 @@ class Leadership(NamedTuple):
 
 
 class MasterSide(Protocol):
-    """What a link needs of its master. It changes while the link lives."""
+    """A link's view of its master. It changes while the link lives."""
 
     @property
     def leadership(self) -> Leadership: ...
@@ -1106,11 +1105,11 @@ class LinkToSlave(Protocol):
     def spoke(self, now_ms: float) -> None: ...
 
     def confirmed(self) -> None:
-        """More is confirmed than the slave was told."""
+        """More is confirmed than the slave was sent."""
 
     @property
     def is_greeted(self) -> bool:
-        """Who dialled has said all that a slave says first, and may follow."""
+        """The dialling side has completed a slave's greeting, and may follow."""
 
     @property
     def mark(self) -> SlaveProgress | None: ...
@@ -1129,8 +1128,8 @@ class MasterLink:
         refusal: str = "",
         foreign: Callable[[str], str] = lambda slave_id: "",
     ) -> None:
-        """`refusal`: why nobody is let in just now; empty: slaves are. `foreign`: why who has dialled is
-        not the slave of this id; empty: it may be."""
+        """`refusal`: why no slave is accepted now; empty: slaves are. `foreign`: why the peer is not the
+        slave of this id; empty: it may be."""
         self._foreign = foreign
         self.closed = ""
         self.next_offset = -1
@@ -1332,7 +1331,7 @@ class MasterLink:
         self._spoke_ms = now_ms
 
     def confirmed(self) -> None:
-        """Told at once: readers of the slave wait for it."""
+        """Sent at once: readers of the slave wait for it."""
         if self._side.confirm_offset > self._told_offset:
             self._beat()
 

@@ -1,6 +1,6 @@
-"""Replica: a store as master or slave. It knows no sockets: those who have them (`ha_service`) ask what
-to say, and tell it what they heard. `confirm_offset` never falls, neither here nor over a switch:
-consumers saw what lies below."""
+"""Replica: a store as master or slave. It knows no sockets: `ha_service` sends its messages and passes
+in those received. `confirm_offset` never falls, neither here nor over a switch: consumers saw the
+messages below it."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class ReplicaObserver:
 
 
 class WrittenEnd(NamedTuple):
-    """What a slave can report."""
+    """The written end, as a slave reports it."""
 
     written_offset: int
     flushed_offset: int
 
 
 class Heard(NamedTuple):
-    """What a master has said."""
+    """A master's message."""
 
     at_ms: float
     """When its users were sure to be not old."""
@@ -92,7 +92,7 @@ class Heard(NamedTuple):
 
 
 class BrokerReplica:
-    """Role changes and what comes from a master: any thread but the loop's, one at a time (`_lock`).
+    """Role changes and messages of a master: any thread but the loop's, one at a time (`_lock`).
     Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
 
     def __init__(
@@ -187,7 +187,7 @@ class BrokerReplica:
 
     @property
     def log_epoch(self) -> int:
-        """Of whoever has written the last byte."""
+        """Of the writer of the last byte."""
         runs = [run for run in self.record.history if run.start_offset < self.max_offset]
         return runs[-1].number if runs else 0
 
@@ -197,7 +197,7 @@ class BrokerReplica:
 
     @property
     def master(self) -> Peer | None:
-        """Whom a slave was told to follow."""
+        """The master that a slave follows."""
         return self.record.master if self.role is BrokerRole.SLAVE else None
 
     @property
@@ -295,9 +295,9 @@ class BrokerReplica:
     # ---------------------------------------------------------------- who leads
 
     def promise(self, epoch: int, leader: str = "", *, anew: bool = False) -> None:
-        """On disk when this returns; whatever bears a lower epoch is refused, and what belongs to one
-        stops. `leader`: the directory that is to lead; empty: the own one. `anew`: a number that was
-        promised already is refused, and so it is promised to one operator only. Raises StaleEpoch,
+        """Vote for an epoch, on disk when this returns; requests of lower epochs are refused, and their
+        work stops. `leader`: the directory that is to lead; empty: the own one. `anew`: an epoch already
+        voted for is refused, so that only one operator gets the vote. Raises StaleEpoch,
         StoreFailure."""
         with self._lock:
             asked = Epoch(epoch, leader or self.directory_id)
@@ -349,10 +349,9 @@ class BrokerReplica:
         *,
         may_lose_users: bool = False,
     ) -> None:
-        """By hand: in the epoch that it was the last to be promised. `confirmed`: the newest run that is
-        known to be. `forced_list`: asks nothing of those before. `may_lose_users`: another broker has
-        heard of some, who are lost if this log has none. Raises StaleEpoch, SwitchRefused,
-        StoreFailure."""
+        """By an operator: in the newest epoch voted for. `confirmed`: the newest run known to be
+        confirmed. `forced_list`: overrides earlier lists. `may_lose_users`: another broker knows of
+        users, which are lost if this log has none. Raises StaleEpoch, SwitchRefused, StoreFailure."""
         with self._lock:
             self._check_epoch(epoch)
             if self.record.promised != Epoch(epoch, self.directory_id):
@@ -371,9 +370,9 @@ class BrokerReplica:
             self.observer.role_changed()
 
     def become_slave(self, epoch: int, master: Peer) -> None:
-        """What the own log has beyond the last point in common is set aside once the master has shown a
-        newer epoch. A register says that nobody else leads: one of a lower epoch than was promised here
-        in vain hears of that from its slave, and leads anew. Raises StaleEpoch, StoreFailure."""
+        """The own log after the last point in common is set aside once the master has shown a newer
+        epoch. With a register there is no other leader: a master with a lower epoch than a vote spent
+        here in vain learns it from its slave, and leads again. Raises StaleEpoch, StoreFailure."""
         with self._lock:
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
@@ -646,7 +645,7 @@ class BrokerReplica:
             return self._written()
 
     def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> WrittenEnd:
-        """What has come of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
+        """Take messages of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
         with self._lock:
             if self.has_epochs and epoch != self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
@@ -702,7 +701,7 @@ class BrokerReplica:
 
     @property
     def in_sync_replicas(self) -> int:
-        """Of a master: what is acknowledged is on so many."""
+        """Of a master: the number of copies of acknowledged messages."""
         lists = self._acks.lists
         return lists[-1].copies if lists else self._acks.in_sync_replicas
 
@@ -732,7 +731,7 @@ class BrokerReplica:
     # ---------------------------------------------------------------- acknowledging
 
     def stop_acknowledging(self) -> None:
-        """From the moment that this returns: what is under way ends as an unknown outcome, what comes is
+        """From the moment that this returns: pending messages end with an unknown outcome, new ones are
         refused. Never blocks; any thread."""
         self._is_stopped = True
         self.group_transfer.close()
@@ -743,8 +742,8 @@ class BrokerReplica:
         self._is_stopped = False
 
     def drain(self) -> None:
-        """Take nothing, until `resume` or for `DRAIN_MS`; asked again, for as long anew. What was taken
-        goes on to be acknowledged until a promise ends that. Never blocks; any thread."""
+        """Refuse new messages, until `resume` or for `DRAIN_MS` from the last call. Earlier messages are
+        still acknowledged until a vote ends that. Never blocks; any thread."""
         with self._drain_lock:
             self._drained_until_ms = self.store.clock() + DRAIN_MS
 
@@ -754,7 +753,7 @@ class BrokerReplica:
         return self._drained_until_ms is not None
 
     def resume(self) -> None:
-        """After `drain`: the same epoch goes on. Raises StaleEpoch."""
+        """After `drain`: the same epoch continues. Raises StaleEpoch."""
         with self._lock:
             if not self.is_leading:
                 raise StaleEpoch(f"broker {self.id} is not the master any more")
@@ -765,7 +764,7 @@ class BrokerReplica:
 
     @property
     def outlasts_its_drain(self) -> bool:
-        """Whoever drained it is gone: `end_drain` is due."""
+        """The operator that drained it is gone: `end_drain` is due."""
         until_ms = self._drained_until_ms
         return until_ms is not None and self.is_leading and self.store.clock() >= until_ms
 
@@ -779,7 +778,7 @@ class BrokerReplica:
                 self.resume()
 
     def wait_for(self, in_sync_set: InSyncSet) -> None:
-        """Acknowledge what all of them hold; one that is not connected is waited for. Never blocks; any
+        """Acknowledge messages that all of them hold, waiting for disconnected ones. Never blocks; any
         thread."""
         assert Member(self.id, self.directory_id) in in_sync_set, (self.id, in_sync_set)
         with self._acks_lock:
@@ -1022,7 +1021,7 @@ class BrokerReplica:
         )
 
     def tell_of_users(self) -> None:
-        """That there are some by now. May wait for who holds the lock, and its disk."""
+        """Report that users exist now. May wait for the lock's holder, and its disk."""
         with self._lock:
             self._send_state()
 
@@ -1040,8 +1039,8 @@ class BrokerReplica:
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
-        """`directory_id`: who has promised it. One that no list names, of another group perhaps, has no
-        say here: what is acknowledged does not stand on it."""
+        """`directory_id`: the voter. One on no list, perhaps of another group, is ignored: no
+        acknowledgement depends on it."""
         by_hand = [run.copy_list.directories for run in self.history.runs if run.copy_list is not None]
         if self.in_sync_set is None and not any(directory_id in listed for listed in by_hand):
             return

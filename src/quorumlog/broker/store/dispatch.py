@@ -1,4 +1,4 @@
-"""What is stored comes into queues and index, and is saved of them."""
+"""Dispatches stored messages into queues and index, and saves these."""
 
 from __future__ import annotations
 
@@ -275,8 +275,8 @@ def save_queues(
     queues: ConsumeQueues,
     index: IndexService | None,
 ) -> Iterator[None]:
-    """As it is at the first slice: what is dispatched between two of them lies after it. Nothing may be
-    dropped meanwhile."""
+    """The state at the first slice: messages dispatched later come after it. Nothing may be dropped
+    meanwhile."""
     head = head_of(end_position, last_time_ms, queues, index)
     files = [] if index is None else [(file, file.count) for file in index.files]
     data = msgspec.msgpack.encode(head)

@@ -1,4 +1,4 @@
-"""When the store is synced, who is told, and what the checkpoint says of it."""
+"""Syncs of the store, their waiters, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GroupCommitRequest:
         self._lock = threading.Lock()
 
     def complete(self, status: PutStatus) -> bool:
-        """Once; what comes later is too late."""
+        """Once; later calls are ignored."""
         with self._lock:
             done, self._done = self._done, None
         if done is not None:

@@ -1,4 +1,4 @@
-"""A store of a Java broker: its settings, and the first look at what it wrote."""
+"""A store of a Java broker: its settings, and the first check of its files."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ def deleted_topics(disk: Disk, root: str) -> Callable[[str], bool]:
 def find_deleted(
     files: SegmentList, was_deleted: Callable[[str], bool], known: Collection[QueueKey] = ()
 ) -> dict[QueueKey, int]:
-    """As `ConsumeQueues.alive_from`, by the log: what lies before 0 comes again. `known`: queues that
-    had messages which the log has no more."""
+    """As `ConsumeQueues.alive_from`, by the log: messages before 0 are delivered again. `known`: queues
+    with messages that the log no longer has."""
     alive_from, seen = dict[QueueKey, int](), {*known}
     for found in walk(files, files.first_position, LogEnd(files.first_position), check_bodies=False):
         for key, rows in found.records.queues if len(found.records) else ():
@@ -213,8 +213,8 @@ def find_deleted(
 def first_look(
     disk: Disk, root: str, files: SegmentList, queues: ConsumeQueues, *, is_clean: bool
 ) -> str:
-    """Nothing is changed. Returns why the queues have to be derived anew; empty: they are what the log
-    says. Raises ConfigError."""
+    """Nothing is changed. Returns why the queues have to be derived anew; empty: they match the log.
+    Raises ConfigError."""
     size_bytes = files.end_position - files.first_position
     log.info("%s: the first start on it looks at its %d bytes of commit log", root, size_bytes)
     end = LogEnd(files.first_position)
@@ -258,8 +258,8 @@ def refuse_missing_files(
 def wrong_units(
     found: LogRecords, queues: ConsumeQueues, unconfirmed: int = (1 << 63) - 1
 ) -> list[tuple[QueueKey, str]]:
-    """Queues whose units do not name these records, and how that is said. `unconfirmed`: from there on
-    a message may be in no queue yet."""
+    """Queues whose units do not name these records, and the text for it. `unconfirmed`: from there on a
+    message may be in no queue yet."""
     records = found.records
     shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
     wrong = []

@@ -249,7 +249,7 @@ class MessageStore:
             self.users_mark = mark
 
     def leave_master_behind(self) -> None:
-        """What it had acknowledged may be lost, and users with it. Raises StoreFailure."""
+        """Messages it acknowledged may be lost, and users with them. Raises StoreFailure."""
         if self.users_mark == USERS_HEARD:
             self.note_users(USERS_ON)
 
@@ -544,7 +544,7 @@ class MessageStore:
             raise StoreFailure(f"a queue contradicts the commit log: {hole}") from hole
 
     def flush_queues(self, *, thorough: bool = False) -> None:
-        """Queues and index, and then the checkpoint that tells of them. Raises StoreFailure."""
+        """Queues and index, and then their checkpoint. Raises StoreFailure."""
         now = self.clock()
         config = self.config
         if now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval:

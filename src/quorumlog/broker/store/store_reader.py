@@ -1,4 +1,5 @@
-"""StoreReader: messages by queue offset, key, time and position, up to what is confirmed. Any thread."""
+"""StoreReader: messages by queue offset, key, time and position, up to the confirmed offset. Any
+thread."""
 
 from __future__ import annotations
 

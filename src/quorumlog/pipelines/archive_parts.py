@@ -1,8 +1,8 @@
 """One Parquet file of an archive: entries as its rows, and rows as the very entries again.
 
-A row has every field of an entry's header that its body does not say, so an entry is rebuilt byte for
-byte: its digests are checked as those of a member are. Control entries are no rows, for who reads the
-files with another tool; they lie whole in the footer of their file.
+A row has every field of an entry's header that does not follow from its body, so an entry is rebuilt
+byte for byte: its digests are checked as those of a member are. Control entries are no rows, for readers
+with other tools; they are kept whole in the footer of their file.
 """
 
 from __future__ import annotations

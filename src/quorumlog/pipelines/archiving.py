@@ -1,17 +1,17 @@
-"""archive: what is committed, into Parquet, and what is new of it the next time.
+"""archive: committed entries into Parquet, incrementally.
 
     whole?     every part that the manifest names is there in its length
     same log?  the entry after the archive's last one continues its chain
-    hold       a named reader keeps what is not archived
+    hold       a named reader holds entries not archived yet
     plan       the new range, cut by even bytes of the log
     run        each cut is read, checked, encoded and synced, by an engine's threads or executors
     fold       the chain across all parts; one manifest; the files moved to their place
     table      where the target is one, it gets the parts that it lacks, in one commit
     seen       every member that answers holds the entry at the archive's end, with the same chain
-    move       only now the hold moves on, and says that chain: each member compares it with its own
-               before it deletes what lies below
+    move       only now the hold moves on, with that chain: each member compares it with its own
+               before it deletes entries below
 
-Stopped anywhere, it goes on with the next call, and what was written without being named is removed.
+Stopped anywhere, it continues with the next call, and files not named in the manifest are removed.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ def archive(
     engine: WorkEngine | None = None,
     report: Progress = no_progress,
 ) -> Archived:
-    """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, what is
-    committed and not in it yet.
+    """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, the committed
+    entries not in it yet.
 
-    `first_index` counts for a new archive only (default: where the log begins); `stop_index`: not on
-    from here. `verify`: what was archived before is read back whole. `engine`: where parts are written
-    (default: threads of this process).
+    `first_index` applies to a new archive only (default: the log's begin); `stop_index`: exclusive.
+    `verify`: earlier parts are read back whole. `engine`: where parts are written (default: threads of
+    this process).
 
-    Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure; what
-    is archived by then stays, and the next call goes on after it.
+    Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure;
+    entries archived by then stay, and the next call continues after them.
     """
     if hold and not source.servers:
         raise ConfigError("a hold is kept by running members; archive from servers, or without one")

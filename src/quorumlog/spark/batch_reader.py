@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LedgerBatchReader(DataSourceReader):
-    """Reads what was committed when the query was planned."""
+    """Reads the entries committed when the query was planned."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What Spark calls for `format("quorumlog")`."""
+"""The data source behind `format("quorumlog")`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the options of a query mean: its columns, which entries, from where."""
+"""The options of a query: its columns, entries and source."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _OURS = {
 
 
 def as_kafkas(name: str, columns: Container[str]) -> str:
-    """The end of the sentence that refuses a column: what it is here if Kafka's source has it."""
+    """The end of an error about a column: its name here if Kafka's source has it."""
     name = name.lower()
     for ours in _OURS.get(name, ()):
         if ours in columns:
@@ -134,7 +134,7 @@ def number_of(low: int, high: int) -> Callable[[str, str], int]:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
+    """Milliseconds of a duration as Kafka's source takes it: 500ms, 30s, 15m, 2h."""
     found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
     if found is None:
         raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
@@ -362,8 +362,8 @@ def parse_offset(name: str, text: str) -> StatedOffset:
 
 
 def without_partition(name: str, stated: object) -> Any:
-    """Of `{"0": value}` the value: a group is what Kafka calls a topic of one partition. Raises
-    ConfigError for other partitions."""
+    """Of `{"0": value}` the value: a group is like a Kafka topic of one partition. Raises ConfigError
+    for other partitions."""
     if not isinstance(stated, dict):
         return stated
     if set(stated) != {"0"}:
@@ -416,7 +416,7 @@ def resolve(
 def skip_lost_entries(
     first_index: int, next_index: int, bounds: LogBounds, *, fail_on_data_loss: bool
 ) -> int:
-    """Where reading goes on if [first_index, next_index) is gone. Raises LedgerDataLoss if
+    """Where reading continues if [first_index, next_index) is deleted. Raises LedgerDataLoss if
     `fail_on_data_loss`; otherwise the gap is logged."""
     gap = (
         f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost"
@@ -603,8 +603,8 @@ class LedgerOptions(ClientOptions):
         )
 
     def of_stream(self) -> LedgerOptions:
-        """A stream ends a micro-batch, and with `availableNow` itself, at what was acknowledged by then,
-        unless it is told that it may miss some."""
+        """A stream ends a micro-batch, and with `availableNow` itself, at the last entry acknowledged by
+        then, unless allowed to miss some."""
         if self.read_consistency or self.max_staleness_ms >= 0:
             return self
         return replace(self, read_consistency=READ_INDEX)

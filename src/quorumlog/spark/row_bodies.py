@@ -1,4 +1,4 @@
-"""Rows as entries: the options of a sink, what rows are recognised by, and their bodies."""
+"""Rows as entries: the options of a sink, the identity of rows, and their bodies."""
 
 from __future__ import annotations
 

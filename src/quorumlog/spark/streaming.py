@@ -1,4 +1,4 @@
-"""Micro-batches: the offsets of one group, and what Spark calls for all groups of a query."""
+"""Micro-batches: the offsets of one group, and Spark's stream reader for all groups of a query."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class GroupStream:
 
     def begin(self, index: int) -> StreamOffset:
         """The end of the first micro-batch, or of the first of this release on an older checkpoint. The
-        named reader stands there from now on."""
+        named reader's position is there from now on."""
         with closing(self._opener(self._options)) as source:
             bounds = self._bounds_of(source, index)
             self._refuse_another_end(bounds, index)
@@ -262,7 +262,7 @@ K = TypeVar("K")
 
 
 def shared(available: dict[K, int], most: int) -> dict[K, int]:
-    """`most` divided by what each group has; at least one to each that has something."""
+    """`most` divided in proportion to each group's entries; at least one to each group with any."""
     total = sum(available.values())
     if total <= most:
         return available
@@ -532,8 +532,8 @@ def _stored(offsets: dict[str, StreamOffset]) -> dict[str, Any]:
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises what is wrong as soon as it is asked for anything. Where `streamReader` itself raises,
-    PySpark 4.3 trips over the reader that it did not get, and the user sees two stacks."""
+    """Raises its error at the first call. Where `streamReader` itself raises, PySpark 4.3 trips over the
+    reader that it did not get, and the user sees two stacks."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -1,7 +1,7 @@
-"""What Spark calls to write: tasks stage their rows, the driver commits.
+"""Spark's writers: tasks stage their rows, the driver commits.
 
-A writer is made beside the driver, pickled, and run by every attempt of every task; for the commit of a
-streaming query another one is made, which knows of the tasks only what their messages say.
+A writer is made next to the driver, pickled, and run by every attempt of every task; for the commit of a
+streaming query another one is made, which knows the tasks only by their messages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Begun(NamedTuple):
 
 
 def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBodies:
-    """Raises ConfigError, or what the log says of its topics."""
+    """Raises ConfigError, or the log's error about its topics."""
     if options.writes_messages:
         return MessageBodies(schema, options, topics_of(options))
     return RowBodies(schema, options)
@@ -144,7 +144,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 class LedgerBatchWriter(DataSourceArrowWriter):
     @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Beside the driver, once a write. Raises ConfigError, SinkRefused, or what the groups raise."""
+        """Next to the driver, once a write. Raises ConfigError, SinkRefused, or the groups' errors."""
         refuse_overwrite(overwrite)
         options.check_for_batch()
         self._options = options

@@ -27,7 +27,7 @@ class LogSession:
         self.last_sequence = client.last_sequence()
 
     def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
-        """The client goes on with its numbers by itself; only once."""
+        """The client continues its numbers by itself; only once."""
         assert sequence == self.last_sequence + 1, (sequence, self.last_sequence)
         last_index = -1
         receipts: Iterable[AppendReceipt]

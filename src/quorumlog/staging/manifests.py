@@ -1,4 +1,4 @@
-"""What is said of a batch: where its rows lie in the staging group, and how it is recognised.
+"""A batch's manifest: the place of its rows in the staging group, and its identity.
 
 A manifest is an entry of the staging group, appended by the producer that commits:
 
@@ -67,7 +67,7 @@ class SinkRefused(Refused):
 
 
 class BatchDiffers(SinkRefused):
-    """The batch id stands already, with other rows."""
+    """The batch id is committed already, with other rows."""
 
     code = 470
 
@@ -79,7 +79,7 @@ class ProducerIdInUse(SinkRefused):
 
 
 class BatchOutOfOrder(SinkRefused):
-    """The batch id is older than the newest that stands, or leaves some out."""
+    """The batch id is older than the newest committed one, or skips some."""
 
     code = 472
 
@@ -91,7 +91,7 @@ class RowsNotHeld(SinkRefused):
 
 
 class RowsGone(SinkRefused):
-    """A manifest stands whose rows are not there, or the log and its staging group have not one past."""
+    """A committed manifest's rows are missing, or the log and its staging group do not match."""
 
     code = 474
 

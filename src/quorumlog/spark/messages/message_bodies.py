@@ -40,8 +40,8 @@ _OWN_PROPERTIES = frozenset((KEYS, TAGS, UNIQ_KEY, WAIT))
 
 
 def topics_of(options: SinkOptions) -> dict[str, int]:
-    """Numbers of queues of the topics that may be written to. Raises ConfigError, or what the log
-    refuses with."""
+    """Numbers of queues of the topics that may be written to. Raises ConfigError, or the log's
+    refusal."""
     timeout_ms, tls, user = options.timeout_ms, options.tls, options.as_user
     with connect(options.servers, group=options.group, timeout_ms=timeout_ms, tls=tls, user=user) as log:
         try:

@@ -77,7 +77,7 @@ class MessageReader(DataSourceReader):
 def read_messages(
     options: MessageOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """In a task. Raises what the source raises."""
+    """In a task. Raises the source's errors."""
     if not isinstance(partition, MessagePartition | SmallQueues):
         # Spark puts an empty partition of its own in place of an empty plan.
         assert partition.value is None, f"a partition of another source: {partition}"
@@ -93,8 +93,8 @@ def read_messages(
 
 
 class PushdownMessageReader(MessageReader):
-    """Takes conditions on `topic` and `store_time` to choose what is read at all. Spark applies them
-    again. A class of its own, since Spark refuses every reader that overrides `pushFilters` unless
+    """Uses conditions on `topic` and `store_time` to select what to read. Spark applies them again. A
+    class of its own, since Spark refuses every reader that overrides `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802

@@ -85,7 +85,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DirectorySource:
-    """Whatever is asked first raises ConfigError or StoreFailure where the directory cannot be used."""
+    """The first call raises ConfigError or StoreFailure if the directory cannot be used."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options

@@ -15,8 +15,8 @@ class LedgerSource(Protocol):
     """The planner asks for bounds, members and positions; a task for its batches."""
 
     def bounds(self, reached: int = 0) -> LogBounds:
-        """Which entries may be read now. Asked once a plan. `reached`: the log has been read up to below
-        this offset before, so a member that knows less lags behind."""
+        """The entries that may be read now. Called once a plan. `reached`: the log was read up to this
+        offset (exclusive) before, so a member with less lags."""
 
     def readers(self) -> Readers:
         """As they were when `bounds` was asked."""
@@ -28,8 +28,8 @@ class LedgerSource(Protocol):
         """In a task, which has no plan: ask the members that the plan found, at their addresses."""
 
     def time_ms_at(self, index: int) -> int:
-        """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark stands
-        at or before it."""
+        """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark at or
+        before it."""
 
     def clock_resets(self) -> Resets:
         """Of the log's clock, by index."""
@@ -67,7 +67,7 @@ def served_groups(options: LedgerOptions) -> list[str]:
 
 
 def open_source(options: LedgerOptions) -> LedgerSource:
-    """Imports only what the source needs: a worker starts faster."""
+    """Imports only the source's modules: a worker starts faster."""
     if options.archive:
         from quorumlog.spark.sources.union_source import UnionSource
 

@@ -75,8 +75,8 @@ class SimulatedLog:
     ) -> None:
         """`faults`: kinds of `FAULT_KINDS`, empty for none. Raises ValueError for an unknown kind.
 
-        `state_machines`: as of `LedgerServer`. What members save of them is compared wherever they have
-        applied up to the same entry, and snapshots are taken often.
+        `state_machines`: as of `LedgerServer`. Snapshots of members that have applied up to the same
+        entry are compared, and taken often.
         """
         unknown = set(faults) - set(FAULT_KINDS)
         if unknown:
@@ -224,7 +224,7 @@ else:
 
     @pytest.fixture
     def local_cluster() -> Iterator[LocalCluster]:
-        """Three real members in this process; `local_cluster.servers` is what `connect` takes."""
+        """Three real members in this process; `local_cluster.servers` is the argument of `connect`."""
         with LocalCluster(members=3) as cluster:
             yield cluster
 

@@ -217,7 +217,7 @@ class SimMember:
         return f"{self.place}-{self.directories}"
 
     def kill(self) -> None:
-        """SIGKILL: what was handed to the operating system stays."""
+        """SIGKILL: data handed to the operating system stays."""
         self._end("is killed", silently=False)
         self.disk.kill()
 
@@ -345,7 +345,7 @@ class SimMember:
             queue.hang(hangs)
 
     def later(self, after_ms: float, act: Callable[[], None]) -> None:
-        """In this process; if it is paused then, when it goes on."""
+        """In this process; if it is paused then, when it resumes."""
         process = self.process
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""What happened: what clients asked and heard, and all of it as one number."""
+"""The history of a run: requests and responses of clients, and a digest of all."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ProducedBatch:
 
 @dataclass(slots=True)
 class AcknowledgedSequence:
-    """A producer was told that this is in the log."""
+    """A producer's entry acknowledged as in the log."""
 
     producer: str
     sequence: int

@@ -1,4 +1,4 @@
-"""SimulationProfile: what one run is like, drawn from its seed."""
+"""SimulationProfile: the parameters of one run, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def draw_cluster(random: Random, size: int | None = None) -> SimulationProfile:
 
 
 def random_beside(random: Random, name: str) -> Random:
-    """A stream of its own: what is drawn from it moves nothing else of a seed's run."""
+    """A random stream of its own: draws from it change nothing else of a seed's run."""
     copy = Random()
     copy.setstate(random.getstate())
     return Random(f"{copy.getrandbits(64)}:{name}")

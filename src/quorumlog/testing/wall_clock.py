@@ -1,4 +1,4 @@
-"""WallClock: what a member's machine takes for the time of day."""
+"""WallClock: the time of day of a member's machine."""
 
 from __future__ import annotations
 

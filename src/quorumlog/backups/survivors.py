@@ -1,5 +1,5 @@
-"""The directories that are left of a cluster which has lost its majority, only looked at: whose log is
-the best, and what is known of it."""
+"""The remaining directories of a cluster that has lost its majority, read only: the best log, and its
+state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at(disk: Disk, directories: Sequence[str]) -> RecoveryPlan:
-    """Nothing is written. Raises ConfigError (what a person must change), DirectoryDamaged,
+    """Nothing is written. Raises ConfigError (for the operator to fix), DirectoryDamaged,
     StoreFailure."""
     paths = [path.rstrip("/") or "/" for path in directories]
     real = [disk.real_path(path) for path in paths]

@@ -1,7 +1,7 @@
-"""What a sync costs on a disk, by how the file was prepared and what is called.
+"""The cost of a sync on a disk, by preparation of the file and system call.
 
-Every write goes to a place that was not written before, as in a log. The ways take turns, one write
-each, so that whatever else the disk does meets all alike.
+Every write goes to a place not written before, as in a log. The variants take turns, one write each, so
+that other load of the disk affects all alike.
 """
 
 from __future__ import annotations

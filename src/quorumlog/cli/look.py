@@ -1,5 +1,5 @@
-"""quorumlog inspect, verify, recover: what lies in directories of stopped members, whether it is
-whole, and what an operator decides about what is left of a cluster without a majority."""
+"""quorumlog inspect, verify, recover: contents and integrity of directories of stopped members, and
+recovery of a cluster without a majority."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def convert(
 def verify(directory: StoreDirectory) -> None:
     """Check every record, its CRC, and its entry in its queue. Status 1 if anything is wrong.
 
-    For a replicated log, ours or a Java broker's in DLedger mode, it does what `quorumlog verify` does.
+    For a replicated log, ours or a Java broker's in DLedger mode, it runs as `quorumlog verify`.
 
     Example: quorumlog broker verify /var/lib/store
     """

@@ -1,5 +1,5 @@
-"""quorumlog backup, a running log into a directory, and later what is new of it; and restore, a new
-cluster from that."""
+"""quorumlog backup: a running log into a directory, incrementally; and restore: a new cluster from
+that."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _NOTHING = Extent("", 0, 0, None, 0, None, None)
 
 
 class ExportFile:
-    """A context manager; one process at a time has it open. What it finds is in `extent`."""
+    """A context manager; one process at a time has it open. Its contents are in `extent`."""
 
     def __init__(self, path: Path, report: Callable[[int, int], None]) -> None:
         """Raises ConfigError for a file that is not an export or is in use, and FileDamaged."""
@@ -72,7 +72,7 @@ class ExportFile:
     # ---------------------------------------------------------------- writing
 
     def begin(self, group: str, first_index: int) -> None:
-        """From here on the file is changed: what is torn goes, and so does the end mark."""
+        """From here on the file is changed: a torn record and the end mark are removed."""
         position = self.extent.stop_position
         self._file.seek(position)
         self._file.truncate()

@@ -1,4 +1,4 @@
-"""quorumlog member, transfer, upgrade, clock, machine: who is in the group, and what it agrees on."""
+"""quorumlog member, transfer, upgrade, clock, machine: membership and agreed settings of a group."""
 
 from __future__ import annotations
 

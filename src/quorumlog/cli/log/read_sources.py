@@ -135,8 +135,8 @@ EntriesOf = Callable[[EntryBatch], Iterable[Entry]]
 
 
 def timed_entries(times_from: Callable[[int], AppendTimes]) -> EntriesOf:
-    """Of batches in order. What holds at the first entry is asked for, and again after a gap: a mark
-    may have been in it."""
+    """Of batches in order. The time at the first entry is requested, and again after a gap: a mark may
+    have been in it."""
     times, next_index = AppendTimes(-1), -1
 
     def entries_of(batch: EntryBatch) -> Iterable[Entry]:

@@ -1,4 +1,4 @@
-"""What `quorumlog status` prints for people, and what it concludes."""
+"""The tables of `quorumlog status`, and its conclusions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
 
 
 def shown(row: MemberStatusRow, key: str) -> Any:
-    """None: only the member itself could tell, and it did not answer."""
+    """None: only the member itself knows, and it did not answer."""
     if key == "release":
         return row.version or None
     if key == "machines" and row.reachable:

@@ -1,4 +1,4 @@
-"""quorumlog user, role, grant, revoke, who-can: who may do what."""
+"""quorumlog user, role, grant, revoke, who-can: users and rights."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, nam
 
 
 def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:
-    """Show who has a right on a name, and by which role and grant.
+    """Show the users that have a right on a name, and by which role and grant.
 
     Example: quorumlog who-can write topic orders.eu --servers 127.0.0.1:20911
     """

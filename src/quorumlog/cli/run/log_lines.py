@@ -1,4 +1,4 @@
-"""How a process that serves says what happens: a line an event, repeats folded."""
+"""The log of a serving process: a line an event, repeats folded."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class TextLines(logging.Formatter):
 
 
 class Folding(logging.Filter):
-    """Lines that differ only in their figures are written five times in a minute, and then how many
-    more there were, once something else is said."""
+    """Lines that differ only in their figures are written five times in a minute, and then their count,
+    once another line is written."""
 
     def __init__(self, emit: Callable[[logging.LogRecord], object]) -> None:
         super().__init__()

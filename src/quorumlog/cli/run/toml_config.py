@@ -131,7 +131,7 @@ class ServerConfig(NamedTuple):
 def load_server_config(path: str | None, command_line: Mapping[str, Any]) -> ServerConfig:
     """`command_line`: options of the command line by their field names; None means not given.
 
-    Raises ConfigError naming the option, and the file where the option stands in one.
+    Raises ConfigError naming the option, and the file that contains it.
     """
     overrides = {name: value for name, value in command_line.items() if value is not None}
     document = _parse(path) if path is not None else {}

@@ -48,7 +48,7 @@ ENTRY_KINDS = frozenset(map(int, EntryKind))
 
 
 class EntryId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """What Raft compares: two logs that hold the same id hold the same entries up to it."""
+    """Index and term: two logs that hold the same id hold the same entries up to it."""
 
     index: int
     """Position in the log, from 0; -1 names the place before the first entry."""
@@ -76,8 +76,8 @@ class Replica(NamedTuple):
 
 
 class SetBack(NamedTuple):
-    """A directory is older than it was: an older copy was put back, or its disk lost what it had synced.
-    It has forgotten what it promised, also in terms of which the finder knows nothing."""
+    """A directory was set back: an older copy was restored, or its disk lost synced data. It has lost
+    votes and acknowledgements, also of terms unknown to the finder."""
 
     directory_id: str
     acknowledged_index: int
@@ -87,7 +87,7 @@ class SetBack(NamedTuple):
 
 
 class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One file of a state machine's state. Two members may save other bytes behind the same entry."""
+    """One file of a state machine's state. Two members may save different bytes after the same entry."""
 
     name: str
     """Of the machine."""

@@ -110,7 +110,7 @@ class ConnectionFull(Overloaded):
 
 
 class DiskFull(Refused):
-    """Appends are refused until space returns; reads and elections go on."""
+    """Appends are refused until space returns; reads and elections continue."""
 
     code = 415
     retriable = True

@@ -1,4 +1,4 @@
-"""What the data path counts: plain attributes, and histograms whose buckets are powers of two."""
+"""Counters of the data path: plain attributes, and histograms whose buckets are powers of two."""
 
 from __future__ import annotations
 

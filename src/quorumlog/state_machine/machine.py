@@ -1,11 +1,12 @@
-"""StateMachine: what every member makes of the committed entries of one channel, in the same way.
+"""StateMachine: application state computed from the committed entries of one channel, alike on every
+member.
 
-It is called on one thread, never by two at once. What it gives and what it becomes may follow from the
-entries alone: no clock, no random, no other service, or the members differ. An entry takes effect once,
-in the order of the log, after it is committed and on the member's own disk.
+It is called on one thread, never by two at once. Its results and state may depend on the entries alone:
+no clock, no random, no other service, or the members differ. An entry takes effect once, in the order of
+the log, after it is committed and on the member's own disk.
 
-    refuses a command         `CommandError`: answered to who appended it, on every member alike
-    raises anything else      the machine stops on this member, before that entry; the log goes on
+    refuses a command         `CommandError`: answered to its appender, on every member alike
+    raises anything else      the machine stops on this member, before that entry; the log continues
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class StateMachine:
         raise CommandError(f"{type(self).__name__} answers no questions")
 
     def save(self, writer: SnapshotWriter) -> None:
-        """Write the whole state. No commands are applied meanwhile; the log and its appends go on."""
+        """Write the whole state. No commands are applied meanwhile; the log and its appends continue."""
         raise NotImplementedError
 
     def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:

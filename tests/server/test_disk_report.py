@@ -39,7 +39,7 @@ def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
         in report.problem(keeping, lost)
     )
     assert "90 % (disk_full_ratio)" in report.problem(keeping)
-    assert "but only what an archive has taken" in report.problem(
+    assert "but only archived entries" in report.problem(
         StoreConfig(file_reserved_hours=72, retention="archived")
     )
     assert "retention = off" in report.problem(StoreConfig(file_reserved_hours=72, retention="off"))

@@ -124,7 +124,7 @@ class AdminPort:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception:
-            log.exception("the admin port has failed; the member goes on")
+            log.exception("the admin port has failed; the member continues")
         finally:
             self._loop.close()
 
@@ -294,4 +294,4 @@ def _taken(take: TakeLook) -> Look:
         return take()
     except Exception as error:
         log.exception("the admin port could not look")
-        return Look("", "", unready=(f"nobody knows: {type(error).__name__}: {error}",))
+        return Look("", "", unready=(f"unknown: {type(error).__name__}: {error}",))

@@ -199,7 +199,7 @@ def _snapshots_ahead(disk: Disk, path: str, reader: DirectoryReader) -> tuple[st
     except SnapshotsUnavailable as unavailable:
         return (str(unavailable),)
     return tuple(
-        f"{path}: the state machine {name} cannot go on with this log: its oldest snapshot is of"
+        f"{path}: the state machine {name} cannot continue with this log: its oldest snapshot is of"
         f" entry {oldest}, and the log ends with {reader.ledger_end_index} and begins with"
         f" {reader.ledger_begin_index}"
         for name, oldest in sorted(found.items())

@@ -294,7 +294,7 @@ class BackupTaking:
             except (IndexOutOfRange, RangeDamaged):
                 if number + 1 == len(members):
                     raise
-        raise AssertionError("somebody was asked")
+        raise AssertionError("a member was asked")
 
     def _is_held_by(self, member_id: str | None, point: LogPoint) -> bool:
         index = point.index

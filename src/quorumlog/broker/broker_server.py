@@ -255,8 +255,8 @@ class BrokerServer:
         self.groups = ClassicGroupLog(store, GroupService(), replica)
         if replica is not None and not replica.has_epochs and store.has_users:
             raise ConfigError(
-                f"{store.root} has users, of whom --ha-dialect rocketmq tells slaves nothing: start it"
-                " with --ha-dialect quorumlog"
+                f"{store.root} has users, which --ha-dialect rocketmq does not replicate to slaves:"
+                " start it with --ha-dialect quorumlog"
             )
         is_plain = ha_service is not None and tls is None
         self._limits = limits

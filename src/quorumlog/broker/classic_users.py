@@ -49,16 +49,16 @@ PROPOSE_EVERY_MS = 500.0
 DEFAULTS = UsersOptions()
 NOBODY = Users(is_on=True)
 LOST_USERS = (
-    "the log has lost its users, with a disk or by --unsafe, and nobody may do anything: stop the"
+    "the log has lost its users, with a disk or by --unsafe, and every request is refused: stop the"
     " master, and name an administrator (quorumlog init-admin)"
 )
 LACKS_USERS = (
-    "the log lacks what its users are made from: switch to a broker that knows them, or stop this one"
-    " and begin with a new administrator as the only user (quorumlog init-admin --reset)"
+    "the log lacks the entries that define its users: switch to a broker that knows them, or stop this"
+    " one and begin with a new administrator as the only user (quorumlog init-admin --reset)"
 )
 PLAIN_USERS = (
-    "there are users, and --ha-port has no TLS: whoever reaches it may copy the log, and what passwords"
-    " are checked by (docs/security.md)"
+    "there are users, and --ha-port has no TLS: any host that reaches it may copy the log, and the"
+    " password verifiers (docs/security.md)"
 )
 
 
@@ -137,7 +137,7 @@ class ClassicUsers:
         else:
             why = (
                 f"this broker has not heard for {self._may_be_old_ms / 1000:.0f} s what its master has"
-                " confirmed, or has not caught up yet: until then it does not know who the users are"
+                " confirmed, or has not caught up yet: until then its users are unknown"
             )
             access.learn(None, why, self._last())
         replica = self._replica
@@ -223,13 +223,13 @@ class ClassicUsers:
             self._over("")
         elif users is not None and is_init and users.has_administrator:
             self._over(
-                f"{order.name} does not become an administrator: there is one, who adds others (the help"
-                " of quorumlog init-admin says what to do where that one is lost)"
+                f"{order.name} does not become an administrator: there is one, which adds others (the"
+                " help of quorumlog init-admin says what to do if that one is lost)"
             )
         elif not self._groups.is_master or (users is None and (is_init or not lacks)):
             self._problem = f"{order.name} becomes an administrator once this broker is the master"
             if lacks:
-                self._problem += ", and knows who the users are"
+                self._problem += ", and knows the users"
         elif now_ms >= self._propose_at_ms:
             self._propose_at_ms = math.inf
             self._problem = f"{order.name} is to become an administrator, and is not one yet"

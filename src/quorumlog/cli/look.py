@@ -71,7 +71,7 @@ def _print_facts(found: Inspection) -> None:
             ("formed", f"with {founding}" if founding else "not yet"),
         ]
     if found.in_use:
-        facts.append(("in use", "a running member holds it; what is shown may be out of date"))
+        facts.append(("in use", "a running member holds it; the output may be out of date"))
     facts += [
         ("log", f"index {found.ledger_begin_index} to {found.ledger_end_index}"),
         *_start_and_states(found),
@@ -108,9 +108,7 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
         facts.append(("start", description))
     if found.states:
         firsts = [str(state.first_index) for state in found.states if not state.problem]
-        facts.append(
-            ("saved states", f"in front of {', '.join(firsts)}" if firsts else "none that counts")
-        )
+        facts.append(("saved states", f"before {', '.join(firsts)}" if firsts else "none that counts"))
         facts += [("", f"{state.file} {state.problem}") for state in found.states if state.problem]
     return facts
 
@@ -174,7 +172,7 @@ def verify(
         with entry_progress(path) as progress:
             results.append(verify_directory(disk, path, progress))
         if disk.is_locked(f"{path}/lock"):
-            note(f"{path}: a running member holds it; what it writes now may show as damage")
+            note(f"{path}: a running member holds it; its current writes may show as damage")
     if len(paths) > 1:
         results = _compared(disk, results)
     for result in results:

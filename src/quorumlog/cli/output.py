@@ -430,7 +430,7 @@ def _outcome_of_system(error: OSError, closed: list[str]) -> tuple[int, str]:
         return EXIT_CONFIG, f"{error.filename}: {error.strerror}; name another path, or change it"
     let_go_of(sys.stdout)
     if error.errno == errno.EBADF and closed:
-        return EXIT_CONFIG, f"closed: {' and '.join(closed)}; redirect those that this command needs"
+        return EXIT_CONFIG, f"closed: {' and '.join(closed)}; redirect the ones that this command needs"
     # Full is standard output: whatever else a command writes to has a name, or is the store's.
     place = "standard output: " if error.errno in _FULL else ""
     return EXIT_REFUSED, f"{place}{error.strerror or error}"

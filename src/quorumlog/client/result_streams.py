@@ -198,7 +198,7 @@ class Tailing(Reading[T]):
         if end_index < plan.read_index:
             raise IndexOutOfRange(
                 f"entry {plan.read_index} was read, but the log now ends at {end_index}: the group has"
-                " lost committed entries and goes on without them (were older copies of directories"
+                " lost committed entries and continues without them (were older copies of directories"
                 f" restored?); to continue without them, read from {end_index + 1}",
                 committed_index=end_index,
             )

@@ -546,8 +546,8 @@ class Replication:
         ]
         members = self._state.membership.members()
         older = [
-            f"directory {each.directory_id} of {each.member_id} is older than it was: an older"
-            " copy was put back, or its disk lost what it had synced"
+            f"directory {each.directory_id} of {each.member_id} was set back: an older"
+            " copy was restored, or its disk lost synced data"
             f"{now(f'acknowledged entry {found.acknowledged_index}, holds up to {found.held_index}')};"
             " it has no vote until it is replaced as a new directory, automatically"
             f" (auto_replace_after_ms) or with quorumlog member replace {each.member_id}"

@@ -434,7 +434,7 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
     longest = max(len(txn.compare), len(txn.success), len(txn.failure))
     if longest > most:
         raise InvalidRequest(
-            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, less those"
+            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, less the ones"
             " around an inner one"
         )
     for compare in txn.compare:

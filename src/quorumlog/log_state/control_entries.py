@@ -314,7 +314,7 @@ def encode_body(body: ControlBody) -> bytes:
     )
     found = decode_body(kind_of(body), data)
     if isinstance(found, Unreadable):
-        raise BadRequest(f"the log cannot say this: {found.reason}")
+        raise BadRequest(f"the log cannot record this: {found.reason}")
     return data
 
 

@@ -327,7 +327,7 @@ def _change_of(users: Users, order: UserOrder) -> UsersChange:
     user, role = users.user(name), users.role(name)
     if operation in (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN):
         if users.has_administrator and operation is UserOperation.INIT_ADMIN:
-            raise BadRequest("there is an administrator, who adds users; a reset makes another one")
+            raise BadRequest("there is an administrator, which adds users; a reset makes another one")
         roles = {ADMINISTRATORS, *(() if user is None else user.roles)}
         return UsersChange((User(name, tuple(sorted(roles)), order.verifier),))
     if operation is UserOperation.ADD_USER:

@@ -270,7 +270,7 @@ class Quotas:
                 return self._refused(share, "requests", has, limit, RETRY_REQUEST_MS)
             if rate and (missing_s := share.missing_s(rate, now_s)):
                 wait_ms = math.ceil(missing_s * 1000)
-                return self._refused(share, "bytes_per_second", "says and asks much", rate, wait_ms)
+                return self._refused(share, "bytes_per_second", "sends and requests much", rate, wait_ms)
         return None
 
     def _refused(self, share: _Share, name: str, has: str, limit: int, retry_ms: int) -> Overloaded:

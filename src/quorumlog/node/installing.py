@@ -266,7 +266,7 @@ class LogReplacement:
             self._refuse(request, state.reason)
             return
         if start.point.entry_id != request.begin or start.point.position % self._segment_bytes:
-            self._refuse(request, f"it says {start.point}")
+            self._refuse(request, f"it names {start.point}")
             return
         start = LogStart(start.point, start.record, replaces=True, owed_index=request.committed_index)
         committed_index = self._raft.committed_index

@@ -694,7 +694,7 @@ class LedgerNode:
         try:
             self._carry_out_steps(ready)
         except LedgerError as error:
-            raise StoreFailure(f"what the core had decided was refused: {error}") from error
+            raise StoreFailure(f"an effect of the core was refused: {error}") from error
 
     def _carry_out_steps(self, ready: Ready) -> None:
         # 2

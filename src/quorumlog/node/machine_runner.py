@@ -484,7 +484,7 @@ def _opened(
     applying: ApplyingFile,
 ) -> Opened | Stopped | Lacking | Waiting:
     machine = _made(factory)
-    kept = _of_machine("asked what it has applied", machine.applied)
+    kept = _of_machine("asked for its applied index", machine.applied)
     if kept is not None and not isinstance(kept, Applied):
         raise _Failed(f"apply returned {type(kept).__name__}, not Applied")
     outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
@@ -602,7 +602,7 @@ def _made(factory: MachineFactory) -> StateMachine:
     says = version_of(factory)
     if machine.version != says:
         raise _Failed(
-            f"it has version {machine.version}, and its factory says {says}: give the factory the"
+            f"it has version {machine.version}, and its factory {says}: give the factory the"
             " same attribute `version`"
         )
     return machine

@@ -434,7 +434,7 @@ def _already(producer: str, sequence: int, count: int, last_sequence: int) -> Le
     if sequence + count - 1 <= last_sequence:
         return AlreadyCommitted(
             f"sequences {sequence} to {sequence + count - 1} of producer {producer!r} are in the log,"
-            " too long ago to tell where",
+            " too long ago to report the index",
             last_sequence=last_sequence,
         )
     return AlreadyCommitted(

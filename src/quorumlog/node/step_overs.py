@@ -209,8 +209,8 @@ class StepOvers:
                     return
             if not machine.index < index <= member.raft.committed_index:
                 raise BadRequest(
-                    f"entry {index} is no command of {name}: those follow entry {machine.index}, and"
-                    f" the log is committed up to {member.raft.committed_index}"
+                    f"entry {index} is no command of {name}: its commands follow entry {machine.index},"
+                    f" and the log is committed up to {member.raft.committed_index}"
                 )
             member.log_state.admit_own(EntryKind.STEP_OVER)
             batch = member.readable_range(index, index + 1, 1)
@@ -316,7 +316,7 @@ class StepOvers:
             if holding and not step.unsafe:
                 raise StepOverRefused(
                     f"entry {step.index} was applied to {step.name} on {', '.join(holding)}, so it ended"
-                    " no member there; to leave it out all the same, whatever was read of it, and build"
+                    " no member there; to leave it out anyway, even if it was read, and build"
                     " the machine anew without it: quorumlog machine step-over --unsafe"
                 )
             if silent and not step.unsafe:

@@ -408,7 +408,7 @@ class BatchFormer:
         """Propose a control entry after all proposed ones; the log's state holds its result. Raises as
         `RaftNode.propose`, `LogStateKeeper.admit_own` and, for a membership, `MembershipChange.check`
         do."""
-        assert not self._writer.promised, "what was proposed before is not carried out"
+        assert not self._writer.promised, "earlier proposals are not carried out"
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
@@ -948,7 +948,7 @@ class LogWriter:
         damaged = self._store.damaged_at(index - 1)
         end = None
         if damaged is not None:
-            assert appends, f"entry {index - 1} is damaged, and nothing follows the cut behind it"
+            assert appends, f"entry {index - 1} is damaged, and nothing follows the cut after it"
             end = end_before(appends[0], damaged.term_at(index - 1))
         self._store.truncate_from(index, end)
         self._planned = None

@@ -356,8 +356,8 @@ class ObjectFolder:
 
 def conflict(path: str) -> ConfigError:
     return ConfigError(
-        f"{path}: another archive run has written there since this one began. What the archive"
-        " names stays, and this run adds nothing more; repeat the command when no other runs"
+        f"{path}: another archive run has written there since this one began. Archived entries"
+        " stay, and this run adds nothing more; repeat the command when no other runs"
     )
 
 
@@ -388,9 +388,7 @@ def asking(path: str) -> Iterator[None]:
                 f"{path}: {reason}. Credentials are the environment's, here and at every executor:"
                 " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine"
             ) from None
-        raise StoreFailure(
-            f"{path}: {why(error)}. What the archive has named stays; repeat the command"
-        ) from None
+        raise StoreFailure(f"{path}: {why(error)}. Archived entries stay; repeat the command") from None
 
 
 def why(error: Exception) -> str:

@@ -350,7 +350,7 @@ def _compared(into: Archive, log: OpenLog) -> tuple[str, ...]:
         if theirs != chain:
             raise ConfigError(
                 f"{into.path}: entry {index} is another one at {row.id}; quorumlog pipeline audit"
-                f" --archive {into.path} says where they part. The hold was not moved"
+                f" --archive {into.path} shows where they differ. The hold was not moved"
             )
         same.append(row.id)
     return tuple(same)

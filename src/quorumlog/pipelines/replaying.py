@@ -111,7 +111,7 @@ def checked_target(target: Place, replay_id: str) -> None:
     if not target.servers:
         raise ConfigError("a replay goes into running members: the target needs servers")
     if not replay_id:
-        raise ConfigError("a replay needs an id, by which a repetition knows what it has appended")
+        raise ConfigError("a replay needs an id, by which a repetition finds its earlier rows")
 
 
 def refuse_own_log(log: OpenLog, source: Place, target: Place, *, again: bool) -> None:
@@ -123,8 +123,8 @@ def refuse_own_log(log: OpenLog, source: Place, target: Place, *, again: bool) -
     ) as into:
         if log.cluster_id == into.layout().cluster_id:
             raise ConfigError(
-                f"{source.name} is of the very log at {target.servers}: its rows would be there twice."
-                " If you want that, say so: quorumlog pipeline replay --again, or again=True"
+                f"{source.name} is the same log as {target.servers}: its rows would be there twice."
+                " If you want that: quorumlog pipeline replay --again, or again=True"
             )
 
 

@@ -429,7 +429,7 @@ def skip_lost_entries(
             ledger_begin_index=bounds.begin_index,
             committed_index=bounds.stop_index - 1,
         )
-    _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+    _logger.warning("%s; failOnDataLoss=false, continuing without them", gap)
     return next_index
 
 
@@ -657,7 +657,7 @@ class LedgerOptions(ClientOptions):
         if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
             raise ConfigError(
                 "options readConsistency = read_index and maxStalenessMs ask running members, and need"
-                " option servers; with option path, committed is what the directory proves"
+                " option servers; with option path, committed is proven by the directory"
             )
         if parsed.max_staleness_ms >= 0 and parsed.read_consistency not in ("", COMMITTED):
             raise ConfigError(
@@ -665,7 +665,7 @@ class LedgerOptions(ClientOptions):
                 f" {parsed.read_consistency}"
             )
         if parsed.reader_hold and not parsed.reader:
-            raise ConfigError("option readerHold needs option reader, the name of what it holds for")
+            raise ConfigError("option readerHold needs option reader, the name of its reader")
         if not parsed.servers and not parsed.path and not parsed.archive:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"

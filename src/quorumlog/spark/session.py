@@ -270,8 +270,7 @@ def running(app_name: str, master: str) -> Iterator[SparkSession]:
         if is_connect(master):
             bound_retries(spark, 0)  # of the farewell
         raise Unreachable(
-            f"Spark at {shown(master)} failed at work: {sentence}. What is written stays; repeat the"
-            " command"
+            f"Spark at {shown(master)} failed at work: {sentence}. Rows written stay; repeat the command"
         ) from None
     finally:
         spark.stop()

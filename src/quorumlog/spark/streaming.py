@@ -72,7 +72,7 @@ class StreamOffset:
         if isinstance(stored, int):
             return cls(stored)
         raise ConfigError(
-            f"the checkpoint has an offset that this release cannot read: {stored!r}. Go on with the"
+            f"the checkpoint has an offset that this release cannot read: {stored!r}. Continue with the"
             " release that wrote it, or a later one"
         )
 
@@ -219,7 +219,7 @@ class GroupStream:
         if offset.cluster != cluster:
             _logger.warning(
                 "group %r is served by cluster %s, and the checkpoint is of cluster %s; their logs are"
-                " the same up to offset %d, so the query goes on",
+                " the same up to offset %d, so the query continues",
                 *(bounds.group, cluster, offset.cluster, offset.index),
             )
         self._trusted = offset
@@ -227,7 +227,7 @@ class GroupStream:
     def _refuse_another_end(self, bounds: LogBounds, index: int) -> None:
         if bounds.stop_index < index:
             raise LedgerDataLoss(
-                f"the checkpoint goes on at offset {index}, and group {bounds.group!r} ends at"
+                f"the checkpoint continues at offset {index}, and group {bounds.group!r} ends at"
                 f" {bounds.stop_index}: these are the servers of another log, or of one that was"
                 " restored to an earlier point",
                 ledger_begin_index=bounds.begin_index,
@@ -245,11 +245,11 @@ class GroupStream:
         if self._options.fail_on_data_loss:
             raise LedgerDataLoss(
                 f"{missed}. Begin with a new checkpoint and startingOffsets as an index, or set"
-                f" failOnDataLoss=false to go on at {end.index}",
+                f" failOnDataLoss=false to continue at {end.index}",
                 ledger_begin_index=bounds.begin_index,
                 committed_index=bounds.stop_index - 1,
             )
-        _logger.warning("%s; failOnDataLoss=false, going on at %d", missed, end.index)
+        _logger.warning("%s; failOnDataLoss=false, continuing at %d", missed, end.index)
         return []
 
 
@@ -426,9 +426,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if former and self._options.fail_on_data_loss:
             raise ConfigError(
-                f"the checkpoint is of group {has}, the options name {named}: what follows in"
+                f"the checkpoint is of group {has}, the options name {named}: the rest of"
                 f" {' and '.join(map(repr, former))} would not be read. Name it again, or set"
-                " failOnDataLoss=false to go on without it"
+                " failOnDataLoss=false to continue without it"
             )
         return begun
 

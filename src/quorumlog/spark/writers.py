@@ -190,7 +190,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         query_id = _task().getLocalProperty(QUERY_ID_PROPERTY)
         if not query_id:
             raise ConfigError(
-                f"this Spark does not tell a task its query ({QUERY_ID_PROPERTY}): use foreachBatch,"
+                f"this Spark does not give a task its query ({QUERY_ID_PROPERTY}): use foreachBatch,"
                 " with options producerId and batchId"
             )
         check_query(self._newest, query_id, self._options.rules, self._options.producer_id)

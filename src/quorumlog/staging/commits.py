@@ -291,7 +291,7 @@ class SinkCommits:
             what = "ended" if held_from is None else f"moved on to {held_from}"
             raise RowsNotHeld(
                 f"the rows of {batch.described}, from index {first_index} of the staging group on, are"
-                f" not held any more: another driver, or a person, has {what} reader {self.hold_name}"
+                f" not held any more: another driver, or an operator, has {what} reader {self.hold_name}"
                 " meanwhile. Nothing was appended; run the batch again"
             )
 

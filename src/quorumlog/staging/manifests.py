@@ -266,8 +266,8 @@ def judge(newest: Batch | None, batch: Batch, rules: BatchRules, producer: str) 
             raise BatchDiffers(
                 f"{batch.described} is in the log already under producer {producer!r}, with"
                 f" {newest.rows} rows; now it comes with {batch.rows} rows, or others: nothing was"
-                " appended. The checkpoint is older than the log, or the query gives other rows each"
-                " time. Option batchDiffers=keep keeps what the log has and drops what came now"
+                " appended. The checkpoint is older than the log, or the query returns other rows each"
+                " time. Option batchDiffers=keep keeps the rows in the log and drops these"
             )
         return Verdict.COMMITTED
     if batch.batch_id < newest.batch_id:

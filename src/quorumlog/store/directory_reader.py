@@ -197,7 +197,7 @@ def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
         damage.append(Damage(FORMER_DAMAGED_NAME, 0, -1, problem))
     _, problem = read_readable(disk, f"{path}/{CHECKPOINT_NAME}")
     if problem:
-        damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start goes on without it"))
+        damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start continues without it"))
     slots = {name: unreadable_slots(disk, f"{path}/{name}") for name in (HARD_STATE_NAME, DURABLE_NAME)}
     slots[START_NAME] = unreadable_start_slots(disk, path)
     for name, found in slots.items():
@@ -848,7 +848,7 @@ class DirectoryReader:
             )
             self.damage.append(Damage(HARD_STATE_NAME, 0, -1, problem))
         if lacks_start(self._disk, self.path, record):
-            problem = "is missing: nothing tells where the log begins"
+            problem = "is missing: the begin of the log is unknown"
             self.damage.append(Damage(START_NAME, 0, -1, problem))
         return extent
 

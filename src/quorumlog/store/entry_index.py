@@ -231,7 +231,7 @@ class EntryIndex:
             fields = (header.magic, header.pos, header.size, header.index, header.term)
             if fields == unit[0].item():
                 return header.chain_crc
-        raise self.damage(path, position, index, "the header is not what the index says")
+        raise self.damage(path, position, index, "the header does not match the index")
 
     def damage(self, path: str, position: int, index: int, problem: str) -> DirectoryDamaged:
         return DirectoryDamaged(

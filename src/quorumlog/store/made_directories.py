@@ -141,7 +141,7 @@ class BackupDirectory:
     def _damaged(self, name: str, problem: str, position: int = 0) -> DirectoryDamaged:
         return DirectoryDamaged(
             f"{self.path}/{name} {problem} (position {position}): the backup is damaged; take one into"
-            " another directory, and see quorumlog verify for what this one still holds",
+            " another directory, and check the rest of this one with quorumlog verify",
             path=f"{self.path}/{name}",
             position=position,
         )

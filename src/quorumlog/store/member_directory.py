@@ -98,8 +98,7 @@ def set_back_sentence(path: str, record: MemberRecord) -> str:
     if found is None:
         return ""
     return (
-        f"{path} was found older than it had been: an older copy of it was put back, or its disk lost"
-        " what it had synced"
+        f"{path} was set back: an older copy of it was restored, or its disk lost synced data"
         f"{now(f'acknowledged entry {found.acknowledged_index}, held up to {found.held_index}')}"
     )
 
@@ -134,8 +133,8 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
         save_member(disk, path, record)
     if lacks_start(disk, path, record):
         raise DirectoryDamaged(
-            f"{path}/{START_NAME} is missing, which says where the log begins, whose first entries were"
-            f" deleted (position 0). {WITHOUT_START}",
+            f"{path}/{START_NAME} is missing, the record of the begin of the log, whose first entries"
+            f" were deleted (position 0). {WITHOUT_START}",
             path=f"{path}/{START_NAME}",
             position=0,
         )
@@ -263,8 +262,8 @@ class CopiedLog:
         first = batch.first_header
         if (first.index, batch.chain_before) != (end.index + 1, end.chain) or first.term < end.term:
             raise ProtocolViolation(
-                f"entry {first.index} of term {first.term} does not go on with entry {end.index} of term"
-                f" {end.term}"
+                f"entry {first.index} of term {first.term} does not continue with entry {end.index}"
+                f" of term {end.term}"
             )
         if not batch.lies_at(store.plan(batch.sizes)):
             raise ProtocolViolation(
@@ -429,7 +428,7 @@ def _lack_of_space_named() -> Iterator[None]:
         yield
     except StoreFailure as failure:
         if was_lack_of_space(failure):
-            raise DiskFull(f"no space to note what the log may hold: {failure}") from failure
+            raise DiskFull(f"no space to record the kinds of entries in the log: {failure}") from failure
         raise
 
 
@@ -744,8 +743,8 @@ def open_member_directory(
                 renewed = ", ".join(forgotten_promises(disk, path, record))
                 if renewed and group_size == 1:
                     raise DirectoryDamaged(
-                        f"{renewed}. In a group of one no other member can replace what is lost; to go"
-                        f" on with what the log holds, run: quorumlog recover --unsafe {path}",
+                        f"{renewed}. In a group of one no other member can replace lost entries; to"
+                        f" continue with the rest of the log, run: quorumlog recover --unsafe {path}",
                         path=path,
                         position=0,
                     )

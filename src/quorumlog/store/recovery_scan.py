@@ -215,7 +215,7 @@ def _check_own(disk: Disk, directory: str, start: LogStart, durable: LogPoint, f
     if problem:
         raise unusable_start(
             f"{directory}/{START_NAME}",
-            f"it says that the log begins after entry {begin.index}, and the log {problem}: it is the"
+            f"it has the log begin after entry {begin.index}, and the log {problem}: it is the"
             " file of another directory",
         )
 
@@ -759,14 +759,14 @@ class DamageSearch:
         path = self._data.name_of(at)
         runs = self._term_runs(point, last, highest_term, exact=found is None)
         if runs is None and not self._must_know_terms:
-            problem += "; a term ends in it, and the index cannot say where, so a start cannot skip it"
+            problem += "; a term ends in it, at an index unknown, so a start cannot skip it"
             runs = ()
         if runs is None:
             directory = self._data.directory.rpartition("/")[0]
             raise DirectoryDamaged(
                 f"{self._data.path_of(at)}: {problem} (position {at}, entry {point.index + 1}), at or"
                 f" below the durable point; a term ends between entry {point.index + 1} and entry"
-                f" {last.index}, and the index cannot say where, so the member could not vote; run:"
+                f" {last.index}, and the index does not show where, so the member could not vote; run:"
                 f" quorumlog verify {directory}. In a group of several move the directory away: the"
                 " member then starts as a new one and is fed the log by the others",
                 path=self._data.path_of(at),

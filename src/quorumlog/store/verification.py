@@ -138,9 +138,7 @@ def _backup_problem(disk: Disk, reader: DirectoryReader) -> str:
         raise ConfigError(refusal(f"{reader.path}/{BACKUP_NAME}", "read", error)) from error
     if record is None:
         is_backup = not reader.is_java and not reader.member_id  # no member is without a name
-        return (
-            f"{BACKUP_NAME}: is missing, and it says up to where this is a backup" if is_backup else ""
-        )
+        return f"{BACKUP_NAME}: is missing, which records the end of the backup" if is_backup else ""
     if record.cut is None:
         return "is a backup that was never complete; take it again"
     if reader.ledger_end_index < record.cut.index:

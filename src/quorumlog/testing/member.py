@@ -469,7 +469,7 @@ class SimMember:
 
     def replacing_log(self, start: LogStart) -> None:
         self.cluster.trace.count("install: a log is replaced")
-        self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
+        self.note("replaces its log", lambda: f"{self.node.store.end} by one after {start.point}")
         self.cluster.notify("replacing", self, start)
 
     def members_below(self, level: int) -> list[str]:

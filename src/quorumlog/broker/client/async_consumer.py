@@ -550,7 +550,7 @@ class AsyncConsumer:
                 pulled = pulled_of(await self._link.call(request, wait_ms=PULL_WAIT_MS))
             except QueueOffsetOutOfRange as error:
                 is_below = queue.next_offset < error.min_offset
-                log.warning("group %s goes on elsewhere: %s", self.group, error)
+                log.warning("group %s continues elsewhere: %s", self.group, error)
                 queue.came([], error.min_offset if is_below else error.max_offset)
                 await asyncio.sleep(PAUSE_S)
                 continue

@@ -235,9 +235,7 @@ def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo
             return queue
     if queues:
         raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
-    raise UnknownTopic(
-        f"the broker has no topic {topic}; quorumlog broker status shows those that it has"
-    )
+    raise UnknownTopic(f"the broker has no topic {topic}; quorumlog broker status lists its topics")
 
 
 def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:

@@ -191,7 +191,7 @@ class ClusterProbe(BrokerProbe):
                 master = client.failover().master
                 at = self._clients[master].server if master in self._clients else "the master's address"
                 raise SwitchRefused(
-                    f"a coordinator says which broker leads, as {broker_id} tells: let the master hand"
+                    f"a coordinator chooses the master, as {broker_id} tells: let the master hand"
                     f" over with: quorumlog broker resign --servers {at}"
                 )
 
@@ -317,7 +317,7 @@ class Switch:
         may_lose_users = lost is not None and probe.have_users(but=to)
         if may_lose_users:
             self.say(
-                f"there may be users: if the log of {to} has none, it serves nobody until an"
+                f"there may be users: if the log of {to} has none, it serves no client until an"
                 " administrator is named there (quorumlog init-admin)"
             )
         led = probe.ask(

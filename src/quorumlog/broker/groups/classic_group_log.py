@@ -484,7 +484,7 @@ class ClassicGroupLog:
             return
         if isinstance(news, LedgerError):
             if not self._has_failed:
-                log.error("topics and groups stand still: %s", news)
+                log.error("topics and groups are not updated: %s", news)
             self._has_failed = True  # it may be read a moment later
             return
         self._has_failed = False

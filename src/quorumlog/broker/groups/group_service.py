@@ -166,7 +166,7 @@ class GroupService:
             reason = named_reason(error, message.body, Command)
             raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
-            raise BadRequest(f"{type(command).__name__} is for the master to say")
+            raise BadRequest(f"{type(command).__name__} is for the master to send")
 
         def propose() -> None:
             if isinstance(command, ResetOffsets):
@@ -337,4 +337,4 @@ def _checked(value: object, kind: type[_T], what: str) -> _T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason = named_reason(error, msgspec.msgpack.encode(value), kind)
-        raise BadRequest(f"{what} makes no sense: {reason}") from None
+        raise BadRequest(f"{what} is invalid: {reason}") from None

@@ -93,8 +93,8 @@ _SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_SYS_RMQ_")
 
 
 LEFT_USERS = (
-    "users are not taken over, and nobody may do anything: before its first start, give the directory of"
-    " one of the members an administrator (quorumlog init-admin), who adds the others"
+    "users are not taken over, and every request is refused: before its first start, give the directory"
+    " of one of the members an administrator (quorumlog init-admin), who adds the others"
 )
 
 
@@ -261,7 +261,7 @@ def _check_config(root: str, config: JavaConfig, held: OldMessages) -> None:
     if lacking:
         raise ConfigError(
             f"{root} holds delayed messages or retries, and no {CONFIG_FOLDER_NAME}/"
-            f"{f' and {CONFIG_FOLDER_NAME}/'.join(lacking)}, which says what of them was delivered: copy"
+            f"{f' and {CONFIG_FOLDER_NAME}/'.join(lacking)}, which records the delivered ones: copy"
             f" the folder {CONFIG_FOLDER_NAME} of the broker's storePathRootDir there, or deliver all of"
             " them again with --without-config"
         )
@@ -493,7 +493,7 @@ def make_later_member(
         record = decode_record(data)
     except msgspec.MsgspecError as error:
         raise ProtocolViolation(
-            f"{broker.server} tells no record of an old commit log: {error}"
+            f"{broker.server} returns no record of an old commit log: {error}"
         ) from None
     member = MemberRecord(
         group=group,

@@ -349,7 +349,7 @@ class HAClient:
         self._socket = None
         config = self._replica.store.config
         if self.problem != socket.link.closed:
-            log.warning("this slave follows nobody: %s", socket.link.closed)
+            log.warning("this slave follows no master: %s", socket.link.closed)
         self.problem = socket.link.closed
         wait_ms = float(config.ha_reconnect_interval)
         was_silent, self._was_silent = self._was_silent, not socket.link.is_heard

@@ -1240,8 +1240,8 @@ class MasterLink:
             welcome = self._welcome(asked)
             if self._codec.is_old and (welcome.queues is not None or welcome.alive_from):
                 self.refuse(
-                    f"broker {asked.slave.id} is of the release before: upgrade it. It could not be told"
-                    " where queues begin"
+                    f"broker {asked.slave.id} is of the release before: upgrade it. It could not receive"
+                    " the begins of queues"
                 )
                 return
             self._asked = asked

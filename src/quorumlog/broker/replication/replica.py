@@ -286,7 +286,7 @@ class BrokerReplica:
             return CopyList((self.me,), config.in_sync_replicas or (1 if is_async else 2))
         if config.in_sync_replicas not in (0, listed.copies):
             log.warning(
-                "in_sync_replicas is %d, and the list says %d, which counts: quorumlog broker copies",
+                "in_sync_replicas is %d, and the list %d, which is in force: quorumlog broker copies",
                 config.in_sync_replicas,
                 listed.copies,
             )
@@ -773,7 +773,7 @@ class BrokerReplica:
         with self._lock:
             if self.outlasts_its_drain:
                 log.warning(
-                    "the switch that drained this broker was not continued: it goes on as the master"
+                    "the switch that drained this broker was not continued: it continues as the master"
                 )
                 self.resume()
 
@@ -901,7 +901,7 @@ class BrokerReplica:
         if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
             return "There was a switch, or a change of the list, which its record would not know of"
         if self.store.has_users:
-            return "There are users, whom that release does not know: it would serve everybody"
+            return "There are users, which that release does not know: it would serve every client"
         return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:

@@ -65,7 +65,7 @@ class ReplicaStore(MessageStore):
             self.reput.reput_from_offset = position
             if begins is None:
                 log.warning(
-                    "%s: the master does not say where queues go on of which it has no message any more:"
+                    "%s: the master does not send the next numbers of queues without messages:"
                     " as a master this broker would begin them at 0",
                     self.root,
                 )

@@ -173,7 +173,7 @@ def refuse_other_queues(disk: Disk, root: str) -> None:
     if light:
         raise ConfigError(
             f"{root}/{QUEUES_NAME}/{light[0]} is a light message queue (enableLmq), of which there are"
-            f" none here. The messages of all {len(light)} lie in topics of their own, too: to go on"
+            f" none here. The messages of all {len(light)} lie in topics of their own, too: to continue"
             f" with those, copy the store without its folders {QUEUES_NAME}/{_LIGHT_PREFIX}*"
         )
 
@@ -235,8 +235,8 @@ def refuse_missing_files(
     last, key = max(ahead, default=(-1, None))
     hint = (
         "files of the commit log are missing, or lie on another path (storePathCommitLog may name"
-        f" several): copy all of them to {files.directory}. To go on without: quorumlog broker recover"
-        f" {root} --cut {end.position}"
+        f" several): copy all of them to {files.directory}. To continue without: quorumlog broker"
+        f" recover {root} --cut {end.position}"
     )
     what = f"the record at {end.position} {end.problem}" if end.problem else (
         f"the commit log ends at {end.position}"

@@ -206,7 +206,7 @@ class MessageStore:
         except FileExistsError as error:
             raise ConfigError(
                 f"{error.filename or root} is no directory, or a symbolic link to none: mount or restore"
-                " what it names"
+                " the target"
             ) from None
         except OSError as error:
             raise StoreFailure(refusal(root, "opened", error)) from error

@@ -250,7 +250,7 @@ def takeover(
         bool,
         typer.Option(
             "--without-config",
-            help="Go on although the folder config of a Java broker is lost: groups begin anew, and"
+            help="Continue although the folder config of a Java broker is lost: groups begin anew, and"
             " each delayed message and retry is delivered again.",
         ),
     ] = False,

@@ -82,7 +82,7 @@ def backup(
             taken = taking.complete()
         except (LeaderNotReady, RequestTimeout):
             if from_member is None:
-                note("while there is no leader, --from-member ID copies what one member knows")
+                note("while there is no leader, --from-member ID copies the entries one member knows")
             raise
         except KeyboardInterrupt:
             note(f"stopped before index {taking.next_index}; repeat the command to continue there")

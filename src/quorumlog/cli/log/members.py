@@ -298,7 +298,7 @@ def reload(at: LogServers) -> None:
         [dict(zip(("member", "outcome", "text"), row, strict=True)) for row in rows],
         "member, outcome, what",
         rows,
-        if_none="nobody was asked",
+        if_none="no member was asked",
     )
     if any(isinstance(each, LedgerError) for each in answers.values()):
         raise typer.Exit(EXIT_REFUSED)

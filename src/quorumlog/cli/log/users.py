@@ -284,7 +284,7 @@ def init_admin(
         typer.Option(
             "--reset",
             help="Also if there already is an administrator, or this user. If the log of a classic"
-            " broker lacks what its users are made from: as the only user.",
+            " broker lacks the entries that define its users: as the only user.",
         ),
     ] = False,
 ) -> None:

@@ -142,7 +142,7 @@ class ServingMember(LedgerServer):
             "state_machines": dict(config.state_machines) == self._places,
             "hold_machines": frozenset(config.hold_machines) == self._held_machines,
             "log_format": config.log_format == self._log_format,
-            "[tls]; what its files hold is read again without": config.tls == self._tls_options,
+            "[tls]; its files are read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
             "[kafka]": config.kafka == self._kafka_options,
             "[users]": config.users == self.users.options,

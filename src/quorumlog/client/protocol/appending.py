@@ -58,7 +58,7 @@ class JoinedAppends:
 
     def make_request(self) -> Request:
         """Encode the bodies, for the protocol."""
-        assert self.is_taken, "what is sent could still grow"
+        assert self.is_taken, "the buffer could still grow"
         assert self.request is None, "a frame is sent once"
         self.request = Request(
             AppendRequest(machine=self.machine),

@@ -346,7 +346,7 @@ class Election(_Place[V]):
         data = self._client.values.codec.encode(value)
         done = await self._client.txn([ours], [Put(self.key, data, self.lease.id)])
         if not done.succeeded:
-            raise LockLost("somebody else leads")
+            raise LockLost("another candidate leads")
 
     async def leader(self) -> Item[V | None] | None:
         """The value of the leader, and its token as `create_revision`; None: nobody does. The value is

@@ -124,8 +124,8 @@ class DeltaArchive:
             return None, True
         if is_restored:
             raise ConfigError(
-                f"{self.name} was restored to a version that its history does not tell of any"
-                " more, so it is unknown which entries it has. Archive to another directory"
+                f"{self.name} was restored to a version that its history no longer"
+                " covers, so it is unknown which entries it has. Archive to another directory"
             )
         return table.transaction_version(f"{APPLICATION}:{log}"), False
 

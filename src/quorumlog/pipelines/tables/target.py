@@ -142,8 +142,8 @@ def check_newest_rows(
         if not any(len(each) and int(each.max()) >= part.first_index for each in indices):
             raise ConfigError(
                 f"{name} had entries up to {stop_index - 1}, and has none from {part.first_index} on:"
-                " it was restored, or they were deleted, and the commits that would tell have expired."
-                " Nothing was added to it; archive to another table"
+                " it was restored, or they were deleted, and the commits that would show it have"
+                " expired. Nothing was added to it; archive to another table"
             )
 
 

@@ -377,7 +377,7 @@ def _move_of(request: readers.MoveReaderRequest) -> ReaderMove:
     if request.last_chain is not None and not 0 <= request.last_chain < 2**32:
         raise BadRequest(f"the chain of an entry has 32 bits, unlike {request.last_chain}")
     if request.skipped is not None and not 0 <= request.skipped[0] < request.skipped[1] <= MOST_INDEX:
-        raise BadRequest(f"what a reader skips is a range of indices, unlike {request.skipped}")
+        raise BadRequest(f"a reader skips a range of indices, unlike {request.skipped}")
     return ReaderMove(
         request.reader,
         request.position,

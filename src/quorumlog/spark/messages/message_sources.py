@@ -251,7 +251,7 @@ class BrokerSource:
                 min_offset=low,
                 max_offset=high,
             )
-        _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+        _logger.warning("%s; failOnDataLoss=false, continuing without them", gap)
 
     def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
         """Raises QueueOffsetOutOfRange, or the broker's refusal."""

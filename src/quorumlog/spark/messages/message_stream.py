@@ -257,8 +257,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises QueueOffsetOutOfRange unless the query goes on without it."""
         gone = f"queue {queue[1]} of topic {queue[0]} is gone, and is read up to {offset}"
         if self._options.fail_on_data_loss:
-            raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to go on without it")
-        _logger.warning("%s; failOnDataLoss=false, going on without it", gone)
+            raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to continue without it")
+        _logger.warning("%s; failOnDataLoss=false, continuing without it", gone)
 
     def _check(self, broker: BrokerClient, start: dict[str, Any]) -> None:
         """That the messages before `start` are those that were read: once a process."""
@@ -387,7 +387,7 @@ def _record_before(broker: BrokerClient, queue: Queue, offset: int) -> int | Non
 
 def _another_store(queue: Queue, offset: int, what: str) -> NoReturn:
     raise QueueOffsetOutOfRange(
-        f"the checkpoint goes on at offset {offset} of queue {queue[1]} of topic {queue[0]}, which"
+        f"the checkpoint continues at offset {offset} of queue {queue[1]} of topic {queue[0]}, which"
         f" {what}: this is another store, or one that was restored to an earlier point. Begin with a new"
         " checkpoint"
     )

@@ -113,7 +113,7 @@ class DirectorySource:
                 raise DirectoryDamaged(
                     hint, path=refusal.path, position=refusal.position, index=refusal.index
                 )
-            _logger.warning("%s; failOnDataLoss=false, going on without them", refusal)
+            _logger.warning("%s; failOnDataLoss=false, continuing without them", refusal)
         begin_index = max(reader.ledger_begin_index, 0)
         if self._options.read_consistency == LOCAL:
             if reader.in_use:

@@ -39,7 +39,7 @@ class UnionSource:
         """Opened when it is needed: most tasks read the archive only."""
         if self._live_source is None:
             raise IndexOutOfRange(
-                f"{self._archive.path} ends at index {self._archive.stop_index - 1}; what follows is"
+                f"{self._archive.path} ends at index {self._archive.stop_index - 1}; later entries are"
                 " read with option servers or path beside option archive"
             )
         if self._opened is None:
@@ -64,7 +64,7 @@ class UnionSource:
         if archive.stop_index < live.begin_index:
             raise ConfigError(
                 f"option archive: {archive.path} ends at index {archive.stop_index - 1}, and the log"
-                f" begins at {live.begin_index}: what lay between is in neither. Leave out option"
+                f" begins at {live.begin_index}: the entries between are in neither. Leave out option"
                 " archive, or the other one"
             )
         self._refuse_another_log(live)

@@ -40,12 +40,12 @@ class DispatcherEvent(Enum):
     MISSED = "the follower does not hold the compared entry"
     MATCHED = "the compared entry is held, and nothing above it is known to differ"
     MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"
-    CUT = "the follower has cut what contradicts ours above the match, or leaves that to the next push"
+    CUT = "the follower has cut conflicting entries above the match, or will at the next push"
     INCONSISTENT = "the follower does not hold the entry before a push or a cut"
     LOG_GREW = "there are entries to send, or to send again"
     CAUGHT_UP = "everything has been sent"
-    BELOW_BEGIN = "what the follower lacks is no longer in this log: it gets the start"
-    INSTALLED = "the follower has the start, holds it already, or comes back"
+    BELOW_BEGIN = "the entries the follower lacks are no longer in this log: it gets the start"
+    INSTALLED = "the follower has the start, held it already, or reconnects"
 
 
 TRANSITIONS: dict[tuple[DispatcherState, DispatcherEvent], DispatcherState] = {

@@ -51,7 +51,7 @@ class AsyncSource:
         return batch
 
     async def changed(self, receipt: asyncio.Future[None] | None) -> None:
-        """Until there may be something to take, or `receipt` is here; lets the source run first."""
+        """Wait until bodies may be available, or `receipt` is done; lets the source run first."""
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = self._loop.create_task(self._run())
@@ -107,9 +107,9 @@ class AsyncSource:
 class AsyncAppendStream:
     """Receipts of one `append_stream`, in order; one a batch. Iterate with `async for`.
 
-    Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
+    Nothing is sent before the first receipt is requested. On an error the iteration ends with it:
     `StreamOutcomeUnknown` if some batch's outcome is unknown, else the `Refused` that stopped the
-    stream. `progress` says at any time how many records are committed, unknown and not written.
+    stream. `progress` counts the records committed, unknown and not written.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class AsyncAppendStream:
 
 
 class AppendStream(Shell[AsyncAppendStream]):
-    """See `AsyncAppendStream`. The source is asked by the thread that iterates: it may wait, and use the
+    """See `AsyncAppendStream`. The iterating thread reads the source, which may block, and use the
     client."""
 
     def __init__(self, thread: LoopThread, made: AsyncAppendStream) -> None:

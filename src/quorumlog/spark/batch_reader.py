@@ -1,4 +1,4 @@
-"""LedgerBatchReader: a query's range, planned beside the driver and read in the workers.
+"""LedgerBatchReader: a query's range, planned next to the driver and read in the workers.
 
 The reader is pickled from one to the other, so it holds the options and nothing open. It also runs
 without a JVM.

@@ -46,8 +46,7 @@ def fields_of(
     where: str,
     ignored: Container[str] = (),
 ) -> dict[str, Any]:
-    """The given values, by field. Raises ConfigError for an option that there is not, or that is
-    twice."""
+    """The given values, by field. Raises ConfigError for an unknown or repeated option."""
     values: dict[str, Any] = {}
     for key, text in options.items():
         parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
@@ -178,7 +177,7 @@ def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Of every query that asks servers."""
+    """Options of every query to servers."""
 
     tls_ca: str = ""
     """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
@@ -292,7 +291,7 @@ class RowEncoder:
 
     @property
     def needs_bodies(self) -> bool:
-        """Those of time marks too."""
+        """Including those of time marks."""
         return "body" in self._fields.names or self.has_times
 
     @property
@@ -327,7 +326,7 @@ StatedOffset = Offset | dict[str, Offset]
 
 
 class LedgerDataLoss(IndexOutOfRange):
-    """A query asks for entries that the log no longer holds, and failOnDataLoss is true."""
+    """A query needs entries that the log no longer holds, and failOnDataLoss is true."""
 
 
 class LogBounds(NamedTuple):
@@ -624,7 +623,7 @@ class LedgerOptions(ClientOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
-        """Raises ConfigError naming the option, its value and what is valid."""
+        """Raises ConfigError with the option, its value and the valid values."""
         for key in options:
             if key.lower() == "owner":
                 raise ConfigError(_NO_TABLES)

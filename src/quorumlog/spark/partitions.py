@@ -223,8 +223,8 @@ class RangeCheck:
         return self.next_index == self.partition.stop_index
 
     def accept(self, batch: EntryBatch, origin: str) -> None:
-        """`origin` (a member, a directory) gave it. Raises RangeMismatch and then counts nothing of it,
-        so that another member may be asked."""
+        """`origin` (a member, a directory) returned it. Raises RangeMismatch, and then accepts nothing
+        of it, so that another member can be asked."""
         if batch.count == 0 or batch.count > self.partition.stop_index - self.next_index:
             raise RangeMismatch(
                 f"{origin} gave {batch.count} entries from index {self.next_index} on, asked for"

@@ -53,7 +53,7 @@ def planned(
 def what_is_left(
     options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
 ) -> IndexRange:
-    """Raises LedgerDataLoss if some of it is gone and `failOnDataLoss` is true."""
+    """Raises LedgerDataLoss if some entries are deleted and `failOnDataLoss` is true."""
     first_index, stop_index = index_range
     if first_index >= bounds.begin_index:
         return index_range

@@ -81,7 +81,7 @@ class SinkOptions(ClientOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Raises ConfigError naming the option, its value and what is valid."""
+        """Raises ConfigError with the option, its value and the valid values."""
         values = fields_of(
             options, _PARSERS, "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
         )

@@ -153,16 +153,16 @@ class GroupStream:
             return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
 
     def time_ms_before(self, index: int) -> int:
-        """When the entry before `index` was appended, in milliseconds since 1970; -1: not known, or
-        it is gone."""
+        """When the entry before `index` was appended, in milliseconds since 1970; -1: unknown, or
+        deleted."""
         if index <= self._begin_index:
             return -1
         with closing(self._opener(self._options)) as source:
             return source.time_ms_at(index - 1)
 
     def index_after(self, time_ms: int, low: int, high: int) -> int:
-        """The first index of [low, high) that was appended later; `high` if there is none. Entries that
-        are gone have no time."""
+        """The first index of [low, high) that was appended later; `high` if there is none. Deleted
+        entries have no time."""
         low = min(max(low, self._begin_index), high)
         with closing(self._opener(self._options)) as source:
             return index_from(source, low, high, time_ms + 1)
@@ -440,8 +440,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the logs ended when they were asked last: with the offset of a micro-batch it is the
-        lag."""
+        """The last known ends of the logs: with the offset of a micro-batch they give the lag."""
         ends = {group: stream.end_index for group, stream in self._streams.items()}
         known = {group: {"index": end} for group, end in ends.items() if end is not None}
         return known if len(known) == len(ends) else None

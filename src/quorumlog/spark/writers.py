@@ -178,7 +178,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
     @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Beside the driver, for the tasks of each micro-batch and for its commit; raises as above."""
+        """Next to the driver, for the tasks of each micro-batch and for its commit; raises as above."""
         refuse_overwrite(overwrite)
         options.check_for_stream()
         self._options = options

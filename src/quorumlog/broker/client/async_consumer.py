@@ -242,7 +242,7 @@ def take_next(
 
 
 def wanted_tags(expression: str) -> frozenset[str]:
-    """`a || b`; `*` or nothing: all of them. Raises BadRequest where no tag is named."""
+    """`a || b`; `*` or nothing: all of them. Raises BadRequest if no tag is given."""
     if expression.strip() in ("", "*"):
         return frozenset()
     words = frozenset(word.strip() for word in expression.split("||") if word.strip())

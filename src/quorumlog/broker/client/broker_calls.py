@@ -372,8 +372,8 @@ class BrokerCalls:
         user: ClientUser | None = None,
     ) -> None:
         """`servers`: one HOST:PORT, asked in any role; of several with commas between, the master is
-        asked, with `must_follow` that of one, too. `only_looks`: sends nothing; see `Product.looks`.
-        Raises ConfigError."""
+        asked, with `must_follow` that of one, too. `only_looks`: for status requests only; see
+        `Product.looks`. Raises ConfigError."""
         addresses = [part.strip() for part in servers.split(",") if part.strip()]
         if not addresses:
             raise ConfigError("the address of the broker is empty; write HOST:PORT")

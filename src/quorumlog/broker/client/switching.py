@@ -87,7 +87,7 @@ class BrokerProbe(ABC):
         """Somebody does not answer because there are users."""
 
     def have_users(self, but: str) -> bool:
-        """There may be some, as far as anybody else has heard."""
+        """True if any broker reports that users may exist."""
         broker_ids = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
         return self.is_refused_by_users or any(each != but for each in broker_ids)
 
@@ -112,7 +112,7 @@ class BrokerProbe(ABC):
         return max(leading, key=epoch_of, default=None)
 
     def next_epoch(self) -> int:
-        """Above that of a first master, too, of which those that answer may know nothing."""
+        """Also above that of a first master, which may be unknown to the brokers that answer."""
         return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
 
     def leap(self) -> int:
@@ -121,7 +121,7 @@ class BrokerProbe(ABC):
 
 
 class ClusterProbe(BrokerProbe):
-    """Every broker that any other names, asked once; none of them has a coordinator."""
+    """Every broker named by any other, asked once; none of them has a coordinator."""
 
     def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
         """`server`: HOST:PORT,... of which one has to answer; an emptied one names no others. Raises its

@@ -336,7 +336,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         self._thread.run(self._it.compact(revision))
 
     def status(self) -> StatusAnswer:
-        """State of the asked member: revision, size in bytes, leases, ..."""
+        """State of one member: revision, size in bytes, leases, ..."""
         return self._thread.run(self._it.status())
 
     @takes_seconds

@@ -47,9 +47,9 @@ RETRY_S = 0.02
 
 class Lease:
     """Kept alive by a task until it is revoked or closed. `is_alive` turns false as soon as it may have
-    ended, counted on this machine from when the last keep-alive that was answered was sent: always
-    before the store ends it. `lost` is set then, whether somebody keeps it alive or not; where the
-    machine has slept, up to a third of the TTL after it woke."""
+    ended, counted on this machine from when the last answered keep-alive was sent: always before the
+    store ends it. `lost` is set then; if the machine has slept, up to a third of the TTL after it
+    woke."""
 
     def __init__(self, asking: Asking, number: int) -> None:
         """A lease granted before; the first keep-alive returns its TTL."""

@@ -1,5 +1,5 @@
-"""MessageBodies: rows as message records, entries of the log that brokers run on. Which queues there are
-the log says beside the driver, so that nothing is staged that no broker would take."""
+"""MessageBodies: rows as message records, entries of the log that brokers run on. The queues are read
+from the log next to the driver, so that no row is staged that brokers would refuse."""
 
 from __future__ import annotations
 

@@ -202,7 +202,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_short
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Raises QueueOffsetOutOfRange if a queue is gone, ends below `start` or is of another store."""
+        """Raises QueueOffsetOutOfRange if a queue is deleted, ends below `start` or is of another
+        store."""
         polling_ends = time.monotonic() + POLL_S
         with self._source.connect() as broker:
             if not _has_begun(start):
@@ -307,7 +308,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_short
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises QueueOffsetOutOfRange if some of it is gone and `failOnDataLoss` is true."""
+        """Raises QueueOffsetOutOfRange if some messages are deleted and `failOnDataLoss` is true."""
         if not _has_begun(start):
             return []  # where the query begins is all that its first micro-batch says
         found: list[MessagePartition] = []
@@ -348,7 +349,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 admin.commit(group, _flat(end["queues"]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Offsets say the range here, not the options."""
+        """The range is given by the offsets here, not by the options."""
         options = replace(
             self._options, starting_offsets=EARLIEST, ending_offsets=LATEST, begin_ms=0, end_ms=2**62
         )

@@ -100,7 +100,7 @@ class DirectorySource:
         return self._opened
 
     def bounds(self, reached: int = 0) -> LogBounds:
-        """Up to the committed index of the checkpoint, or to the end of the log where `local` is asked.
+        """Up to the committed index of the checkpoint, or to the end of the log for `local`.
 
         Raises DirectoryDamaged if a start would refuse the directory, ConfigError for another group.
         """

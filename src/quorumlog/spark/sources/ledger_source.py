@@ -12,14 +12,14 @@ from quorumlog.spark.partitions import EntryPoint, LedgerPartition, RangeCheck, 
 
 
 class LedgerSource(Protocol):
-    """The planner asks for bounds, members and positions; a task for its batches."""
+    """The planner reads bounds, members and positions; a task its batches."""
 
     def bounds(self, reached: int = 0) -> LogBounds:
         """The entries that may be read now. Called once a plan. `reached`: the log was read up to this
         offset (exclusive) before, so a member with less lags."""
 
     def readers(self) -> Readers:
-        """As they were when `bounds` was asked."""
+        """As of the call of `bounds`."""
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         """Of entries within the bounds, or of the one just below the planned range if it is held."""
@@ -39,8 +39,7 @@ class LedgerSource(Protocol):
         `heads`: nobody will look at bodies, which may be left out or unchecked."""
 
     def chain_before(self, index: int) -> int | None:
-        """`chain_crc` of the committed entry before `index`; None: there is none, or it is not held
-        any more."""
+        """`chain_crc` of the committed entry before `index`; None: none, or no longer held."""
 
     def cluster_id(self) -> str:
         """Of the log. One that was restored from a backup has another."""
@@ -53,8 +52,8 @@ class LedgerSource(Protocol):
         """All below `index` is done with; the cluster keeps that under this name."""
 
     def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
-        """Entries that reader `name` skipped, since they are gone: the cluster counts them. A warning
-        says where it could not."""
+        """Entries that reader `name` skipped, since they are deleted: the cluster counts them. A failure
+        is only logged."""
 
     def close(self) -> None: ...
 

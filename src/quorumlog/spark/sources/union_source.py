@@ -109,7 +109,7 @@ class UnionSource:
         return counted_ms(index, self._archive.time_ms_at(index), self.clock_resets())
 
     def clock_resets(self) -> Resets:
-        """The archive may lack the newest, and the live log those of entries that are gone."""
+        """The archive may lack the newest, and the live log those of deleted entries."""
         archived = self._archive.clock_resets()
         if self._live_source is None:
             return archived

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MEMBER = ("quorumlog.node.", "quorumlog.consensus.", "quorumlog.log_state.", "quorumlog.store.")
 PASSED_THROUGH = ("quorumlog.node.node_handle",)
-"""It hands over what serving code has said, and what the member answers."""
+"""It passes on messages of serving code and the member's answers."""
 
 
 class Client(Protocol):

@@ -21,7 +21,7 @@ class EntryKind(IntEnum):
     """Opens a leader's term; carries no body. The search for damage reads it."""
     # Bodies of those that follow: `quorumlog.log_state.control_entries`. 10 is kept free.
     MEMBERSHIP = 3
-    """Who votes. The log's state reads it, as it does all that follow."""
+    """The voters. The log's state reads it, as it does all kinds below."""
     TIME = 4
     """Wall-clock time, never falling within a log."""
     OPEN = 5
@@ -41,7 +41,7 @@ class EntryKind(IntEnum):
     LEVEL = 13
     """An upgrade is finished: entries of a level of the format that earlier releases do not know."""
     USERS = 14
-    """Users, roles and what is granted to them."""
+    """Users, roles and grants."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))
@@ -81,7 +81,7 @@ class SetBack(NamedTuple):
 
     directory_id: str
     acknowledged_index: int
-    """What it has acknowledged, as it had synced that, to the leader that finds this."""
+    """The last entry it acknowledged as synced to the leader that finds this."""
     held_index: int
     """Above this entry it holds nothing of the same log."""
 
@@ -96,7 +96,7 @@ class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
     total_bytes: int
     """Of the file."""
     digest: bytes
-    """SHA-256 of what the machine has saved."""
+    """SHA-256 of the machine's saved state."""
 
 
 class HardState(NamedTuple):
@@ -115,9 +115,9 @@ class Formation(NamedTuple):
     founding: tuple[Replica, ...] = ()
     cluster_id: str = ""
     pending_id: str = ""
-    """The cluster id that goes with `pending`; nobody but those who form knows it."""
+    """The cluster id of `pending`; known only to forming members."""
     level: int = 0
-    """Of the log's format, up to which every founder knew it; 0: not all said it."""
+    """Level of the log's format known to every founder; 0: not reported by all."""
 
 
 class Durability(StrEnum):

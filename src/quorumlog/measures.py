@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 BUCKETS = 28
-"""The last has whatever is larger."""
+"""The last has all larger values."""
 
 
 class Taken(NamedTuple):

@@ -18,7 +18,7 @@ from quorumlog.broker.wire import BrokerStatusResponse
 from quorumlog.store.disk import OsDisk
 
 MOST_QUEUES = 1_000
-"""Of which each is told; of all of a broker, or of all groups."""
+"""Shown one by one; of a whole broker, or of all groups."""
 FLUSH_WAITS_MS = 2_500
 Queue = tuple[str, int]
 

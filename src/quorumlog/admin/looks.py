@@ -16,7 +16,7 @@ class Sample(NamedTuple):
     """Of a metric in `METRICS`."""
     value: float | Taken
     labels: tuple[str, ...] = ()
-    """Behind `group`, in the order of the metric."""
+    """After `group`, in the order of the metric."""
 
 
 def _name_of(code: int) -> str:

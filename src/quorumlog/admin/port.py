@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("quorumlog.server")
 
 OPEN = ("/healthz", "/readyz")
-"""Where nobody is asked who it is: an orchestrator has no password."""
+"""Paths without authentication: an orchestrator has no password."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOK_EVERY_S = 0.5
 PAGE_EVERY_S = 1.0

@@ -41,7 +41,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     """The last entry that was kept."""
     membership_index: int
-    """Of the entry that says who votes; the log ends with it."""
+    """Of the membership entry, the last of the log."""
     term: int
 
 

@@ -69,7 +69,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     last_term: int
     last_chain: int
     membership_index: int
-    """Of the entry that says who votes; the log ends with it."""
+    """Of the membership entry, the last of the log."""
     segment_bytes: int
     index_segment_bytes: int
     lost_machines: tuple[str, ...] = ()

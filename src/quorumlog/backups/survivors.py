@@ -44,8 +44,8 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[str, ...]
     """Everything else that is wrong with it, in sentences."""
     snapshots_ahead: tuple[str, ...] = ()
-    """State machines that nothing here can make again, in sentences: their snapshots hold what this log
-    does not."""
+    """State machines that cannot be rebuilt here, in sentences: their snapshots hold entries that this
+    log lacks."""
 
     @property
     def replica(self) -> Replica:
@@ -61,7 +61,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[Replica, ...]
     """Everybody whose answer may count by the best log."""
     missing: tuple[Replica, ...]
-    """Those voters that are not among the survivors, or forgot what they had promised."""
+    """Those voters that are not among the survivors, or lost votes and acknowledgements."""
     is_needed: bool
     """False: the survivors are a majority, and nothing is lost."""
     committed_index: int

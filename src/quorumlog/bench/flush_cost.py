@@ -22,7 +22,7 @@ from quorumlog.entry_header import HEADER_BYTES
 SIZES = (1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)
 INDEX_UNIT_BYTES = 32
 RECORD_BYTES = HEADER_BYTES + 1 * KIB
-"""What one index unit stands for."""
+"""Entries' bytes for one index unit."""
 _FILL_BYTES = 1 << 20
 
 
@@ -48,7 +48,7 @@ WAYS = (
     SyncWay("fdatasync of data and index", os.fdatasync, "reserved", with_index=True),
 )
 OURS = WAYS[0].name
-"""What a member does for an acknowledgement."""
+"""The calls of a member for an acknowledgement."""
 
 
 class FlushCost(NamedTuple):

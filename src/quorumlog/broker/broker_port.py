@@ -533,7 +533,7 @@ PutCallback = Callable[[PutOutcome], None]
 
 MAX_PENDING_BYTES = 64 << 20
 REQUEST_BYTES = 1 << 10
-"""What a request takes beside its records, about."""
+"""Approximate size of a request without its records."""
 EXPIRY_INTERVAL_S = 0.1
 
 

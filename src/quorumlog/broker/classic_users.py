@@ -43,8 +43,8 @@ from quorumlog.wire.client_messages import (
 )
 
 HEARTBEATS = 6
-"""Users may be as old as so many, whatever the option says: a slave knows what its master knew a report
-and a heartbeat ago, and that what slaves had said as long before."""
+"""Least age allowed for users, in heartbeats: a slave knows its master's state of a report and a
+heartbeat ago, which depends on reports as old."""
 PROPOSE_EVERY_MS = 500.0
 DEFAULTS = UsersOptions()
 NOBODY = Users(is_on=True)

@@ -48,7 +48,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Text
     directory_id: Text = ""
-    """Empty: it was not said."""
+    """Empty: not sent."""
     address: Text = ""
     """HOST:PORT, of its clients; `ha_address`: of its slaves."""
     ha_address: Text = ""
@@ -59,8 +59,8 @@ class CopyList(msgspec.Struct, frozen=True):
 
     members: tuple[Peer, ...]
     copies: Int
-    """More than there are members while a group is being formed: nothing is taken then. 0: somebody
-    outside says who leads and who counts, and the only member is who led last."""
+    """More than there are members while a group is being formed: no message is accepted then. 0: a
+    coordinator decides the master and the in-sync set, and the only member is the last master."""
     needs_all: bool = False
     """Made with --unsafe, and not known to be confirmed: a member that has not heard of it goes by lists
     that nobody asks any more."""
@@ -93,7 +93,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     is_forced: bool = False
     """Begun with --unsafe: the lists before it are asked nothing, and all of its own once."""
     is_flushed: bool = False
-    """What is acknowledged in it is on the disks of those that count, the leader's among them."""
+    """Messages acknowledged in it are on the disks of the counted brokers, the leader's included."""
 
     @property
     def epoch(self) -> Epoch:

@@ -24,8 +24,8 @@ UNDELIVERED_TOPIC = "%UNDELIVERED%"
 """Where a delayed message ends up whose topic was deleted meanwhile."""
 
 GROUPS_TOPIC = "%GROUPS%"
-"""Of a classic broker: commands of topics and groups in one queue, snapshots of what follows from them
-in the other."""
+"""Of a classic broker: commands of topics and groups in one queue, snapshots of their state in the
+other."""
 COMMANDS_QUEUE, SNAPSHOTS_QUEUE = 0, 1
 
 SYSTEM_PREFIX = "%"
@@ -54,7 +54,7 @@ REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 """Names of properties, as Java has them."""
 DLQ_CAUSE, DLQ_ATTEMPT = "DLQ_CAUSE", "DLQ_ATTEMPT"
-"""Of ours, in a dead letter: what the last attempt ended with, and how many there were."""
+"""Our own, in a dead letter: the error of the last attempt, and the number of attempts."""
 
 
 def retry_topic(group: str) -> str:
@@ -184,7 +184,7 @@ class Assign(MachineInput, frozen=True, tag=7):
 
     group: Name
     generation: Annotated[int, Meta(ge=1)]
-    """The one after the one that stands; else it is refused."""
+    """The current one plus one; else it is refused."""
     members: Annotated[tuple[Assignment, ...], Meta(max_length=MOST_QUEUES)]
 
 

@@ -25,13 +25,13 @@ MAX_BODY_BYTES = 4 * MIB - 64 * 1024
 """Of a message that is taken in. Larger ones that are stored already are served all the same."""
 MAX_PROPERTIES_BYTES = 32_767
 RETRY_PROPERTIES_BYTES = 1024
-"""Of these, for what a retry adds: names of topics, a message id, a delay level."""
+"""Of these, for the properties of a retry: names of topics, a message id, a delay level."""
 MAX_TOPIC_BYTES = 255
 
 TAGS, KEYS, UNIQ_KEY, WAIT, DELAY = "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY"
 """Names of properties, as Java has them."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""A queue for each delay level; what lies in it has the same delay, so the oldest is due first."""
+"""A queue for each delay level; its messages have the same delay, so the oldest is due first."""
 _NAMED = frozenset((TAGS, KEYS, UNIQ_KEY, WAIT))
 
 
@@ -85,7 +85,7 @@ class PutStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
-    """The store stops: what became of it is not known."""
+    """The store stops: the outcome is unknown."""
 
 
 class PutMessageResult(NamedTuple):
@@ -158,7 +158,7 @@ def parse_properties(text: str) -> dict[str, str]:
 MAGIC = 0xDAA320A7
 MAGIC_WIDE_TOPIC = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
-"""Of what fills a file up to its end."""
+"""Of the filler up to the end of a file."""
 BLANK_BYTES = 8
 NARROW_TOPIC_BYTES = 127
 
@@ -306,7 +306,7 @@ class RecordParts(NamedTuple):
     topic_at: int
     topic_bytes: int
     properties_at: int
-    """They go on to the end."""
+    """They extend to the end."""
 
 
 def parse_record(data: memoryview) -> RecordParts | None:

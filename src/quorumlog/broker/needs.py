@@ -109,7 +109,7 @@ def _of_body(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
 
 
 STATUS = (wire.BrokerStatusRequest, wire.RoleRequest)
-"""Answered while it is not known who the users are: without them no client could begin."""
+"""Answered while users are unknown: without these requests no client could begin."""
 
 NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.SendRequest: _nothing,  # and those of its records

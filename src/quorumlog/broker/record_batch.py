@@ -648,7 +648,7 @@ class ScanStop(Enum):
     """Why a scan went no further."""
 
     BYTES = "bytes"
-    """The next record is not whole in what was given."""
+    """The next record is incomplete in the given bytes."""
     BLANK = "blank"
     """The rest of the file is empty, and closed."""
     NOTHING = "nothing"

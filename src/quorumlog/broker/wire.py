@@ -82,7 +82,7 @@ class GroupHeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
 class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
     generation: Int
     queues: list[QueueOffsetRow]
-    """What the member reads, and the committed offset; -1: none yet."""
+    """The member's queues, and the committed offset; -1: none yet."""
     resets: tuple[tuple[Text, Int], ...] = ()
     """Those of them that were reset since the generation that the member has."""
     asked_for: tuple[tuple[Text, Int], ...] = ()
@@ -104,7 +104,7 @@ class CommitRequest(ClientMessage, frozen=True, kw_only=True, tag=93):
     member: Text = ""
     """Empty: of no member; the group must have none then."""
     generation: Int = -1
-    """-1: the one that stands, of no member."""
+    """-1: the current one, of no member."""
     offsets: list[QueueOffsetRow]
 
 
@@ -118,7 +118,7 @@ class OpenSessionRequest(ClientMessage, frozen=True, kw_only=True, tag=95):
     producer: Text
     token: bytes
     ends: tuple[Int, Int] | None = None
-    """(index, term) of the epoch that stands; None: there is none."""
+    """(index, term) of the current epoch; None: there is none."""
 
 
 class OpenSessionResponse(ClientMessage, frozen=True, kw_only=True, tag=96):
@@ -293,7 +293,7 @@ class BrokerStatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     broker_id: Int = 0
     term: Int = 0
     master: Text = ""
-    """Of a broker on a replicated log: who is master, and in which term."""
+    """Of a broker on a replicated log: the master, and its term."""
     users: Text = ""
     """Of a classic broker: on, off, or unknown."""
     has_users: bool = False
@@ -362,12 +362,12 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     asked_directory_id: Text = ""
     """Directory that must answer; empty: any."""
     confirmed: tuple[Int, Text, Int] = (0, "", -1)
-    """Of who leads: the newest run that is known to be confirmed."""
+    """Of a master: the newest run known to be confirmed."""
     forced_list: CopyList | None = None
-    """Of who leads: it asks nothing of the lists before."""
+    """Of a master: it ignores earlier lists."""
     copies: Int = 0
     may_lose_users: bool = False
-    """Of who leads with `forced_list`: another broker has heard of users, which may be lost."""
+    """Of a master with `forced_list`: another broker knows of users, which may be lost."""
 
     @property
     def only_looks(self) -> bool:
@@ -420,7 +420,7 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
     flushed_offset: Int
     confirm_offset: Int
     in_sync_replicas: Int
-    """How many have what is acknowledged."""
+    """Copies of each acknowledged message."""
     in_sync_set: list[Text] | None
     """By a coordinator."""
     dialect: Text
@@ -448,7 +448,7 @@ class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
     """State of the failover by a coordinator, after `verb` is done."""
 
     verb: Text = ""
-    """Empty: only tell. `resign`: let another member of the in-sync set lead."""
+    """Empty: report only. `resign`: let another member of the in-sync set lead."""
 
     @property
     def only_looks(self) -> bool:
@@ -457,7 +457,7 @@ class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
 
 class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
     phase: Text
-    """What it is doing: waiting, granting, promising, taking, leading."""
+    """Its current phase: waiting, granting, promising, taking, leading."""
     epoch: Int
     """The newest that it knows to be led."""
     master: Text
@@ -487,7 +487,7 @@ AnyBrokerRequest = (
     | UsersRequest
     | AnyGroupRequest
 )
-"""What a client says."""
+"""A client's request."""
 
 AnyBrokerMessage = (
     AnyBrokerRequest
@@ -546,7 +546,7 @@ _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpac
 )
 _OF_CLIENT: Any = msgspec.msgpack.Decoder(tuple[str, AnyBrokerRequest])
 FROM_CLIENT_BYTES = MIB + GREETING_BYTES
-"""Of the control part of what a client says, beside the records: a command of topics and groups has the
+"""Of the control part of a client's request, without the records: a command of topics and groups has the
 most."""
 MOST_FRAME_RECORDS_BYTES = FRAME_LIMIT_BYTES // 2
 """Of the records of one answer."""

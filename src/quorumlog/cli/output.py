@@ -271,7 +271,7 @@ def entry_progress(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[
 
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""What typer raises for a command line that it cannot read; it has no public name of its own there."""
+"""typer's exception for an invalid command line, which has no public name there."""
 MAX_INTEGER = (1 << 63) - 1
 """Indices, offsets, revisions and counts are signed 64-bit numbers on the wire and on the disk."""
 MAX_DURATION_S = 1_000_000

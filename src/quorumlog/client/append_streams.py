@@ -34,7 +34,7 @@ class AsyncSource:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
-        """What the source raised; what was gathered before is then not sent."""
+        """The source's exception; bodies gathered before are then not sent."""
 
     @property
     def is_ended(self) -> bool:

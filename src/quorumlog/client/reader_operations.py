@@ -39,8 +39,8 @@ class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     hold: GivenHold
     """Unread entries are kept: True, unless forced; "archive", always."""
     lag_entries: int
-    """Data entries from `position` to the committed index. For a reader more than a million entries
-    behind, and with a server of an older release, the few control entries in between count as well."""
+    """Data entries from `position` to the committed index. For a reader that lags more than a million
+    entries, and with a server of an older release, the few control entries in between count as well."""
     lag_ms: int
     """From the time of the first remaining data entry at or after `position` to that of the newest; -1:
     unknown."""

@@ -320,7 +320,7 @@ class EntryDispatcher:
         self._unanswered = 0
         """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
-        """What has arrived there, on disk or not, as its newest answer on this connection says."""
+        """Last entry received there, on disk or not, by its newest answer on this connection."""
         self._paused_until_ms: float | None = None
         """The follower refused (disk full, too far ahead, not formed), or a push could not be made:
         quiet until the first heartbeat from then on, whatever is answered or moves meanwhile."""

@@ -55,7 +55,7 @@ class Forming:
         self.formation = formation
         self._level = level
         self.changed = False
-        """`formation` differs from what is stored; the next Ready carries it."""
+        """`formation` differs from the stored one; the next Ready carries it."""
         self.problem = ""
         self._number = 0
         self._answers: dict[Replica, bool] = {}

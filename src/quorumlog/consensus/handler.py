@@ -49,7 +49,7 @@ class EntryHandler:
         """(first index, -last index, push) of pushes ahead of the log, ordered, the longest first."""
         self._verified_index = -1
         self.leader_committed_index = -1
-        """What this leader has said to be committed, which may lie beyond what is verified yet."""
+        """This leader's committed index, which may be beyond the verified index."""
         self._withheld: tuple[Replica, PushEntryResponse] | None = None
         """The acknowledgement that reaches farthest of those that may not leave yet."""
         self.problem = ""

@@ -38,8 +38,8 @@ class LeadershipTransfer:
         self.target: Replica | None = None
         self._reason = ""
         self.successor: Replica | None = None
-        """Who leads as far as this member knows, until it follows somebody: whom it has handed over to,
-        or whose message waits here."""
+        """The presumed leader until this member follows one: the target of its transfer, or the sender
+        of a message that waits here."""
         self._deadline_ms = 0.0
         self._is_requested = False
         self._next_check_ms = 0.0

@@ -41,8 +41,8 @@ class MemberState:
         """Of which hand-over the role has changed since the last Ready."""
         self.term, self.voted_for = hard_state
         self.restart_term = hard_state.term
-        """No vote is ever asked for at or below this term: what this member promised or led in it
-        before the restart may have been forgotten with the tail of its log."""
+        """No vote is ever asked for at or below this term: votes or entries of its own in it, from
+        before the restart, may be lost with the tail of its log."""
         self.leader: Replica | None = None
         self.hard_state_changed = False
         self.log = log
@@ -61,17 +61,16 @@ class MemberState:
         """The state that the log's control entries lead to; a member that does not know it never
         leads."""
         self.runs_machines = True
-        """Its state machines run: who is preferred as a leader is not while they do not."""
+        """Its state machines run: otherwise a preferred leader is not preferred."""
         self.set_back: dict[Replica, SetBack] = {}
-        """Directories that this process has found older than they were. Nothing that they say is taken
-        any more, whatever they hold by then."""
+        """Directories that this process has found set back. Their messages are ignored from then on."""
         self.reported: tuple[int, Membership] | None = None
         """The newest committed membership that another member has reported, and its index."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.clock_ms = -1
-        """What this member's wall clock says, an input, too; it is told to the leader and decides
-        nothing here. -1: unknown."""
+        """This member's wall clock, an input, too; it is sent to the leader and decides nothing here.
+        -1: unknown."""
         self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None
         """Called with the old role, term and leader, when the new state is complete."""
         self.observer: Callable[[str], None] | None = None

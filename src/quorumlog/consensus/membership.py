@@ -23,7 +23,7 @@ class Membership(NamedTuple):
     new: tuple[Replica, ...] = ()
     learners: tuple[Replica, ...] = ()
     addresses: tuple[tuple[str, str], ...] = ()
-    """(member id, `host:port`) of those above, by id; who is not named is where the options say."""
+    """(member id, `host:port`) of those above, by id; for others the options apply."""
 
     @classmethod
     def of(

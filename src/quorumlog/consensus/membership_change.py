@@ -44,7 +44,7 @@ class MembershipChange:
         self._judged_index: int | None = None
         self.settled_changes = -1
         self.settled_reported: tuple[int, Membership] | None = None
-        """What the role was settled by last, with `MembershipHistory.changes`."""
+        """The state by which the role was settled last, with `MembershipHistory.changes`."""
 
     # ---------------------------------------------------------------- every member
 

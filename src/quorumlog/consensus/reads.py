@@ -177,7 +177,7 @@ class ReadQuestions:
 # high, and never too low. No clock is compared with another one.
 
 MOST_ROUNDS = 64
-"""Remembered of each kind: rounds are confirmed within a few. What falls out makes the age higher."""
+"""Remembered of each kind: rounds are confirmed within a few. A dropped round makes the age higher."""
 
 
 class ReadFreshness:

@@ -132,12 +132,12 @@ class PeerStatus:
     match_index: int
     """Highest index that it has acknowledged in this term; -1: none."""
     stalled_since_ms: float | None = None
-    """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
-    clock); None while something does."""
+    """Connected, and since then without progress of its missing entries (on the core's clock); None
+    while there is some."""
     has_arrived: bool = False
     """It received more than it has acknowledged."""
     lacks_nothing: bool = False
-    """It holds what the leader holds; otherwise it is being fed, or gets the start of the log."""
+    """It holds all of the leader's entries; otherwise it is being fed, or gets the start of the log."""
     lacks_space: bool = False
     """It could take neither entries nor the start of the log when it was given some last."""
 

@@ -67,7 +67,7 @@ from quorumlog.server import Endpoint, LedgerServer
 log = logging.getLogger("quorumlog.kv")
 
 REQUEST_BYTES = 1024
-"""What a request takes beside its command or question, with room to spare."""
+"""Size of a request without its command or query, at most."""
 MOST_ASKED_BYTES = 32 << 20
 """Of one client that sends without waiting for answers."""
 RETRY_FULL_MS = 100
@@ -83,7 +83,7 @@ class _PendingRequest(NamedTuple):
     generation: int
     """Of rights."""
     question: QuestionRequest | None
-    """What is to be read for it."""
+    """The query to execute for it."""
     operation: type
     began_s: float
 

@@ -372,9 +372,9 @@ MAX_OPERATIONS = 128
 MAX_REQUEST_BYTES = 1_572_864
 """1.5 MiB, as etcd has it."""
 MAX_ANSWER_BYTES = 32 << 20
-"""More would hold up what else is on its way to the client; a frame of twice it ends the connection."""
+"""More would delay other messages to the client; a frame of twice it ends the connection."""
 MAX_OPEN_RANGES = 8
-"""Of a transaction that writes: every member builds what it answers, and again at each start."""
+"""Of a transaction that writes: every member builds its answer, and again at each start."""
 MAX_RANGES = 2 * MAX_OPERATIONS
 """Of a transaction with those in it, also where they answer with little: nobody else is served while a
 member looks over them."""
@@ -522,7 +522,7 @@ class RangeAnswer(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False)
     more: bool = False
     """The limit has cut some off."""
     count: int = 0
-    """Of the range, whatever the limit."""
+    """Of the range, regardless of the limit."""
 
 
 class TxnAnswer(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -560,7 +560,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class HistoryAnswer(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     next_revision: int = 0
-    """All changes below are told, in this answer or before it."""
+    """All changes below were sent, in this answer or before it."""
     events: list[Event] = []
 
 
@@ -588,8 +588,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 TOO_LARGE = f"it was carried out; its answer is above {MAX_ANSWER_BYTES} bytes: give a limit"
 CARRIED_OUT = _encode((ResultUnknown.code, TOO_LARGE, 0))
-"""In the place of an answer that is larger. All members keep it for who repeats the command: these bytes
-stay as they are."""
+"""In the place of an answer that is larger. All members keep it for repeated commands: these bytes must
+not change."""
 _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
 
 
@@ -665,7 +665,7 @@ GROUP = "kv"
 """Of every frame on this port."""
 MAX_FRAME_BYTES = 64 << 20
 FROM_CLIENT_BYTES = 2 << 20
-"""What a member takes: a request and its frame."""
+"""The largest message a member accepts: a request and its frame."""
 
 
 class CommandRequest(ClientMessage, frozen=True, kw_only=True, tag=110):
@@ -711,7 +711,7 @@ class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
     key: WatchedKey
     end: WatchedKey = b""
     first_revision: Revision = 0
-    """0: what changes from now on."""
+    """0: changes from now on."""
     prev_kv: bool = False
     puts: bool = True
     deletions: bool = True
@@ -734,7 +734,7 @@ class EventsResponse(ClientMessage, frozen=True, kw_only=True, tag=118):
 
     of_watch = True
     next_revision: Int
-    """Every change below was told."""
+    """Every change below was sent."""
     events: list[Event]
 
 

@@ -106,7 +106,7 @@ BATCH_BYTES = 2 << 20
 TIMEOUT_MS = 5_000
 
 ProposalCallback = Callable[[bytes | LedgerError], None]
-"""Gets what the machine answers, or the refusal of the log."""
+"""Gets the machine's answer, or the refusal of the log."""
 
 
 class _Waiting(NamedTuple):
@@ -265,7 +265,7 @@ SLOW_BYTES = 4 << 20
 """A client that leaves so much unread falls back to history."""
 CAUGHT_UP_BYTES = 1 << 20
 MOST_ASKING = 4
-"""Watches of one client that ask for history at a time: nobody knows how much each is told."""
+"""Watches of one client that read history at a time: the size of each answer is unknown."""
 MOST_WATCHES, FULL_CLIENTS = 10_000, 10
 """Of one client, and of so many such clients on a member: each range is compared with every round."""
 SLICE = 4_000
@@ -277,12 +277,12 @@ MOST_CHANGES = 2_000
 ROUND_BYTES = 1 << 20
 """But at least one revision."""
 CHANGE_BYTES = 200
-"""Of memory, beside what it says."""
+"""Of memory, without its contents."""
 MOST_UNDELIVERED_BYTES = 32 << 20
-"""Of changes that watches are still to be told of: beyond them they read history."""
+"""Of changes not yet sent to watches: beyond them they read history."""
 RETRY_FULL_MS = 1_000
 PROGRESS_MS = 60_000.0
-"""A watch that hears nothing is told so often how far the store is."""
+"""Interval of progress messages for an idle watch."""
 
 AskHistory = Callable[[bytes, Callable[[bytes | LedgerError], None]], None]
 _raw_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
@@ -311,7 +311,7 @@ class _WatchRound:
     def __init__(self, *, is_lost: bool = False) -> None:
         self.is_lost = is_lost
         self.session: ServiceSession | None = None
-        """Whose watches alone are told; None: those of all."""
+        """The session whose watches are notified; None: all."""
         self.revision = 0
         """Of its last change, or of the store."""
         self.size_bytes = 0
@@ -381,7 +381,7 @@ class WatchHub:
         self._rounds: deque[_WatchRound] = deque()
         self._undelivered_bytes = 0
         self.delivered_revision = 0
-        """The store has told of all changes up to this revision."""
+        """All changes up to this revision were published."""
         self._sent_revision = 0
         """Those in step have been told of all up to this one."""
         self._next_progress_ms = 0.0
@@ -733,7 +733,7 @@ class StoreOptions:
     auto_compaction_ms: float = HOUR_MS
     """History older than this is discarded; 0: never automatically."""
     quota_bytes: int = 8 << 30
-    """Above it puts are refused, while deletions and compaction go on."""
+    """Above it puts are refused, while deletions and compaction continue."""
     etcd_gateway: str = ""
     """URL of this member's gateway, for clients that ask for all of them."""
     max_watches: int = MOST_WATCHES

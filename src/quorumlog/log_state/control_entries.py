@@ -20,15 +20,15 @@ from quorumlog.log_state.users import UsersChange
 LEVEL = 7
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 AUTOMATIC_LEVEL = 5
-"""Up to here a leader writes what every member has said that it knows. What is above it is written once
-a LEVEL entry stands in front, which an operator orders, unless the group was formed by members that all
-knew it: until then a member may go back to the release before."""
+"""Up to this level a leader writes the kinds that every member has reported to know. Higher ones need a
+LEVEL entry before them, ordered by an operator, unless the group was formed by members that all knew
+them: until then a member may return to the previous release."""
 REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
 CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
 SKIPPED_LEVEL = 6
-"""From which on a READER entry may say what its reader goes on without."""
+"""From which on a READER entry may hold skipped entries."""
 USERS_LEVEL = 7
 """From which on there may be users."""
 VERSION_LEVEL = 6
@@ -41,7 +41,7 @@ MOST_IN_A_BODY = 256
 MOST_REPLACED = 64
 """Directories that were replaced or removed, which one entry may name."""
 MOST_PRODUCERS = 100_000
-"""Sessions that a log remembers: who opens one more has to name others that are forgotten."""
+"""Sessions that a log remembers: opening one more has to name others to forget."""
 MOST_BATCH_ENTRIES = 2**31 - 1
 TOKEN_BYTES = 16
 ANONYMOUS = "~"
@@ -84,7 +84,7 @@ class Hold(IntEnum):
     READER = 1
     """Not unless somebody forces it."""
     ARCHIVE = 2
-    """Never: what is deleted has to be in the archive first."""
+    """Never: entries must be in the archive before deletion."""
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -124,15 +124,15 @@ class ReaderPosition(Body, frozen=True):
     """Index of the next entry that it wants."""
     hold: Hold = Hold.NONE
     seeks_from: Index | None = None
-    """Where it moves from: `position` may lie below then, and counts only if the reader stands there.
-    None: it only goes forward."""
+    """Where it moves from: `position` may be lower then; ignored unless the reader is there. None: only
+    forward."""
     ends: bool = False
     """The reader is forgotten."""
     last_chain: Chain | None = None
     """Of an archive: the `chain_crc` of its last entry, the one before `position`."""
     skipped: tuple[Index, Index] | None = None
-    """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
-    them. It and `last_chain` are left out where nobody says them, as earlier releases know it."""
+    """(first_index, stop_index) of skipped entries, deleted before it reached them. It and `last_chain`
+    are omitted if not given, as earlier releases expect."""
 
     def fields(self) -> tuple[object, ...]:
         """As they are written."""
@@ -172,9 +172,9 @@ class OpenProducer(Body, frozen=True):
 
     producer: Name
     token: Token
-    """Drawn by who opens: tells a repetition of its own request from somebody else's."""
+    """Drawn by the opener: distinguishes a repetition of its own request from another's."""
     ends: ProducerEpoch | None = None
-    """The epoch that stands; None: there is none. If another one does, this entry changes nothing."""
+    """The current epoch; None: there is none. If another one is current, this entry changes nothing."""
     evicts: Annotated[tuple[Name, ...], Meta(max_length=MOST_IN_A_BODY)] = ()
     """Producers that are forgotten to make room."""
     forgets: bool = False

@@ -115,8 +115,8 @@ _PACKED_LEVEL = 1
 _MOST_PAYLOAD_BYTES = 256 << 20
 """What is longer unpacked is none of ours."""
 MOST_READERS = 100
-"""One more is not taken. With what they have lost and skipped they fill two fifths of a start's least
-size at most."""
+"""One more is not taken. With their lost and skipped ranges they fill two fifths of a start's least size
+at most."""
 MOST_LOST_RANGES = 4
 """A reader's newest ones are remembered; so many also of those that it has skipped."""
 Ranges = Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=MOST_LOST_RANGES)]
@@ -129,11 +129,11 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     last_index: Index
     """Of the entry that named it last."""
     last_chain: Chain | None = None
-    """Of the entry before `position`, as an archive has it. None: nobody has said it."""
+    """Of the entry before `position`, as an archive has it. None: not given."""
     skipped_entries: Annotated[int, Meta(ge=0)] = 0
-    """That it went on without, since they were deleted before it reached them."""
+    """Entries deleted before it reached them."""
     skipped_ranges: Ranges = ()
-    """(first_index, stop_index) of the newest of them, in order and apart: said again, they are not
+    """(first_index, stop_index) of the newest of them, in order and disjoint: repeated, they are not
     counted again."""
 
     def fields(self) -> tuple[object, ...]:
@@ -175,7 +175,7 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     channel: Annotated[int, Meta(ge=1, le=MOST_MACHINES)]
     version: Annotated[int, Meta(ge=1)]
     index: Index
-    """Of the entry that named it first: it takes what follows."""
+    """Of the entry that named it first: it applies later entries."""
 
 
 class SteppedOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -192,7 +192,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """The fields are those of the record, in this order."""
 
     level: Annotated[int, Meta(ge=0)] = 0
-    """The highest of the entries' kinds: what a member has to know to read this log."""
+    """The highest of the entries' kinds: needed to read this log."""
     membership: MembershipEntry | None = None
     """None: the founding list."""
     membership_index: Index = -1
@@ -497,8 +497,8 @@ class LogStates:
         self.appended = committed
         """Of the whole log."""
         self.readers_changed_index = committed_index
-        """No entry above it has ended a reader, led it back or changed its hold. What lies below where
-        this object began is not known; never after the end of the log, whatever was cut."""
+        """No entry above it has ended a reader, moved it back or changed its hold. Unknown below the
+        begin of this object; never after the end of the log, also after a cut."""
         self.producers_forgotten_index = committed_index
         """The same of entries that forget a producer."""
         self._committed_index = committed_index

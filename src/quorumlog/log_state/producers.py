@@ -63,7 +63,7 @@ class SessionRecord(Body, frozen=True):
     """Of one producer."""
 
     epoch: ProducerEpoch
-    """The one that stands."""
+    """The current one."""
     token: Token
     last_sequence: Index = -1
     """-1: nothing is in the log."""

@@ -179,7 +179,7 @@ class Reach(NamedTuple):
 class Users(_Value, frozen=True):
     is_on: bool = False
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
-    """Drawn with the first user: what names that nobody has are answered with looks like a user's."""
+    """Drawn with the first user: makes answers for unknown names look like a user's."""
     users: tuple[User, ...] = ()
     roles: tuple[UserRole, ...] = ()
     """Both by name."""
@@ -270,7 +270,7 @@ class UserOperation(StrEnum):
     GRANT = "grant"
     REVOKE = "revoke"
     INIT_ADMIN = "init-admin"
-    """The first administrator, whatever users there are."""
+    """The first administrator, regardless of existing users."""
     RESET_ADMIN = "reset-admin"
     """An administrator beside those that there are, or with a new password."""
 

@@ -44,7 +44,7 @@ audit.addFilter(_on_one_line)
 
 RETRY_UNKNOWN_MS = 200
 WRONG = "the user or the password is wrong"
-"""Of both alike: nobody learns who is a user."""
+"""The same for both: user names are not revealed."""
 WRONG_PAUSE_S = 1.0
 """So long a wrong password by HTTP waits for its answer: nobody tries many."""
 NAMELESS = (
@@ -54,18 +54,18 @@ NAMELESS = (
 MOST_KEPT = 1000
 """Names of one connection that it is known for whether it may."""
 MOST_KEPT_NEEDS, MOST_KEPT_BYTES = 4, 256
-"""Of what is kept: more is looked at each time."""
+"""Limits of the cache: beyond them rights are checked each time."""
 TELL_OF_WRONG_S = 60.0
 MOST_WRONG = 1000
 """Addresses of which that is known."""
 MOST_SAID_BYTES = 80
 """Of a name, in a refusal and in the audit."""
 MOST_SAID = 20
-"""Refusals of one connection that the audit tells in words, until rights move."""
+"""Refusals of one connection that the audit writes in words, until rights change."""
 
 Challenging = Generator[Challenge, bytes, None]
-"""What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
-ends where that is enough, or raises the LedgerError that refuses."""
+"""The challenges after a Hello, one after the other; each is sent the answer. It ends when that
+suffices, or raises the LedgerError that refuses."""
 
 
 class Need(NamedTuple):
@@ -121,9 +121,9 @@ class Access:
         self.users: Users | None = NO_USERS
         """None: not known."""
         self.last: Users | None = None
-        """While they are not known: as they were, for what may not wait (see `Caller.refusal`)."""
+        """While they are unknown: the last known ones, for urgent requests (see `Caller.refusal`)."""
         self.is_blank: Callable[[], bool] = lambda: False
-        """And nothing is kept here, nor known of users: anybody may say whom to follow."""
+        """And nothing is stored here, and no users known: any client may set the master."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
         self.failures = 0

@@ -36,13 +36,14 @@ log = logging.getLogger("quorumlog.server")
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
 LastWords = Callable[[Exception], bytes | None]
-"""What a client is told before its connection is closed for this, where it understands no frames."""
+"""The message to a client of another protocol before its connection is closed for this."""
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
 OVERFULL_FRAMES = 2 * TURN_FRAMES
 TURN_S = 0.005
-"""Of a turn of the loop for what one client has sent, or all of those together that have sent more."""
+"""Seconds of a turn of the loop for one client's requests, or for all clients with more requests
+together."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
 SMALL_BYTES = 4 * 1024
@@ -250,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made = on_made
         self.last_words: LastWords | None = None
         self.at_end: Callable[[], list[Frame]] | None = None
-        """What it means that the other side says no more, though it may read; None: nobody answers."""
+        """Called when the other side sends no more, though it may read; None: not handled."""
         self._is_at_end = False
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
@@ -266,9 +267,9 @@ class Connection(asyncio.BufferedProtocol):
         self.is_held = False
         """Its session has frames that wait: no more are read until it says so."""
         self.is_always_heard = False
-        """Also while the other side does not read what it is sent."""
+        """Reads also while the other side does not read its answers."""
         self.user = ""
-        """Who the other side is, proved; empty: nobody."""
+        """The authenticated user of the other side; empty: none."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self.limits: ProcessLimits | None = None
@@ -279,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_unfinished = False
         """The limits know of it."""
         self.beside_bytes = 0
-        """What its session holds of what is to be sent, beside this connection."""
+        """Bytes to be sent that its session holds outside this connection."""
         self._held: list[Frame] = []
         """They came, and are taken once there is room for their answers, and time."""
         self._is_in_line = False

@@ -16,7 +16,7 @@ from quorumlog.net.hello import Challenge
 PASSWORD_VARIABLE = "QUORUMLOG_PASSWORD"
 MECHANISM = "SCRAM-SHA-256"
 MOST_PASSWORD_BYTES = 1024
-"""What SCRAM makes of a password takes a time that grows with it, on the loop of who proves it."""
+"""SCRAM's time grows with the password, on the client's loop."""
 
 
 class ClientUser:

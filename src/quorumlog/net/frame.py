@@ -51,9 +51,9 @@ MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
 DEFAULT_MAX_FRAME_BYTES = FRAME_LIMIT_BYTES
 FROM_CLIENT_BYTES = 2 * MIB
-"""Of what a client of the log says beside entries: the largest is a question to a state machine."""
+"""Of a log client's request without entries: the largest is a query to a state machine."""
 RECEIVE_BUFFER_BYTES = 256 * 1024
-"""What a connection that sends much has to receive into."""
+"""Receive buffer of a busy connection."""
 FIRST_BUFFER_BYTES = 4 * 1024
 """And before it has sent so much at once; it grows by fours."""
 LARGE_FRAME_BYTES = 64 * 1024

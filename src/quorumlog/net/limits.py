@@ -13,7 +13,7 @@ from quorumlog.config import MIB
 GREETING_MS = 5000
 """A connection that has not sent its whole Hello by then is closed."""
 GREETING_BYTES = 16 * 1024
-"""Of a Hello at most; and of memory for what comes in, until it is there."""
+"""Of a Hello at most; and of receive memory until it has arrived."""
 UNSENT_BYTES = 4 * MIB
 """Of answers that wait to be sent on one connection: beyond them no more requests are taken from it."""
 ALL_UNSENT_BYTES = 192 * MIB
@@ -28,7 +28,7 @@ MOST_LOOKING = 8
 MOST_LOOKING_OF_ADDRESS = 4
 WANTED_DESCRIPTORS = 65_536
 COUNTS = 32
-"""Such a part of the descriptors has come as connections: what else has some is counted anew."""
+"""At this share of descriptors used by connections, other descriptors are counted anew."""
 _UNLIMITED = 1 << 20
 
 Close = Callable[[str], None]

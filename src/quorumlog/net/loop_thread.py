@@ -113,7 +113,7 @@ class LoopThread:
         """`closed`: the exception of calls that still wait when it is closed, and of later ones."""
         self._closed = closed
         self.generation = 0
-        """Rises in a forked child: what was made in an earlier one belongs to the parent."""
+        """Rises in a forked child: objects of an earlier one belong to the parent."""
         self.is_closed = False
         self._reset()
         _ALL.add(self)

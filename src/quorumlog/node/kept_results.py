@@ -62,7 +62,7 @@ class KeptResults:
     def __init__(self, saved: bytes = b"") -> None:
         self._sessions: dict[str, list[_Piece]] = {}
         self.under_way: SessionBatch | None = None
-        """Its end was not applied yet: what `batches_in` goes on from."""
+        """Its end was not applied yet: `batches_in` continues from it."""
         if saved:
             state = msgspec.msgpack.decode(saved, type=_SavedResults)
             self._sessions, self.under_way = dict(state.sessions), state.under_way

@@ -120,7 +120,7 @@ EXPIRY_INTERVAL_MS = 100
 SPACE_INTERVAL_MS = 1000
 """A full disk is asked so often whether it has space again."""
 HANGS_AFTER_MS = 5_000
-"""A sync that has not returned for so long will not soon: who has such a disk should not lead."""
+"""A sync that has not returned for so long will not soon: a member with such a disk should not lead."""
 MOST_HELD_BACK = 64
 """Messages kept while a promise is on its way to the disk; more of them count as lost on the way."""
 
@@ -129,7 +129,7 @@ class Measures(NamedTuple):
     committed: Taken
     """How long appends of clients took, in microseconds."""
     batch_records: Taken
-    """Of what this member has appended, as leader and as follower."""
+    """Of this member's writes, as leader and as follower."""
     batch_bytes: Taken
     pending: int
     """Appends that are not committed yet."""

@@ -114,11 +114,11 @@ def _bound_ms(last: SeenMark, now_ms: float) -> float:
 # too.
 
 MARK_INTERVAL_MS = 1000
-"""Between two marks, by what they say."""
+"""Between two marks, by their times."""
 LOOK_MS = 50
 """So long the clocks are not asked again where a mark is not due: a batch must not pay for it."""
 NOTABLE_S = 60
-"""So far a quorum of clocks may fall behind the last mark before somebody should know."""
+"""Seconds by which a quorum of clocks may lag the last mark before it is reported."""
 WAY_OUT = "set the members' clocks right, then let the log take their time with quorumlog clock reset"
 
 

@@ -138,12 +138,12 @@ class LogStateReading:
 
     def __init__(self, store: LedgerStore) -> None:
         self.stop_index = store.end.index + 1
-        """What is written from here on is not read."""
+        """Entries from here on are not read."""
         self.behind: list[ControlEntry] = []
         """Written from `stop_index` on since it began."""
         self.boundaries_after: list[LogPoint] = []
         self.level = 0
-        """Of the kinds in what was read or before it; 0: none is above NOOP."""
+        """Of the kinds in the entries read or before; 0: none is above NOOP."""
         self._store = store
         self._states: LogStates | None = None
         """Of the log up to `_next_index`; None before the first call."""

@@ -55,7 +55,7 @@ from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 
 AppendCallback = Callable[[AppendOutcome], None]
 MOST_HELD_BYTES = 64 << 20
-"""And what one piece of work gives."""
+"""And the results of one piece of work."""
 
 
 class _Held(NamedTuple):
@@ -375,7 +375,7 @@ class MachineDriver:
         self._runner: MachineRunner | None = None
         self._questions = Questions()
         self.lacking = ""
-        """Why it cannot go on from what is here, in a sentence."""
+        """Why it cannot continue from the local state, in a sentence."""
         self._waits_for_index = -1
         """Of a snapshot that is ahead of the log."""
         self._life = 0

@@ -424,7 +424,7 @@ class Opened(NamedTuple):
     loaded: SnapshotId | None
     """The one that was loaded, and so is known to be good."""
     damaged: tuple[str, ...]
-    """What is wrong with those that were passed over."""
+    """The faults of those that were passed over."""
     left_out: frozenset[LeftOut] = frozenset()
     """Entries that it holds nothing of, or will hold nothing of."""
     log_bytes: int = 0

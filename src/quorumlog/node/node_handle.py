@@ -32,7 +32,7 @@ class NodeHandle:
         self._node = node
         self._enter = enter
         self.enter_now = enter if enter_now is None else enter_now
-        """As `enter`, in a turn of its own: of a callback of the loop behind which nothing gathers."""
+        """As `enter`, in a turn of its own: from a callback of the loop after which nothing gathers."""
 
     def enter(self, act: Callable[[], None], client: object = None) -> None:
         """Have something done in the next turn, of the member that comes if this one begins anew.

@@ -18,7 +18,7 @@ from quorumlog.consensus.messages import AnyPeerMessage, goes_with_data
 from quorumlog.entry import Replica
 
 HELD_LIMIT_BYTES = 32 * MIB
-"""Twice the largest frame. What comes above it is lost, and so is all that comes behind on its way."""
+"""Twice the largest frame. Messages above it are lost, and so are later ones on that connection."""
 _FRAME_BYTES = 1024
 """What a frame takes here beside its entries, rounded up."""
 

@@ -69,19 +69,19 @@ class PendingAppend:
         self.done: Callable[[AppendOutcome], None] | None = done
         """None once answered; an unknown outcome is answered before the entry leaves this table."""
         self.owner = owner
-        """Whom `discard` names: the connection that brought the request."""
+        """For `discard`: the connection of the request."""
         self.expected_last = expected_last
-        """Append only if no data entry lies after this index; None: whatever the log holds."""
+        """Append only if no data entry follows this index; None: unconditionally."""
         self.place = place
         """In a producer's session; None: it is in none."""
         self.filler: EntryStamper | None = None
         """Of the state machine whose entries these are."""
         self.filled: Callable[[object], None] | None = None
-        """Gets what the filler gives, as soon as they are proposed."""
+        """Gets the filler's results, as soon as they are proposed."""
         self.lead: EntryBatch | None = None
         """The PRODUCER entry before it."""
         self.earlier: tuple[EntryRange, ...] = ()
-        """What of it was in the log already."""
+        """The part of it that was in the log already."""
         self.term = -1
         self.first_index = -1
         self.last_index = -1
@@ -122,7 +122,7 @@ class PendingAppends:
         self.committed = Histogram()
         """How long appends took, in microseconds."""
         self.proposed_bytes = 0
-        """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
+        """Uncommitted bytes of this leader, bounded by `max_uncommitted_bytes`."""
         self._judged: dict[PendingAppend, tuple[float, AppendOutcome]] = {}
         """append -> (index, outcome): because of this entry, once it is committed. Infinity: no majority
         has confirmed yet that this member may judge."""

@@ -80,8 +80,8 @@ class Judged(NamedTuple):
     append: PendingAppend
     outcome: AppendOutcome
     by_index: int | None
-    """What it was judged by is committed once this entry is; None: the last of those that were let in
-    beside it."""
+    """The state it was judged by is committed once this entry is; None: the last one admitted with
+    it."""
 
 
 class Node(Protocol):
@@ -126,7 +126,7 @@ class ProducerSessions:
         met: list[PendingAppend] = []
         judged: list[Judged] = []
         last_sequences: dict[str, int] = {}
-        """Of who is let in here."""
+        """Of the admitted ones."""
         end_index = self._raft.ledger_end.index
         for append in appends:
             outcome: AppendOutcome | None = None

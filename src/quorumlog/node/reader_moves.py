@@ -49,7 +49,7 @@ NEVER = float("inf")
 JOIN_MS = 100
 """At most one READER entry in so long; the first after a pause is written at once."""
 MOST_WAITING = 10_000
-"""Of what readers say and what is not written yet."""
+"""Of moves not written yet."""
 RETRY_FULL_MS = JOIN_MS
 
 

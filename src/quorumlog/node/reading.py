@@ -134,8 +134,7 @@ class ReadableLog:
 # How much data readers have not read yet, counted beside the loop.
 
 COUNTED_ENTRIES = 1 << 20
-"""Of the newest so many it is looked at which are control entries; of what lies further back
-the few among the data count as well."""
+"""Among the newest so many, control entries are not counted; further back the few among the data are."""
 
 
 class ReaderLags:

@@ -27,7 +27,7 @@ from quorumlog.store.state_files import decode_start, encode_start
 
 NEVER = float("inf")
 DAMAGED_STEP_BYTES = 256 << 10
-"""What a look counts as that found damage without bounds."""
+"""Size counted for a check that found unbounded damage."""
 PAUSE_MS = 24 * 3600 * 1000
 
 
@@ -161,7 +161,7 @@ class Scrubber:
 
 Proofs = tuple[tuple[int, int], ...]
 PIECE_BYTES = 1 << 20
-"""Asked for at a time: bounds what a repair holds in memory, and how long one sync of it may take."""
+"""Requested at a time: bounds the memory of a repair, and the duration of its syncs."""
 LEAST_PIECE_BYTES = 64 << 10
 """The same over a thin line, which half a piece may get through where a whole one came too late."""
 ANSWER_MS = 2000

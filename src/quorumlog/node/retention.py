@@ -135,12 +135,12 @@ class Policy(NamedTuple):
     reserved_bytes: int
     """0: size is no reason."""
     is_archived: bool
-    """Only what an archive has taken."""
+    """Only archived entries."""
     is_forced: bool
     """The disk is nearly full."""
     follower_budget_bytes: int
     compacts: bool = False
-    """What lies before the second newest snapshot of every machine is a reason."""
+    """Entries before the second newest snapshot of every machine may be deleted."""
 
 
 class Follower(NamedTuple):
@@ -148,8 +148,8 @@ class Follower(NamedTuple):
     acknowledged_index: int | None
     """None: not known."""
     is_fed: bool
-    """It is brought up to where the others are, however far that is: one that does not vote, or that
-    got the start of the log, and that takes what it is given."""
+    """It is brought up to the others at any distance: a non-voter, or one that got the start of the log,
+    and that accepts entries."""
 
 
 class Limit(NamedTuple):
@@ -349,9 +349,9 @@ class _RetentionLook(NamedTuple):
     truncations: int
     used_ratio: float
     start: LogStart | None
-    """Where the log may begin by what is committed."""
+    """Where the log may begin, by committed entries."""
     unproven: str
-    """Why what lies below is not known to be archived, in a sentence; empty if it is, or need not be."""
+    """Why entries below are not known to be archived, in a sentence; empty if it is, or need not be."""
 
 
 class WhyKept(NamedTuple):

@@ -47,7 +47,7 @@ from quorumlog.store.state_files import START_NAME, encode_start
 # log end.
 
 BATCH_BYTES = 1024
-"""What a batch takes beside its entries: the objects around its buffer."""
+"""Memory of a batch without its entries: the objects around its buffer."""
 
 
 class RecentRange(NamedTuple):
@@ -157,7 +157,7 @@ def _held_bytes(batch: EntryBatch) -> int:
 
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
-"""Saved up at least, and what the largest turn of appends has earned: it must outlast a burst."""
+"""Saved up at least, plus the earnings of the largest turn of appends: it must outlast a burst."""
 MOST_SAVED_BYTES = 64 * MIB
 BUSY_MS = 50.0
 """The leader takes appends, if the last one is not older."""
@@ -236,7 +236,7 @@ class Feeding(NamedTuple):
 
 class _Span(NamedTuple):
     position: int
-    """Where the log goes on for it."""
+    """Where the log continues for it."""
     sent_ms: float
     begun_ms: float
     begun_position: int

@@ -40,7 +40,7 @@ from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
-"""Entries that a machine may be behind the commit before appends for it are refused."""
+"""Entries that a machine may lag the commit before appends for it are refused."""
 NOT_ALL_RUN = "not every state machine runs here"
 
 

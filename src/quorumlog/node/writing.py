@@ -511,8 +511,8 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 
 MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
-"""Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
-space for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
+"""Under `flush = async` a flush is due after so many, regardless of time: after it comes a step of space
+for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
 
 
 class Flusher:
@@ -737,7 +737,7 @@ class _Look(NamedTuple):
     truncations: int
     """`LedgerStore.truncations` before."""
     point: LogPoint | None
-    """None: damaged, or the disk cannot tell."""
+    """None: damaged, or unreadable."""
     is_close: bool
     examination: Examination | None
     """None also if the entry is not durable yet."""
@@ -786,7 +786,7 @@ class LogWriter:
         so once less is taken, leaders with full disks would hand over to each other without end."""
         self._refused_sizes: Int64Array | None = None
         self.batch_records, self.batch_bytes = Histogram(), Histogram()
-        """Of what was appended."""
+        """Of appends."""
 
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
         """Check the last entry that this log shares with a push, while the next one still proves its

@@ -51,7 +51,7 @@ class Rows(NamedTuple):
     controls: bytes
     """Control entries, which are no rows, encoded back to back."""
     time_ms: int
-    """What counts at the end of the batch."""
+    """The time at the end of the batch."""
     resets: tuple[Reset, ...]
     """Of the log's clock, in the batch."""
 
@@ -135,7 +135,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     last_term: int
     last_chain: int
     time_ms: int
-    """What counts at its end, as it was known when it was written; -1: there is no mark."""
+    """The time at its end, as known when it was written; -1: there is no mark."""
     clock_resets: tuple[Reset, ...] = ()
     """Of the log's clock, among its entries."""
     file_bytes: int = -1

@@ -120,7 +120,7 @@ class PartWork(msgspec.Struct, frozen=True):
     first_index: int
     stop_index: int
     time_ms: int | None
-    """What counts before it, as the archive says; None: the log is asked."""
+    """The time before it, from the archive; None: read from the log."""
 
 
 class Attempt(msgspec.Struct, frozen=True):

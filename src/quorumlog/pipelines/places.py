@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     archive: str = ""
     group: str = ""
-    """"" : `default` with servers; whatever is there with the others."""
+    """"" : `default` with servers; any with the others."""
     member_id: str = ""
     """With servers: only this member is asked."""
     timeout_ms: int = 30_000

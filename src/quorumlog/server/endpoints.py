@@ -22,7 +22,7 @@ class Endpoint:
     group: str | None = None
     """The replicated log that it is an endpoint to; None: the only one of the server."""
     access: Access = EVERYBODY
-    """Who may do what at its port; a server sets its own before it opens the endpoint."""
+    """Authorization at its port; a server sets its own before it opens the endpoint."""
     machines: Mapping[str, MachineFactory] = MappingProxyType({})
     """Run by the member beside those of the server, by name."""
 

@@ -207,7 +207,7 @@ class LedgerServer:
         self._ended: asyncio.Future[BaseException | None] | None = None
         self._exception_handler_before: Callable[..., object] | None = None
         self.failure: BaseException | None = None
-        """Why a member has stopped; also what happened while it was closed."""
+        """Why a member has stopped; also errors while it was closed."""
 
     def _checked_held(self, names: Collection[str]) -> frozenset[str]:
         """Raises ConfigError: a name that is misspelt would hold nothing back."""

@@ -17,7 +17,7 @@ LOOK_EVERY_S = 0.1
 LOOK_AGAIN_S = 0.02
 """While they are not known."""
 HEARTBEATS = 3
-"""Users may be as old as so many, whatever the option says."""
+"""Least age allowed for users, in heartbeats."""
 PLAIN_USERS = (
     "there are users, and members may be reached without TLS: any client that reaches this port can"
     " claim to be a member, and has all rights then (docs/security.md)"

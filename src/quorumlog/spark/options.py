@@ -33,7 +33,7 @@ from quorumlog.net.tls import ClientTls
 
 ALIASES = {"kafka.bootstrap.servers": "servers"}
 Parser = tuple[str, str, Callable[[str, str], Any]]
-"""Of an option: its name, the field that it sets, and what makes the value of (name, text)."""
+"""Of an option: its name, its field, and the parser of (name, text)."""
 
 
 def by_name(parsers: Iterable[Parser]) -> dict[str, Parser]:
@@ -184,7 +184,7 @@ class ClientOptions:
     tls_cert: str = ""
     tls_key: str = ""
     user: str = ""
-    """Empty: nobody, or who the certificate says."""
+    """Empty: none, or that of the certificate."""
     password_file: str = ""
     """At this path on every executor."""
 
@@ -231,7 +231,7 @@ COLUMN_TYPES: dict[str, DataType] = {
 }
 COLUMNS = tuple(COLUMN_TYPES)
 DEFAULT_COLUMNS = ("index", "term", "body")
-"""What an application wrote; the others are for who looks after the log."""
+"""Columns for applications; the others are for operators."""
 
 _ARROW_TYPES: dict[DataType, pa.DataType] = {
     StringType(): pa.string(),
@@ -322,7 +322,7 @@ LATEST = "latest"
 Offset = int | str
 """An index, `earliest` or `latest`."""
 StatedOffset = Offset | dict[str, Offset]
-"""As an option states it: for whatever group is read, or by group."""
+"""As in an option: for the group that is read, or by group."""
 
 
 class LedgerDataLoss(IndexOutOfRange):
@@ -469,8 +469,8 @@ class LedgerOptions(ClientOptions):
     path: str = ""
     """Data directory of a stopped member, readable at this path by every Spark worker."""
     archive: str = ""
-    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: what is in
-    it is read from there, and what follows from `servers` or `path`, if one of them is given."""
+    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: its entries
+    are read from there, and later ones from `servers` or `path`, if one of them is given."""
     group: str = ""
     """Empty: the group of the directory, or `default` with `servers`."""
     groups: tuple[str, ...] = ()
@@ -491,7 +491,7 @@ class LedgerOptions(ClientOptions):
     read_consistency: str = ""
     """Empty: `committed`, and of a stream `read_index` (see `of_stream`)."""
     max_staleness_ms: int = -1
-    """Of `committed`: plan with what is at most so old; -1: however old."""
+    """Of `committed`: plan with state of at most this age; -1: any age."""
     verify_crc: bool = True
     batch_bytes: int = 4 * MIB
     prefetch: int | None = None
@@ -506,16 +506,16 @@ class LedgerOptions(ClientOptions):
     """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
     max_trigger_delay_ms: int = 15 * 60_000
     starting_timestamp_ms: int | None = None
-    """Since 1970: what was appended then or later; None: `starting_offsets` counts."""
+    """Since 1970: entries appended then or later; None: by `starting_offsets`."""
     ending_timestamp_ms: int | None = None
-    """What was appended before; None: `ending_offsets` counts."""
+    """Entries appended before; None: by `ending_offsets`."""
     starting_timestamps: dict[str, int] | None = None
     """By group."""
     ending_timestamps: dict[str, int] | None = None
     reader: str = ""
     """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
     reader_hold: bool = False
-    """What `reader` has not read is kept."""
+    """Entries that `reader` has not read are kept."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 

@@ -90,7 +90,7 @@ class GroupStream:
         self._trusted: StreamOffset | None = None
         """Made or checked by this process last."""
         self.end_index: int | None = None
-        """As the log was told to end last."""
+        """The log's last known end."""
         self._begin_index = 0
         """And to begin."""
 

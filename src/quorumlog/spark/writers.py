@@ -50,7 +50,7 @@ class StagedPart(WriterCommitMessage):
 
 class Begun(NamedTuple):
     newest: Batch | None
-    """That stands."""
+    """Committed."""
     servers: tuple[str, ...]
     """Where members were when it began: tasks look there, too."""
 

@@ -178,7 +178,7 @@ class Commit(NamedTuple):
 
     manifest_index: int
     was_new: bool
-    """False: it stood already."""
+    """False: it was committed already."""
 
 
 class Resumed(NamedTuple):

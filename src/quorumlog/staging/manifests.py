@@ -134,7 +134,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """A batch that a driver commits."""
 
     query_id: str
-    """Of a streaming query, by its checkpoint; "" of what is written without one."""
+    """Of a streaming query, by its checkpoint; "" for writes without one."""
     batch_id: int
     rows: int
     digest: RowDigest
@@ -230,7 +230,7 @@ class Verdict(Enum):
 
 class BatchRules(NamedTuple):
     keeps_existing: bool = False
-    """A batch id that stands is done, whatever rows come for it now."""
+    """A committed batch id is done, regardless of the rows given now."""
     skips_older: bool = False
     """A batch below the newest one is done: fixed ranges that are run again from the top."""
     reset_query_id: str | None = None
@@ -238,7 +238,7 @@ class BatchRules(NamedTuple):
 
 
 DF_WRITE = "df.write"
-"""What `resetProducer` calls what was written without a query."""
+"""Name in `resetProducer` for writes without a query."""
 
 
 def check_query(newest: Batch | None, query_id: str, rules: BatchRules, producer: str) -> None:

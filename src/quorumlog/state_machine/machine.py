@@ -24,8 +24,8 @@ Result = bytes | CommandError | None
 MOST_RESULT_BYTES = 8 << 20
 """Of results that are there at once, about: a machine gives those of the first commands then."""
 MOST_KEPT_BYTES = 64 << 20
-"""Of results of sessions, for who repeats a command; in memory, and in each snapshot. A constant, or
-members would differ."""
+"""Of results of sessions, for repeated commands; in memory, and in each snapshot. A constant, or members
+would differ."""
 KEPT_RESULT_BYTES = 16
 """Each counts so much more than it has."""
 
@@ -37,8 +37,8 @@ class FirstResults(NamedTuple):
     results: Sequence[Result]
     """One per applied entry; at least one."""
     unkept: Sequence[int] = ()
-    """Places of those that stand for a result that was not built, as it would be above
-    `MOST_KEPT_BYTES`. Nobody keeps such a one, nor any that was kept before it."""
+    """Places of results not built, as they would be above `MOST_KEPT_BYTES`. Such a one is not kept, nor
+    any kept before it."""
 
 
 class Applied(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -68,7 +68,7 @@ class ApplyFailure(Exception):
 
 
 MOST_WORDS = 4_096
-"""Characters of what an application's exception says."""
+"""Characters of an application's exception text."""
 
 
 def words_of(error: BaseException) -> str:

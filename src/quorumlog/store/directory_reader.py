@@ -125,7 +125,7 @@ class LogExtent(NamedTuple):
     end: LogPoint
     damage: tuple[Damage, ...]
     tail: str
-    """What lies after the end and will be cut by the next start; "" if nothing does."""
+    """Bytes after the end, cut by the next start; "" if none."""
 
 
 class SegmentSearch:
@@ -233,7 +233,7 @@ class StateRow(msgspec.Struct, frozen=True):
     first_index: int
     """Of the segment after it; -1 if that is not known."""
     problem: str
-    """Why it does not count, "" if it does. A start of the process goes on without it."""
+    """Why it is not used, "" if it is. A start of the process continues without it."""
 
 
 def start_row(disk: Disk, path: str, start: LogStart | None) -> StartRow | None:
@@ -468,7 +468,7 @@ class ReadStop(NamedTuple):
     problem: str
     """"" where the log ends: at zeros, or at a blank record."""
     is_blank: bool
-    """A record of magic -1 lies here, whatever length it names."""
+    """A record of magic -1 is here, of any length."""
 
 
 class StoredEntries:
@@ -721,7 +721,7 @@ class DirectoryReader:
         self.begin = LOG_ORIGIN  # of a Java directory, which does not tell
         self.start: LogStart | None = None
         self.damaged: tuple[DamagedRange, ...] = ()
-        """What the member has noted as lost: in order, none above the durable point."""
+        """Ranges recorded as damaged: in order, none above the durable point."""
         try:
             record = load_member(disk, path)
             # In this order: what a running member adds meanwhile then lies after what these promise.
@@ -751,7 +751,7 @@ class DirectoryReader:
         self.segments: tuple[LogSegment, ...] = extent.segments
         self.end: LogPoint = extent.end
         self.tail: str = extent.tail
-        """What the next start will cut; "" if nothing."""
+        """Bytes the next start will cut; "" if none."""
         self._first_indices = [segment.first_index for segment in self.segments]
         self._entries = StoredEntries(self._data, self._units, checked=self.checked)
         self._structure = StoredEntries(self._data, self._units, checked=False)

@@ -26,7 +26,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _UNOPENED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, *_NO_DESCRIPTORS)
 
 PRIVATE_MODE = 0o700
-"""Of directories: what lies in them is for the user that runs the member."""
+"""Of directories: only for the user that runs the member."""
 
 _FILE_MODE = 0o600
 

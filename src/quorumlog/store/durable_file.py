@@ -82,7 +82,7 @@ class DurableFile:
         self._slots = slots
         self._lock = threading.Lock()
         self.directory_id = ""
-        """Whose it is: goes with whatever is recorded from now on."""
+        """Recorded with each value from now on."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str) -> Self:

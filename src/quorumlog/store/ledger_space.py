@@ -17,7 +17,7 @@ from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.segments import INDEX_UNIT_BYTES, SegmentList
 
 CONTROL_RESERVE_BYTES = 1 << 20
-"""What control entries may use and data may not: this, or one segment if that is less."""
+"""Reserve for control entries only: this, or one segment if that is less."""
 
 _DATA_BYTES_PER_INDEX_BYTE = 16
 """Index space is reserved in smaller steps: an entry of 512 bytes has a unit of 32."""

@@ -42,10 +42,9 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
     point: LogPoint
     """The entry before the first that exists. Its `position` is where that one lies."""
     record: bytes
-    """The state of the log up to there, which no entry can tell any more; opaque here."""
+    """The state of the log up to there, which no entry records any more; opaque here."""
     replaces: bool = False
-    """The log was put in place of another one: whatever segments lie here are of that one, until this
-    is False again."""
+    """The log replaces another one: the segments here are of that one, until this is False again."""
     owed_index: int = -1
     """Of a log that was installed: the group had committed entries up to here then."""
 
@@ -152,7 +151,7 @@ class Examination(NamedTuple):
     """After the last entry that was looked at."""
     size_bytes: int
     truncations: int
-    """How often the log had been cut when the look began: what was cut since is not damage."""
+    """Number of cuts when the check began: entries cut since are not damage."""
 
 
 class SetAsideCount(NamedTuple):
@@ -166,7 +165,7 @@ class SpaceTaken(NamedTuple):
     """Bytes of the segments of data and index."""
 
     disk_bytes: int
-    """What is reserved in them."""
+    """Space reserved in them."""
     apparent_bytes: int
     """How long they are."""
 

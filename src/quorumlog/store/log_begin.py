@@ -282,7 +282,7 @@ class Mark(msgspec.Struct, frozen=True):
     index: int
     """Of the TIME or CLOCK entry, which may be before the log's begin."""
     time_ms: int
-    """At which the entries behind it count as appended."""
+    """Append time of the entries after it."""
 
 
 class MarkedLog(Protocol):

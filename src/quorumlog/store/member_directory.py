@@ -463,9 +463,9 @@ class MemberDirectory:
         """Why the directory got another id, at this start, or as it was found older than it had been; ""
         if it is the one it was."""
         self.report: tuple[str, ...] = ()
-        """What this start did, and what an operator may want to change, in sentences."""
+        """Actions of this start, and advice to the operator, in sentences."""
         self.unreadable: tuple[str, ...] = ()
-        """What the disk could not read at this start and nothing depended on: a disk that fails."""
+        """Unreadable pages at this start that were not needed: a failing disk."""
         self._disk = disk
         self._lock = lock
         self._record = record

@@ -221,7 +221,7 @@ class SegmentAdoption:
     ) -> None:
         self.lines: list[str] = []
         self.kept_aside: list[str] = []
-        """Where what does not belong to the log has gone."""
+        """Where foreign files and cut bytes were moved."""
         self._disk = disk
         self._durable_file = durable_file
         self._found = found
@@ -371,7 +371,7 @@ class RecoveryReport(NamedTuple):
     lines: tuple[str, ...]
     """For people; empty after a clean stop."""
     cut_bytes: int
-    """From the end of the log to the last byte behind it that was not zero."""
+    """From the end of the log to the last non-zero byte after it."""
     cut_entries: int
     """Whole entries recognised after the tear; they are in `set-aside/`."""
     set_aside: str

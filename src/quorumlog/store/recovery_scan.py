@@ -65,9 +65,9 @@ class Fate(Enum):
     KEPT = auto()
     """Part of the log; made as long as it should be if it is shorter."""
     LONG = auto()
-    """The same, and what it has after its end is cut off."""
+    """The same, and bytes after its end are cut off."""
     MADE_AGAIN = auto()
-    """Missing, or too short for what lay in it: zeros take the place of what is lost."""
+    """Missing, or too short for its entries: zeros replace the lost bytes."""
     ASIDE = auto()
     """No part of the log."""
     REMOVED = auto()
@@ -88,7 +88,7 @@ class SegmentFinding(NamedTuple):
     """-1: there is no such file."""
     fate: Fate
     line: str
-    """What a start says of it, "" if nothing."""
+    """A start's report of it, "" if none."""
 
     @property
     def problem(self) -> str:
@@ -108,7 +108,7 @@ class FileScan:
     data: tuple[SegmentFinding, ...]
     index: tuple[SegmentFinding, ...]
     strangers: tuple[tuple[str, str], ...]
-    """(path, name to set it aside under) of what is no segment."""
+    """(path, name to set it aside under) of files that are no segments."""
     lost_from: int
     """First byte below the durable point that no file holds any more; the point if all is held."""
     trusted_stop_index: int
@@ -378,7 +378,7 @@ class LogScan(NamedTuple):
     tail: str
     """Why the walk above the durable point ended, "" if at zeros."""
     cut_pieces: tuple[tuple[int, int], ...]
-    """(first, stop) positions of bytes behind the end that are not zero, one a segment."""
+    """(first, stop) positions of non-zero bytes after the end, one a segment."""
     cut_entries: int
     """Whole entries among them."""
     unreadable: tuple[UnreadablePage, ...]

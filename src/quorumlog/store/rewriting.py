@@ -55,7 +55,7 @@ class Rewriting:
         self._page_cache = page_cache
         self.set_aside = SetAside(disk, directory, config)
         self.unsettled: Examination | None = None
-        """What the newest `settle` had no space for."""
+        """Rewrites that the newest `settle` had no space for."""
         self._aside = ("", 0)
         """Where the damaged bytes go, "" once there was no space, and the position of the first."""
         self._aside_stop = -1

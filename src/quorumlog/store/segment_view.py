@@ -42,7 +42,7 @@ MAX_INDEX = 1 << 58
 """No log gets that far, and the byte position of its index unit still fits into 64 bits."""
 
 MAX_POSITION = 1 << 62
-"""Nor that far: what a file is named after, or a unit says, above it is not true."""
+"""Limit of positions: higher ones in a file's name or a unit are invalid."""
 
 
 class SegmentFile(NamedTuple):

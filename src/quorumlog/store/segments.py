@@ -49,7 +49,7 @@ IndexArray = npt.NDArray[Any]
 
 BLANK_MAGIC = -1
 BLANK_BYTES = 8
-"""What every segment keeps free after its last entry, so that a blank record always fits."""
+"""Bytes that every segment keeps free after its last entry, so that a blank record always fits."""
 
 _SHAPE = struct.Struct(">ii")
 _MOST_PARKED = 16
@@ -66,8 +66,8 @@ class SegmentScan(NamedTuple):
     end_position: int
     """Just after the last good entry; where the next record was looked for."""
     stop: Literal["zero", "blank", "full", "bad"]
-    """`zero`: the log ends here. `blank`: it goes on in the next segment. `full`: `stop_position` or
-    the end of the data was reached. `bad`: something else lies here, see `problem`."""
+    """`zero`: the log ends here. `blank`: it continues in the next segment. `full`: `stop_position` or
+    the end of the data was reached. `bad`: other bytes are here, see `problem`."""
     problem: str
 
 
@@ -224,7 +224,7 @@ class SegmentList:
         self.end_position = first_position
         """Just after the last segment."""
         self.reserved_position = first_position
-        """Up to here writes cannot run out of space; never behind `end_position`."""
+        """Up to here writes cannot run out of space; never after `end_position`."""
         self._disk = disk
         self._files: dict[int, Segment] = {}
         self._growth_lock = threading.Lock()

@@ -46,7 +46,7 @@ _DIGEST_BYTES = 32
 _MOST_HEAD_BYTES = 4096
 OVER = "the member ends"
 PART_SUFFIX = ".part"
-"""Of what has come so far of a snapshot of another member."""
+"""Of a partly received snapshot of another member."""
 _INDEX_DIGITS = 20
 
 
@@ -70,7 +70,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     point: tuple[int, int, int]
     """(index, term, chain) of the last entry whose effects it holds."""
     kept_bytes: int = 0
-    """So many bytes come before what the machine has saved: results that are kept for sessions."""
+    """Bytes before the machine's saved state: results kept for sessions."""
     left_out: tuple[LeftOut, ...] = ()
     """It holds nothing of these, ascending. Where there are none the field is not written, as earlier
     releases know it."""
@@ -502,7 +502,7 @@ class Applying(msgspec.Struct, frozen=True, array_like=True):
     """Entries of the machine below `first_index` are applied; of those from there up to `stop_index`
     (exclusive) nobody knows. Both are equal where none was under way."""
     left_out: Annotated[tuple[LeftOut, ...], Meta(max_length=MOST_STEPPED_OVER)] = ()
-    """What the machine keeps itself holds nothing of these, ascending."""
+    """Entries that the machine's own state leaves out, ascending."""
 
     @property
     def is_under_way(self) -> bool:

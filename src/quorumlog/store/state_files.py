@@ -136,7 +136,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """2: the log may hold entries of kinds above NOOP; 3: it may also begin after a `start`;
     4: it is being recovered; 5: it may also hold kinds of level 6; 6: and users."""
     recovery: Recovery | None = None
-    """What the next start has to carry out before anything else."""
+    """To be carried out first by the next start."""
     kind: str = ""
     """The product that the directory is of (directory_kind.py); "": not known."""
     set_back: SetBack | None = None
@@ -145,7 +145,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     users: bool = False
     """The log has or had users: while they are not known, all clients are refused."""
     joins: bool = False
-    """It is new in a group that had formed, and has not known yet what had been committed."""
+    """It is new in a group that had formed, and does not know yet what had been committed."""
 
 
 def version_of(level: int, *, has_start: bool) -> int:
@@ -646,7 +646,7 @@ class BackupRecord(msgspec.Struct, frozen=True, kw_only=True):
     cut: LogPoint | None = None
     """The last entry of the backup; None until the first one is complete."""
     record: bytes = b""
-    """The state of the log at the cut; empty if this release cannot tell it."""
+    """The state of the log at the cut; empty if unknown to this release."""
     time_ms: int | None = None
     """The last time mark up to the cut; None if the log has none."""
     taken_ms: int = 0

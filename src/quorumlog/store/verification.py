@@ -90,7 +90,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """A directory that ends before others is shorter, which is no difference."""
     first_index: int
     stop_index: int
-    """What was compared; empty if the logs have no index in common."""
+    """The compared range; empty if the logs have no index in common."""
     first_difference: int | None
     committed_index: int
     """The lowest of their committed indices: at or below it a difference is a broken promise, above
@@ -388,7 +388,7 @@ class Inspection(msgspec.Struct, frozen=True):
     """Before segments."""
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
-    """What the member has noted to be lost, and fetches from others once it runs."""
+    """Ranges recorded as damaged, to be fetched from others once it runs."""
     tail: str
     backup: BackupRecord | None = None
     """The directory is no member's, but a backup."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FAULT_KINDS = (*MEMBER_KINDS, HANGING_DISK, *LINK_KINDS)
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
-"""What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
+"""Default faults of a `SimulatedLog`; all kinds are in `FAULT_KINDS`."""
 
 CONFIRM_LIMIT_MS = 1_000.0
 """Virtual; then a leader that is not confirmed is asked again, or its successor is."""

@@ -19,7 +19,7 @@ from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
-"""What the platter writes whole or not at all."""
+"""Unit that the platter writes whole or not at all."""
 
 _TORN_RATIO = 1 / 16
 """Of the unsynced pages that survive a power loss."""
@@ -283,7 +283,7 @@ class SimDisk(FileTree[Inode]):
         super().__init__()
         self.capacity_bytes = capacity_bytes
         self.has_greedy_neighbour = False
-        """Somebody else takes at once whatever space a file gives back."""
+        """Another process takes at once all space that a file frees."""
         self.crash_countdown: int | None = None
         """The effect that brings this to zero raises `Crashed`, as does every one after it, until `kill`
         or `lose_power`. None: no crash."""

@@ -45,7 +45,7 @@ class Fairness(Protocol):
 # minority of each membership (`Fairness`).
 
 Kinds = dict[str, Callable[[], None]]
-"""What strikes, by the names of a simulation profile."""
+"""Faults, by the names of a simulation profile."""
 
 
 class FaultContext:
@@ -392,7 +392,7 @@ class DiskFaults(FaultGroup):
         self._failing: set[str] = set()
         """Members whose disk has been told to refuse."""
         self.stricken_until_ms: dict[str, float] = {}
-        """Until then a member works on what it has read before one of its pages went bad."""
+        """Until then a member uses data read before one of its pages went bad."""
 
     def kinds(self) -> Kinds:
         return {

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster
 
 TURN_MS = 0.02
-"""From an input to the turn that takes it; what arrives meanwhile is taken along."""
+"""From an input to the turn that takes it; later arrivals are taken along."""
 
 
 class SimMember:
@@ -90,9 +90,9 @@ class SimMember:
         self.replica = Replica(self.member_id, "")
         """The newest directory; its id is drawn at the first start."""
         self.is_lost = False
-        """Its directory was wiped or forgot what it promised: it counts as down."""
+        """Its directory was wiped or lost its votes: it counts as down."""
         self.lost_power = False
-        """Since it was last up: what was not synced may be gone."""
+        """Since it was last up: unsynced data may be lost."""
         self.is_damaged = False
         """Synced bytes of its files were changed; until the end of the run it counts as down too."""
         self.refusal = ""

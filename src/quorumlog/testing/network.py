@@ -33,7 +33,7 @@ OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""
 
 PipeItem = tuple[int, Callable[[], bool], Callable[[], None], bool]
-"""(bytes, whether its connection still stands, what happens when it has passed, is it a push)."""
+"""(bytes, whether its connection is open, callback after it has passed, is it a push)."""
 
 
 class Pipe:
@@ -178,11 +178,11 @@ class SimLink:
         self.second = second
         self.is_up = False
         self.epoch = 0
-        """Counts connections; what was sent on an older one is dropped on arrival."""
+        """Counts connections; messages of an older one are dropped on arrival."""
         self.broken = False
-        """Bytes were lost inside the stream: it cannot go on once the cut ends."""
+        """Bytes were lost inside the stream: it cannot continue once the cut ends."""
         self.numbers = {(dialler, role): 0 for dialler in (first, second) for role in ROLES}
-        """Of each of the four connections, by who dialled it: how often it was reset by itself."""
+        """Number of resets of each of the four connections, by the dialling member."""
 
     def standing(self, dialler: str, role: str, directory_id: str) -> OpenConnection:
         return OpenConnection(self.epoch, self.numbers[dialler, role], directory_id)
@@ -235,7 +235,7 @@ class SimNetwork:
         self._last_arrival: dict[tuple[str, ...], float] = {}
         self._decoder = FrameDecoder()
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
-        """What data passes through before anything else happens to it."""
+        """Stages that data passes first."""
         self._levels: dict[tuple[str, int, str], int] = {}
         """What a process has been told by another member, newest."""
         self._moved: set[Direction] = set()

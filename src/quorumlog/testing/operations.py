@@ -38,7 +38,7 @@ class ClientAppend:
     called_ms: float
     returned_ms: float = -1.0
     outcome: AppendReceipt | LedgerError | None = None
-    """None: no answer came, which is as good as unknown. An answer is set once and told once."""
+    """None: no answer came, as good as unknown. Set at most once."""
     expected_last: int | None = None
     """Of a conditional append; see AppendRequest."""
     machine: str = ""
@@ -64,11 +64,11 @@ class ClientAnswer:
     acknowledged_index: int
     """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
     applied_index: int
-    """What the answer follows from."""
+    """The index that the answer covers."""
 
 
 PRODUCED = b"P"
-"""What the bodies of producers begin with; no other body does."""
+"""Prefix of producers' bodies, and of no others."""
 
 
 @dataclass(slots=True, eq=False)

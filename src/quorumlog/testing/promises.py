@@ -193,10 +193,10 @@ class CommittedLog:
         """By index, above `end_index`."""
         self.reported_index = -1
         """The highest index that a member has called committed. Its entry may be missing here, while
-        only a member knows of it that cannot read what lies before."""
+        only a member has it that cannot read earlier entries."""
         self.forgotten_from: int | None = None
         """Async mode: the lowest index that a power loss has taken from any directory. From there on,
-        and nowhere below, what was acknowledged may go and what was committed may be replaced."""
+        and nowhere below, acknowledged entries may be lost and committed ones replaced."""
 
     @property
     def end_index(self) -> int:
@@ -516,7 +516,7 @@ class CommittedEntries(Checker):
 
     turned = look_at
     stopped = look_at
-    """What it told others in the turn that killed it counts."""
+    """Messages of the turn that killed it count."""
 
     def _is_replaced(self, member: CheckedMember, index: int) -> bool:
         """Raise Violation unless a power loss explains the difference; True if the member speaks for

@@ -19,12 +19,12 @@ Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     request_id: Int = 0
     passes_limits: ClassVar[bool] = False
-    """Of a request: it asks who leads, keeps alive what there is, or ends it, and no limit of a user or
-    an address refuses it (`net/quotas.py`)."""
+    """Of a request: it asks for the leader, keeps alive or ends something existing, and no limit of a
+    user or an address refuses it (`net/quotas.py`)."""
     is_answered: ClassVar[bool] = True
     """Of a request."""
     of_watch: ClassVar[bool] = False
-    """Of a request that is told something again and again, and of what it is told."""
+    """Of a watch's request, and of its messages."""
 
     @property
     def only_looks(self) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises of bytes that others have sent."""
+"""msgspec's exceptions for received bytes."""
 MOST_BYTES = 1 << 16
 """Without a type all of it is made, for any sender."""
 _PLACE = re.compile(r" - at `\$((?:\[\d*\])*)`$")

@@ -16,6 +16,6 @@ class ReadGuarantee(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     consistency: Text = COMMITTED
     max_staleness_ms: float = -1.0
-    """Of `committed`: refuse with TooStale what may be older; -1: however old."""
+    """Of `committed`: refuse older state with TooStale; -1: any age."""
     at_least_index: Int = -1
     """Of `committed`: answer once this entry is committed here; -1: at once."""

@@ -156,11 +156,11 @@ class ConsumerQueue:
     next_offset: int
     """To fetch from."""
     done_offset: int
-    """All below is done: what a commit says."""
+    """All below is done: the offset of a commit."""
     committed_offset: int
     fetched: deque[StoredMessage] = field(default_factory=deque)
     fetched_bytes: int = 0
-    """With what is taken and not finished yet."""
+    """Including messages taken and not finished yet."""
     in_hand: dict[int, StoredMessage] = field(default_factory=dict)
     """Taken, and not finished yet, by offset in their order."""
     is_revoked: bool = False

@@ -47,7 +47,7 @@ class Lost(NamedTuple):
 
     first_offset: int
     stop_offset: int
-    """-1: nobody who answers knows how far it went."""
+    """-1: unknown to the brokers that answer."""
 
 
 class SwitchReport(NamedTuple):
@@ -56,9 +56,9 @@ class SwitchReport(NamedTuple):
     max_offset: int
     lost: Lost | None
     followers: list[str]
-    """Who was told to follow."""
+    """Brokers that follow the new master."""
     unreachable: list[str]
-    """Who was not: they are told when they come back and are asked to follow."""
+    """Brokers that did not answer: they follow when they return and the switch is repeated."""
 
 
 def shown_by(answer: ReplicaResponse) -> Shown:

@@ -120,7 +120,7 @@ BATCH_BYTES = 16 << 20
 
 class RoleState(NamedTuple):
     role: BrokerRole
-    """SYNC_MASTER: it is acknowledged what a majority holds; or SLAVE."""
+    """SYNC_MASTER, acknowledging messages that a majority holds; or SLAVE."""
     broker_id: int
     """0: the master; a slave's is the number in its member's id, and one."""
     term: int

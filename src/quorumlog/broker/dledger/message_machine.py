@@ -213,7 +213,7 @@ class MessageStamper:
 
 Grown = Callable[[list[QueueKey]], None]
 HOT_MS = 20_000
-"""So long what was written is in memory, on its way to the disk."""
+"""Milliseconds for which written data is in memory, on its way to the disk."""
 _NOTHING = EntryBatch(b"", [])
 _NO_RECORDS = records_of(_NOTHING)
 _IS_GOOD = np.ones(1, bool)

@@ -91,7 +91,7 @@ _part = msgspec.msgpack.Decoder(_Part)
 class Snapshot(NamedTuple):
     next_command: int
     position: int
-    """What is needed of the commit log begins there."""
+    """The commit log is needed from there on."""
     data: bytes
 
 
@@ -108,7 +108,7 @@ class News(NamedTuple):
     snapshot_bytes: int
     """Of the newest one."""
     is_anew: bool
-    """What was carried out before is of no matter."""
+    """Earlier commands are void."""
     cuts: int
     """As often the log was cut before any of it was read."""
     is_whole: bool = True
@@ -143,7 +143,7 @@ class StateFollower:
         self.last_position = -1
         """Of the last command that was carried out; -1: none was, since a snapshot."""
         self.is_whole = True
-        """No command is missing. A slave that begins in the middle of a log may be shown those behind a
+        """No command is missing. A slave that begins in the middle of a log may be shown those after a
         snapshot first."""
         self.snapshots_end = 0
 
@@ -301,8 +301,8 @@ class StateFollower:
 
 RETRY_MS = 50
 SNAPSHOT_COMMANDS = 10_000
-"""A snapshot is due after so many commands, and once a file of the log, and four times what a snapshot
-takes, lie behind what is needed: so retention is never held for long."""
+"""A snapshot is due after so many commands, and once a file of the log, and four times the size of a
+snapshot, are no longer needed: so retention is never held for long."""
 SNAPSHOT_PART_BYTES = 1 << 20
 OWN_TOPICS = GROUPS_TOPIC.encode(), SCHEDULE_TOPIC.encode()
 
@@ -382,7 +382,7 @@ class ClassicGroupLog:
         )
         self.follower = StateFollower(reader, groups.feed, lambda: store.cuts)
         self.reader = reader
-        """Of the broker itself: it reads what no permission lets a client read."""
+        """Of the broker itself: it also reads topics that clients may not read."""
         self.queues = store.queues
         self.topics = ClassicTopics(groups.feed, store, self._activate)
         groups.topics = self.topics
@@ -401,7 +401,7 @@ class ClassicGroupLog:
         self._epoch = 0
         self.is_master = False
         self.taken: Callable[[], None] = lambda: None
-        """Called when commands were carried out, before anybody is told what they answer."""
+        """Called when commands were carried out, before their answers are sent."""
 
     @property
     def state(self) -> GroupState:

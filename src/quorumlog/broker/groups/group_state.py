@@ -96,8 +96,8 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """Where a delay level begins in its queue: its releases are counted from there; 0 if not named. Of a
     classic broker: how far it is released."""
     ended: frozenset[str] = frozenset()
-    """Topics that were deleted: one of that name that is made again shows nothing of the old one. Of any
-    other name all is shown, such as what a store held before it had groups."""
+    """Topics that were deleted: a new one of that name shows no old messages. Other names show all, such
+    as messages from before a store had groups."""
     users: Users = NO_USERS
     """Of a classic broker; those of one on a replicated log are its log's."""
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # carried out once it is acknowledged. `DLedgerBroker` is one, `ClassicGroupLog` the other.
 
 ResultCallback = Callable[[bytes | LedgerError], None]
-"""Gets what the machine answers, or the refusal of the log."""
+"""Gets the machine's answer, or the refusal of the log."""
 OffsetCallback = Callable[[int | LedgerError], None]
 DoneCallback = Callable[[LedgerError | None], None]
 

@@ -110,9 +110,9 @@ class OldReport(NamedTuple):
     delivered_messages: int
     """Of delay levels; they are not delivered again."""
     half_messages: int
-    """Prepared, neither committed nor rolled back: left behind."""
+    """Prepared, neither committed nor rolled back: not taken over."""
     timers: int
-    """Not due yet: left behind."""
+    """Not due yet: not taken over."""
     left_topics: tuple[str, ...]
     """With messages, and a name or a number of queues that is not possible here."""
     left_groups: tuple[str, ...]

@@ -83,7 +83,7 @@ class SlaveProgress:
     written_offset: int = 0
     flushed_offset: int = 0
     acknowledged_offset: int = 0
-    """What counts of both."""
+    """The lower of both, as far as it counts."""
     release: str = ""
     """Empty: it did not say it."""
     heard_ms: float = -math.inf

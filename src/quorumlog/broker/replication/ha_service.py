@@ -196,7 +196,7 @@ _MOST_WAITING_BYTES = 32 << 20
 _REFUSED_WAIT = 10
 """Times the reconnect interval, where a master has said no."""
 _EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
-"""So long after it was told of a master it tries again after so little: that one is about to lead."""
+"""For so long after it learned of a master it retries this often: that one is about to lead."""
 
 
 class _MasterSocket(asyncio.BufferedProtocol):
@@ -460,7 +460,7 @@ def _words_of(error: Exception) -> str:
 
 TICK_S = 0.05
 CONFIRM_INTERVAL_S = 0.002
-"""Slaves are told what is confirmed so often at most, if nothing else is sent."""
+"""Least interval of confirm offsets to slaves, if nothing else is sent."""
 QUORUMLOG, ROCKETMQ = "quorumlog", "rocketmq"
 
 

@@ -48,7 +48,7 @@ class RecordAssembler:
         self.position = position
         """Of the next byte that is expected."""
         self.whole_position = position
-        """Behind the last record that has come whole, and behind the blank that follows it."""
+        """After the last complete record, and after the blank that follows it."""
         self._file_bytes = file_bytes
         self._pending = bytearray()
         self._filler_bytes = 0
@@ -159,7 +159,7 @@ class Welcome(ClientMessage, frozen=True, kw_only=True, tag=111):
     release: Text = ""
     queues: dict[Text, dict[Int, Int]] | None = None
     """To one that begins at `min_offset`: of each queue of a topic the number of its first message from
-    there on, or of its next one. None: it goes on, or a master of an older release does not say it."""
+    there on, or of its next one. None: it continues, or the master is of an older release."""
     alive_from: dict[Text, dict[Int, Int]] = msgspec.field(default_factory=dict)
     """As `ConsumeQueues.alive_from`, by topic."""
 
@@ -184,7 +184,7 @@ class State(ClientMessage, frozen=True, kw_only=True, tag=113):
     copy_list: CopyList | None = None
     """Of a master of the release before, whose history has none."""
     has_users: bool = False
-    """What follows may say who they are."""
+    """Later records may hold users."""
     has_had_users: bool = False
     """If the log names none, they are lost."""
 
@@ -200,11 +200,11 @@ class Data(ClientMessage, frozen=True, kw_only=True, tag=115):
     offset: Int
     confirm_offset: Int
     body: bytes = b""
-    """Here where it is smaller than what a frame has for a batch."""
+    """Here if it fits into a frame's control part."""
     sent_ms: Int = 0
-    """By the clock of who says it. So in `Heartbeat` and `Report`."""
+    """By the sender's clock. So in `Heartbeat` and `Report`."""
     echo_ms: Int = 0
-    """The newest that the other side has said before this was; 0: none yet."""
+    """The newest received from the other side before this was sent; 0: none yet."""
     users_age_ms: Int = 0
     """So long ago the users were not old for sure that the master knows."""
 
@@ -316,7 +316,7 @@ class Follow(NamedTuple):
     history: EpochHistory
     start_offset: int
     cuts: bool
-    """The log ends above `start_offset`: what lies there is set aside."""
+    """The log ends above `start_offset`: the rest is set aside."""
     begins_anew: bool
     """All of the log lies below the master's first byte, and goes."""
 
@@ -345,7 +345,7 @@ class LinkWork:
     records: list[LogRecords] = field(default_factory=list)
     state: State | None = None
     confirm_offset: int = -1
-    """-1: nothing was said about it."""
+    """-1: not sent."""
     master_offset: int = -1
     heard_ms: float = -math.inf
     """When the master's users were sure to be not old, as of `confirm_offset`."""
@@ -371,7 +371,7 @@ class LinkToMaster(Protocol):
     comes_back: bool
     """It followed, and is to come back at once."""
     is_heard: bool
-    """Its master has said something that it understands."""
+    """A valid message of its master was received."""
     master: Peer | None
     out: list[Buffer]
 
@@ -399,7 +399,7 @@ class OwnLog(NamedTuple):
     file_bytes: int
     is_sync_flush: bool
     master: Peer | None = None
-    """Whom it has followed last, as far as it is known."""
+    """The master it followed last, as far as known."""
 
 
 class SlaveLink:

@@ -49,7 +49,7 @@ from quorumlog.errors import ConfigError, LedgerError
 log = logging.getLogger("quorumlog.broker")
 
 DRAIN_MS = 10_000.0
-"""A master that was drained goes on after so long, if whoever asked for it is heard no more."""
+"""A drained master continues after so long without a request of the operator."""
 _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
 _MOST_PUT_ENDS = 1 << 16
 _MOST_AHEAD = 100
@@ -86,7 +86,7 @@ class Heard(NamedTuple):
     at_ms: float
     """When its users were sure to be not old."""
     confirm_offset: int
-    """As it said."""
+    """As sent."""
     follows: int
     """As often this slave has begun to follow."""
 

@@ -39,7 +39,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The newest run of its log of which it knows that it is confirmed."""
     role: BrokerRole = BrokerRole.SLAVE
     master: Peer | None = None
-    """Whom a slave follows; of what it was told first only `ha_address` is known."""
+    """The master that a slave follows; at first only its `ha_address` is known."""
     topics: dict[str, int] = {}
     ahead: list[tuple[str, int]] = []
     """With --ha-dialect rocketmq: host of a slave, and where its log ended, which was above the own

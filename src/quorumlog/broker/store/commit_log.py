@@ -261,7 +261,7 @@ class LogReplication:
     appended: Callable[[], None] = lambda: None
     """Called after each put, on its thread, before anything is flushed: slaves are sent it."""
     replicates: Callable[[int, FlushDone], None] = lambda next_offset, done: done(PutStatus.PUT_OK)
-    """Where the log ends now, and what is called once enough slaves have it, or too late."""
+    """The log's present end, and a callback for when enough slaves have it, or the time-out."""
     flushed: Callable[[], None] = lambda: None
     """Called after each flush that moved `flushed_offset`, on its thread."""
     may_acknowledge: Callable[[], bool] = lambda: True

@@ -37,7 +37,7 @@ class Dispatcher:
         self._index = index
         self._delays_ms = np.array(delays_ms, np.int64)
         self.next_offsets: dict[QueueKey, int] | None = None
-        """By what was dispatched, where a start compares: a crash may have left more units, or a part of
+        """By dispatched messages, if a start compares: a crash may have left more units, or a part of
         one."""
         self.queues_restart = False
         """0 may come again: a Java broker numbers a topic anew that was deleted and made again, and its

@@ -67,7 +67,7 @@ class JavaConfig(NamedTuple):
     timers_until_ms: int
     """Timers that were due until then were delivered; 0: not known."""
     notes: list[str]
-    """What was read otherwise than from the file itself, in sentences."""
+    """Settings not read from the file itself, in sentences."""
 
 
 _T = TypeVar("_T")

@@ -46,9 +46,9 @@ class PutRequest(NamedTuple):
     """Records of one queue, put together or not at all."""
 
     records: RecordBatch
-    """Without gaps, and writable: the log fills in what only it knows."""
+    """Without gaps, and writable: the log fills in its own fields."""
     waits: bool
-    """For what the log promises: its flush, its slaves."""
+    """For the log's flush and its slaves."""
     done: Callable[[PutOutcome], None]
     """Called once, from any thread."""
 
@@ -60,7 +60,7 @@ class LogRecords(NamedTuple):
     """Of the first byte of `records.buffer`."""
     records: RecordBatch
     next_position: int
-    """Where to go on: after the last record, or after the blank that follows it."""
+    """Where to continue: after the last record, or after the blank that follows it."""
 
 
 class MessageLog(Protocol):

@@ -157,7 +157,8 @@ class CleanCommitLogService:
 
 class MessageStore:
     replicated = False
-    """Queues show what slaves have acknowledged, and the code that opens it says how far that is."""
+    """Queues show messages up to the offset set by the code that opens it, from slaves'
+    acknowledgements."""
     cuts = 0
     """How often the end of the log was cut off since it was opened. Any thread."""
 
@@ -180,7 +181,7 @@ class MessageStore:
         self.holds_from: Callable[[], int] = lambda: sys.maxsize
         """Files of the log from this position on stay, however old they are. Any thread."""
         self.topic_table: TopicTable | None = None
-        """What knows better than the two above which topics there are. None: nothing."""
+        """A table of topics that overrides the two above. None: none."""
         self.wall_clock = wall_clock
         self.clock = clock
         self._threads: list[ServiceThread] = []

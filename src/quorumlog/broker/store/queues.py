@@ -161,7 +161,7 @@ class PooledFile:
         self.writable = writable
         self._pool = pool
         self.failure: OSError | None = None
-        """Of a write that is lost, as closing it to make room told."""
+        """Of a lost write, reported when closing it to make room."""
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Empty once retention has deleted it."""
@@ -450,8 +450,7 @@ class ConsumeQueues:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._log_begin = log_begin
         self.begins_anywhere = False
-        """A queue of which nothing is known may begin with any number: the commit log no longer has what
-        was before."""
+        """An unknown queue may begin with any number: the commit log no longer has earlier messages."""
         self._floors: dict[QueueKey, int] = {}
         """What is known of queues that are derived anew, should the log hold no message of them."""
         self.last_position = -1

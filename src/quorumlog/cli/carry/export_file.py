@@ -40,7 +40,7 @@ class ExportFile:
         """Raises ConfigError for a file that is not an export or is in use, and FileDamaged."""
         self.path = path
         self.torn_bytes = 0
-        """What stands after the last whole record, and is to be cut."""
+        """Bytes after the last whole record, to be cut."""
         self._file = _opened(path)
         try:
             self._look(report)
@@ -121,7 +121,7 @@ class ExportSource(NamedTuple):
     """The committed entries, as of now: entries of [begin_index, stop_index)."""
 
     group: str
-    """"" if nobody tells: Java's directories do not."""
+    """"" if unknown, as in Java's directories."""
     begin_index: int
     stop_index: int
     batches: Callable[[int, int], Iterator[EntryBatch]]

@@ -23,11 +23,11 @@ from pathlib import Path
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_GROUP = "own"
 STOP_S = 5.0
-"""From SIGTERM to SIGKILL, and from the end of the command to that of what it has started."""
+"""From SIGTERM to SIGKILL, and from the end of the command to that of its descendants."""
 LOOK_S = 0.05
 CANNOT_RUN = 127
 SIGNALLED = 128
-"""And the number of the signal: what a shell makes of a command that was ended by one."""
+"""Plus the number of the signal: a shell's status of a command ended by one."""
 
 
 class _Guarded:

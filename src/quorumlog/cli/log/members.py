@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 0.5
 SAY_AGAIN_S = 5.0
-"""How often progress is told."""
+"""Interval of progress reports."""
 ANSWERS_WITHIN_S = 5.0
 """Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 

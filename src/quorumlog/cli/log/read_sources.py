@@ -410,4 +410,4 @@ def _as_hex(entry: Entry) -> bytes:
 
 
 WRITERS: dict[str, Callable[[Entry], bytes]] = {"text": _as_text, "json": _as_json, "hex": _as_hex}
-"""By what `--format` says."""
+"""By the value of `--format`."""

@@ -49,7 +49,7 @@ class Health(IntEnum):
     """The exit status of --check."""
 
     WHOLE = 0
-    """Every member votes, and none tells of a problem."""
+    """Every member votes, and none reports a problem."""
     DEGRADED = 1
     """A member leads, and something is to be looked at."""
     NO_QUORUM = 2

@@ -38,7 +38,7 @@ part that they are of, and of other packages `other`."""
 ALL_EVENTS = frozenset(EVENTS) | {"broker", "store", "log", "other"}
 _PARTS = {"quorumlog.broker": "broker", "quorumlog.kv": "store"}
 FOLDS_AFTER = 5
-"""So many of the same in a minute are said."""
+"""So many of the same in a minute are written."""
 MINUTE_S = 60.0
 MOST_KNOWN = 256
 

@@ -206,7 +206,7 @@ def _stream_of(request: Request) -> Stream:
 
 
 MOST_UNANSWERED = 5
-"""What a log remembers of a session (`log_state/producers.py`)."""
+"""Batches of a session that a log remembers (`log_state/producers.py`)."""
 
 
 class SessionPort(StreamPort, Protocol):

@@ -32,7 +32,7 @@ MAX_JOINED_RECORDS = 1024
 """As for the bytes; and all of a frame share its outcome."""
 
 JoinedOutcome = AppendReceipt | LedgerError | None
-"""What became of one append of a frame. None: certainly not written, to be sent again by itself."""
+"""The outcome of one append of a frame. None: certainly not written, to be resent by itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class JoinedAppends:
 
     submitted_ms: float
     deadline_ms: float
-    """Of its oldest append, so that none lasts longer than it was told to."""
+    """Of its oldest append, so that none exceeds its time-out."""
     waiters: list[Any] = field(default_factory=list)
     """In the order of the entries; of a kind of the client's own."""
     bodies: list[bytes] = field(default_factory=list)
@@ -300,7 +300,7 @@ class AppendWindow:
         self.window = window
         self.gatherer = gatherer
         self.source_failure: Exception | None = None
-        """What the source raised. What was gathered before and not sent stays unwritten."""
+        """The source's exception. Bodies gathered before and not sent stay unwritten."""
         self._requests: deque[Request] = deque()
         self._added = 0
         self._committed = 0

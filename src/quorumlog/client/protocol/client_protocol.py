@@ -43,7 +43,7 @@ class LogProduct(Product):
         self.written_index = -1
         """Highest index of this client's appends acknowledged as committed."""
         self.seen_index = -1
-        """Highest entry that this client was given, or told of as committed."""
+        """Highest entry that this client received or knows to be committed."""
         self._previous_connection = ""
         """Id of the last connection that broke with appends in flight."""
 

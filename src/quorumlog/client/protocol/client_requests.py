@@ -126,9 +126,9 @@ class Stream:
     queue: deque[Request] = field(default_factory=deque)
     """Everything without an outcome, in order; SENT ones before WAITING ones, unless draining."""
     link: Link | None = None
-    """The connection of what is in flight, or was last."""
+    """The connection of requests in flight, or the last one."""
     numbers: dict[Link, int] = field(default_factory=dict)
-    """The next number on each connection; one that leadership comes back to goes on counting."""
+    """The next number on each connection; one that becomes the leader's again continues counting."""
     in_flight: int = 0
     draining: bool = False
     failure: LedgerError | None = None

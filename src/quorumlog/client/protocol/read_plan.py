@@ -129,7 +129,7 @@ def checked_batch(
 class _SentRead(NamedTuple):
     first_index: int
     stop_index: int
-    """-1: the end of what is committed."""
+    """-1: the committed index."""
     is_last: bool
     """Nothing after it was asked for: where it ends was not known."""
     request: Request
@@ -194,7 +194,7 @@ class ReadPlan:
         self._new: list[Request] = []
         self._make_substitute = make_substitute
         self.end_source: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
-        """The newest answer of a member that the reader chose, and what it said of the log's end."""
+        """The newest answer of a member that the reader chose, with its log end."""
         self.read_index = -1
         """The newest entry that it brought."""
         self._damaged_index = -1

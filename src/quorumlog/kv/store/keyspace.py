@@ -54,13 +54,13 @@ SLICE_KEYS = 1_000
 SLICE_BYTES = 1 << 20
 """Of keys that are read at once, before they are changed."""
 MOST_WRITTEN_BYTES = 16 << 20
-"""What one command changes is told to watches up to so much; more is read from history."""
+"""Changes of one command are sent to watches up to this size; more are read from history."""
 
 
 class LeaseState(NamedTuple):
     ttl_ms: int
     granted_at: int
-    """Index of its grant: tells it from an earlier or later one of the same id."""
+    """Index of its grant: distinguishes leases of the same id."""
 
 
 class Written(NamedTuple):
@@ -270,7 +270,7 @@ class AnswerRoom:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.left_bytes = size_bytes
-        """Below 0: the answer is too large, and whatever was built of it goes."""
+        """Below 0: the answer is too large, and its built part is discarded."""
 
     def take(self, size_bytes: int) -> bool:
         """False: there is no room for that, nor for anything after it."""
@@ -329,7 +329,7 @@ _SORTED_BY: dict[Target, Callable[[KeyValue], Any]] = {
 }
 _HEAD_BYTES = 64
 SLICE_ITEMS = 1_000
-"""Taken before those that will not be told are sorted out."""
+"""Taken before filtering."""
 
 
 def read_range(keyspace: Keyspace, request: Range, room: AnswerRoom) -> AnswerBody:
@@ -549,7 +549,7 @@ def previous(keyspace: Keyspace, key: bytes, revision: int) -> bytes | None:
 class Changed(NamedTuple):
     revision: int
     written: list[Written]
-    """In the order of the command; empty where that would be too much to tell: history has it."""
+    """In the order of the command; empty if too large: history has it."""
 
 
 class Granted(NamedTuple):

@@ -216,7 +216,8 @@ def _operation(keyspace: Keyspace, operation: Operation, index: int, room: Answe
 
 
 Plan = tuple[bool, list["Operation | Plan"]]
-"""Whether the comparisons held, and what is carried out, inner transactions as plans of their own."""
+"""Whether the comparisons held, and the operations to carry out, inner transactions as plans of their
+own."""
 
 
 def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
@@ -327,7 +328,7 @@ def _compact(keyspace: Keyspace, command: Compact) -> AnswerBody:
 FORMAT = 1
 SLICE_ITEMS = 1000
 SLICE_BYTES = 1 << 20
-"""Written at once, at most and at least one item; a member that saves goes on applying between."""
+"""Written at once, at most and at least one item; a member that saves applies commands in between."""
 
 SavedItem = tuple[bytes, bytes]
 _BEHIND_ALL = b"\xff" * (NUMBER.size + 1)
@@ -584,8 +585,8 @@ LEASES_TAG, LEASE_KEYS_TAG, STATS_TAG = 21, 22, 23
 
 
 MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES}
-"""To a command, by the version that it was written for; `CARRIED_OUT` stands for one that is larger, and
-is not built. In version 1 such a one would be kept for who repeats the command if there were room."""
+"""To a command, by the version that it was written for; `CARRIED_OUT` replaces a larger one, which is
+not built. In version 1 it would be kept for repeated commands if there were room."""
 
 
 _PUT = encode(Put(b"", b""))[1:2]

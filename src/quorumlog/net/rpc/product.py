@@ -22,16 +22,16 @@ class Product:
     group: str
     """Of every frame."""
     probe: ClientMessage
-    """Who leads? Its answer is what `view_of` reads."""
+    """Request for the leader; `view_of` reads its answer."""
     closed_error: type[LedgerError] = BadRequest
-    """What still waits, and each later call, raises it once the client is closed."""
+    """Waiting and later calls raise it once the client is closed."""
     view: GroupView
     """Of the client that it is given to."""
 
     def __init__(self, cluster_id: str = "") -> None:
         """`cluster_id`: as it was before."""
         self.cluster_id = cluster_id
-        """Of who has greeted first; servers of another one are not asked. Empty: not known yet."""
+        """Of the first server that greeted; servers of another one are not asked. Empty: unknown yet."""
 
     def decoder(self) -> FrameDecoder:
         return FrameDecoder()

@@ -72,7 +72,7 @@ class RpcProtocol:
         self.timings = timings or Timings()
         self._product = product
         self.user: ClientUser | None = None
-        """Who this is, for servers that have users."""
+        """This client's user, for servers that have users."""
         self.ungreeted_hint = ""
         """Why else a server may close a connection at the greeting."""
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.

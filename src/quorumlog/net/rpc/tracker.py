@@ -49,7 +49,7 @@ from quorumlog.net.rpc.view import GroupEvent, GroupView, ServerView
 from quorumlog.wire.client_message import ClientMessage
 
 HINTS = 2
-"""So many are followed at once; then every known member is asked who leads, too."""
+"""So many are followed at once; then every known member is asked for the leader, too."""
 
 
 class CallTracker:

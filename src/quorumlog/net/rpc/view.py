@@ -21,11 +21,11 @@ class ServerView(NamedTuple):
     leads: bool
     leader_id: str = ""
     leader_address: str = ""
-    """Empty: the one at which `leader_id` has greeted, or is told to be."""
+    """Empty: the one at which `leader_id` has greeted, or is reported."""
     members: dict[str, str] = {}  # noqa: RUF012 - never changed
     """Address by member id."""
     membership_index: int = -1
-    """Of the list of members; -1: not said."""
+    """Of the list of members; -1: not sent."""
 
 
 class LeaderView(NamedTuple):
@@ -67,20 +67,20 @@ class GroupView:
         self._configured = list(dict.fromkeys(servers))
         self.servers = self._configured
         self.advertised: dict[str, str] = {}
-        """Address by member id, as servers tell it."""
+        """Address by member id, as servers report it."""
         self._membership_index = -1
         """Of the newest list of members that was told."""
         self.greeted: dict[str, str] = {}
         """Address by member id under which the member has greeted: preferred, as long as it works."""
         self.names: dict[str, str] = {}
-        """Who has greeted last, by address."""
+        """The last member that greeted, by address."""
         self.leader: LeaderView | None = None
         self._led_at = ""
         """Where the newest leader was reported to be, whether or not that is believed."""
         self.leader_term = -1
         """Highest term in which anybody was reported to lead; never falls."""
         self.notes: dict[str, Note] = {}
-        """Address -> what went wrong there last, for the message of a deadline."""
+        """Address -> the last error there, for the message of a deadline."""
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
         self._distrust_lost_ms = distrust_lost_ms

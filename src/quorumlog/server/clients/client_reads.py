@@ -22,7 +22,7 @@ from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 STREAMS_LIMIT = 1000
 """Of one connection; with more it would take memory for streams that nobody uses any more."""
 RETRY_FULL_MS = 20
-"""After so long much of what fills a connection has been answered."""
+"""After so long many requests of a full connection are answered."""
 
 Key = tuple[str, int]
 """(group, number of the stream)."""
@@ -91,7 +91,7 @@ class AppendStreams:
 
 
 READ_LIMIT_BYTES = 8 << 20
-"""Most bytes of one answer to a read, whatever the request asks."""
+"""Most bytes of one answer to a read, regardless of the request."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
 

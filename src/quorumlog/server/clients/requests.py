@@ -29,7 +29,7 @@ from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 CATCH_UP_WAIT_MS = 1000
-"""For what the client has appended itself; then another member may have it."""
+"""For the client's own appends; then another member may have them."""
 RETRY_MS = 20
 
 FreshnessCallback = Callable[[float | LedgerError], None]
@@ -95,7 +95,7 @@ def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) 
 ANSWER_LIMIT_BYTES = 8 << 20
 """Of an answer of a state machine, or of the results of an append."""
 LIST_LIMIT = 10_000
-"""Producers of one answer at most, whatever the request asks."""
+"""Producers of one answer at most, regardless of the request."""
 
 OutcomeCallback = Callable[[Any], None]
 Serving = Coroutine[Callable[[OutcomeCallback], None], Any, ClientMessage]

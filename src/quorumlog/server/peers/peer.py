@@ -53,13 +53,14 @@ class RemoteMember:
         self._inbound: dict[str, tuple[Hello, Connection]] = {}
         """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""
-        """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
+        """Last flush mode of the peer: its acknowledgements count after it is gone, too."""
         self.level = 0
         """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
         self._looking: asyncio.Task[None] | None = None
         self.on_answered: Callable[[RemoteMember, Identity], bool] = lambda peer, identity: True
-        """Called with who answers at `address`. False: this peer is parted from, and done with."""
+        """Called with the process that answers at `address`. False: this peer is to be disconnected for
+        good."""
 
     def start(self) -> None:
         self.control.start()

@@ -28,12 +28,12 @@ DUPLICATE_FIRST_S = 0.5
 DUPLICATE_MOST_S = 4.0
 """Between tries of a process that another one is already."""
 FRESH_S = 0.5
-"""A younger dial is left alone: after a reset both sides dial at once, and were each to give its own up
-because the other's has arrived, neither would ever stand."""
+"""A younger dial is left alone: after a reset both sides dial at once, and if each gave its own up for
+the other's, neither would ever last."""
 _NO_WAY_THERE = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 """An address of a kind that this machine has no way to, such as IPv6: it says nothing of the peer."""
 MOVING_BYTES = 4 * KIB
-"""Less is what passes even where large frames do not: a greeting, a question."""
+"""Less passes even where large frames do not: a greeting, a query."""
 
 
 class PeerLink:
@@ -64,7 +64,7 @@ class PeerLink:
         self._on_refused = on_refused
         self._connection: Connection | None = None
         self.up: HelloResponse | None = None
-        """What the peer said of itself; None while the link is down."""
+        """The peer's greeting; None while the link is down."""
         self.problem = ""
         """Why the peer refused the link, or there is no TLS on it, for `status`."""
         self._without_tls = ""

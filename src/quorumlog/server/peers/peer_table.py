@@ -27,9 +27,9 @@ from quorumlog.server.peers.peer import RemoteMember, place_of, says_place
 
 STAYS_S = 3.0
 INVITED_S = 30.0
-"""Somebody who was asked to become a member has so long to answer."""
+"""An invited member has so long to answer."""
 MOST_INVITED = 64
-"""Who asks in vain under ever more names makes this member dial no more of them."""
+"""Bounds the addresses dialled for refused peers with ever new names."""
 MOST_BESIDE = 64
 
 
@@ -201,7 +201,7 @@ class PeerTable(Mapping[str, RemoteMember]):
 
 
 SHOWN_S = 10.0
-"""So long after it was refused last somebody who tries again and again is a problem."""
+"""For so long after its last refusal a peer that keeps trying is a problem."""
 NOTE_CHARACTERS = 1000
 MOST_NOTED = 16
 

@@ -22,7 +22,7 @@ from quorumlog.entry_header import HEADER_BYTES
 SIZES = (1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)
 INDEX_UNIT_BYTES = 32
 RECORD_BYTES = HEADER_BYTES + 1 * KIB
-"""Entries' bytes for one index unit."""
+"""Bytes of the entry of one index unit."""
 _FILL_BYTES = 1 << 20
 
 

@@ -251,7 +251,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made = on_made
         self.last_words: LastWords | None = None
         self.at_end: Callable[[], list[Frame]] | None = None
-        """Called when the other side sends no more, though it may read; None: not handled."""
+        """Called when the other side sends no more, though it may read; returns frames to take. None: no
+        answer."""
         self._is_at_end = False
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None

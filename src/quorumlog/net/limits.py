@@ -28,7 +28,7 @@ MOST_LOOKING = 8
 MOST_LOOKING_OF_ADDRESS = 4
 WANTED_DESCRIPTORS = 65_536
 COUNTS = 32
-"""At this share of descriptors used by connections, other descriptors are counted anew."""
+"""Other descriptors are counted anew whenever a 32nd of all were accepted as connections."""
 _UNLIMITED = 1 << 20
 
 Close = Callable[[str], None]

@@ -83,7 +83,7 @@ class SlaveProgress:
     written_offset: int = 0
     flushed_offset: int = 0
     acknowledged_offset: int = 0
-    """The lower of both, as far as it counts."""
+    """The one of the two that counts as acknowledged."""
     release: str = ""
     """Empty: it did not say it."""
     heard_ms: float = -math.inf

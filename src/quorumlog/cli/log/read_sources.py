@@ -322,7 +322,7 @@ def _served_from(
                 if first == stop_index:
                     return
         except _PASSING as error:
-            note(f"waiting for the cluster, reading goes on at index {first}: {error}")
+            note(f"waiting for the cluster, reading continues at index {first}: {error}")
             _wait_for_answer(log)
             note("the cluster answers again")
 
@@ -359,7 +359,7 @@ def served_to(
             except _PASSING as error:
                 if not follow:
                     raise
-                note(f"waiting for the cluster, {name} goes on at index {reader.position}: {error}")
+                note(f"waiting for the cluster, {name} continues at index {reader.position}: {error}")
                 _wait_for_answer(log)
                 note("the cluster answers again")
 

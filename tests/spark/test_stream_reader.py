@@ -230,7 +230,7 @@ def test_entries_that_went_are_counted_at_the_reader_and_in_the_log_of_the_drive
 
 
 def test_a_log_that_ends_below_the_checkpoint_is_another_log() -> None:
-    with pytest.raises(LedgerDataLoss, match=r"continues at offset 501, and group 'default' ends at 500"):
+    with pytest.raises(LedgerDataLoss, match="at offset 501, and group 'default' ends at 500"):
         streaming(MadeSource()).latestOffset({"default": {**at(500), "index": 501}}, ALL)
 
 

@@ -100,7 +100,7 @@ def restore(
 
     `last_index`: the last restored entry; `time_ms`: restore entries appended up to this time, in
     milliseconds since 1970. Otherwise the whole backup. `with_users`: restore the backup's users,
-    including any that were removed since; otherwise the new cluster admits nobody until it has an
+    including any that were removed since; otherwise the new cluster refuses clients until it has an
     administrator.
 
     Raises ConfigError, DirectoryDamaged with file and position if the backup is damaged, StoreFailure,

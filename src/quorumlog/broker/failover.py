@@ -66,8 +66,9 @@ class Coordinator(Protocol):
         """A lease. It runs from when the coordinator granted it."""
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
-        """Replace the record of that revision as its holder; `takes`: where nobody is, and become it.
-        The new revision. None: nothing has changed, because it was not so or the lease has ended."""
+        """Replace the record of that revision as its holder; `takes`: if there is no holder, and become
+        it. The new revision. None: nothing has changed, as the condition failed or the lease has
+        ended."""
 
     async def renew(self, lease: int) -> int:
         """Its full time again, in milliseconds, from when the coordinator did it; 0: it has ended."""
@@ -701,7 +702,7 @@ class FailoverService:
         )
 
     async def stop(self) -> None:
-        """A master resigns, so that nobody waits for the end of its lease."""
+        """A master resigns, so that no wait for the end of its lease is needed."""
         if self._timer is not None:
             self._timer.cancel()
         self._is_closed = True

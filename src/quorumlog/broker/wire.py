@@ -179,7 +179,7 @@ class EarlierHello(ClientMessage, frozen=True, kw_only=True, tag=1):
 
 
 class EarlierHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
-    """To which such a client says that the broker speaks another protocol."""
+    """For which such a client reports another protocol."""
 
     protocol: Int = PROTOCOL_VERSION + 1
     version: Text = ""

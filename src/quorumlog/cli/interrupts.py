@@ -3,7 +3,7 @@ read its file again.
 
 Imported before everything else, so it imports nothing that Python has not loaded by then: `signal` loads
 `enum`, and during that nothing is caught. A KeyboardInterrupt inside an import may end in any other
-error, and before and after the command nobody catches it: there the process ends at once.
+error, and before and after the command it is not caught: there the process ends at once.
 """
 
 from __future__ import annotations

@@ -283,9 +283,9 @@ def recover(
 ) -> None:
     """Make a new cluster of one voter from the rest of a cluster that has lost its majority for good.
 
-    The best log is kept. Acknowledged entries that only lost members have are lost; use it
-    if these cannot come back. A member of a larger group that still works does not need this: its
-    leader replaces it. A group of one that lost its term and vote does.
+    The best log is kept. Acknowledged entries that only lost members have are lost; use it if these
+    cannot return. A member of a larger group that still works does not need this: its leader replaces
+    it. A group of one that lost its term and vote does.
 
     Example: quorumlog recover --unsafe /data/n1 /data/n2
     """

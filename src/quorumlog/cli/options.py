@@ -745,8 +745,8 @@ _WILL_NOT_MEND = (
 
 
 def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
-    """Raises Unreachable, with the reason of each address, if nobody listens at any of them or its name
-    does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
+    """Raises Unreachable, with the reason of each address, if none of them accepts connections or its
+    name does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
 
     Other failures may pass: a server that is silent, or one without a leader. Then the operation itself
     keeps trying. Only before a command has had its first answer.

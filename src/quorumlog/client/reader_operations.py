@@ -122,8 +122,8 @@ def seek(name: str, position: int, state: ReaderState) -> MoveReaderRequest:
 
 
 def open_reader(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
-    """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
-    make a reader anew that somebody else has ended meanwhile."""
+    """`message` is for the log as it is when this begins: repeated after an unknown outcome, it must not
+    recreate a reader that was ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
     response = yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)
     message = replace(message, seen_index=response.committed_index)

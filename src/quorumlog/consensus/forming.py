@@ -5,7 +5,7 @@
         -> stores both as *founding* list and cluster id
 
 The first on the list draws the cluster id when it stores a list that is new to it. The others adopt it
-once it reports the list that they hold themselves; without an id nobody forms.
+once it reports the list that they hold themselves; without an id no member forms.
 
 A majority is not enough to form: a majority of empty directories would form a second group over the data
 of the rest. A formed member informs the others, and they join; a member that learns of a list without

@@ -14,7 +14,7 @@ term. Four invariants:
 3. No acknowledgement leaves for the first entry on that is damaged and not known to be committed;
    the newest one is kept until it may leave.
 4. The committed index moves only up to `_verified_index`, the last entry that this leader has shown to
-   be the same as its own. Our own log end may be a tail that nobody else has.
+   be the same as its own. The own log end may be a tail that no other member has.
 """
 
 from __future__ import annotations

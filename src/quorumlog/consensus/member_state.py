@@ -211,7 +211,7 @@ class MemberState:
         self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, self.term, None)
 
     def adopt_term(self, term: int) -> None:
-        """Somebody holds a higher term: store it without a vote."""
+        """Another member has a higher term: store it without a vote."""
         assert term > self.term, (term, self.term)
         self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, term, None)
 

@@ -17,7 +17,7 @@ from quorumlog.entry import Replica
 
 
 class Membership(NamedTuple):
-    """A value. Both halves are empty before the group has formed: nobody is a quorum then."""
+    """A value. Both halves are empty before the group has formed: there is no quorum then."""
 
     old: tuple[Replica, ...] = ()
     new: tuple[Replica, ...] = ()
@@ -51,7 +51,7 @@ class Membership(NamedTuple):
         return tuple(dict.fromkeys((*self.voters(), *self.learners)))
 
     def voters(self) -> tuple[Replica, ...]:
-        """Everybody whose answer counts in one half or in both, each once."""
+        """All voters of one half or of both, each once."""
         return self.old if self.old == self.new else tuple(dict.fromkeys((*self.old, *self.new)))
 
     def is_voter(self, replica: Replica) -> bool:

@@ -378,7 +378,7 @@ AnyPeerMessage = AnyMessage | NodeMessage
 
 
 def carries_push(message: AnyPeerMessage) -> bool:
-    """It has entries, and its dispatcher hears if it did not leave."""
+    """It has entries, and its dispatcher is notified if it did not leave."""
     return isinstance(message, PushEntryRequest) and message.batch is not None
 
 

@@ -333,7 +333,7 @@ class RaftNode:
 
     def on_disk(self, *, hangs: bool) -> None:
         """Whether a sync of this member's has been under way for far too long, each time that this
-        changes. While it has, this member does not campaign, and takes leadership over from nobody."""
+        changes. While it has, this member does not campaign, and takes over no leadership."""
         self._state.disk_hangs = hangs
         self._elector.on_fitness_changed()
 
@@ -369,8 +369,8 @@ class RaftNode:
             self.replication.on_connected(replica, may_be_set_back=self._async_mode)
 
     def on_connection_lost(self, replica: Replica, *, is_gone: bool) -> None:
-        """`is_gone`: nobody answered when the control connection was dialled again. It is reported
-        although the loss was."""
+        """`is_gone`: dialling the control connection again was refused. Reported in addition to the
+        loss."""
         if is_gone:
             self._elector.on_connection_lost(replica)
         self._outbox.disconnect(replica)

@@ -206,8 +206,8 @@ class ReadFreshness:
         return self._tells and self._followed == (self._state.leader, self._state.term)
 
     def since_ms(self) -> float:
-        """All that anybody had acknowledged before is at or below the committed index of this member;
-        -inf while nothing is known."""
+        """Every entry acknowledged before this time is at or below this member's committed index; -inf
+        while unknown."""
         while self._reported and self._reported[0][0] <= self._state.committed_index:
             self._settle(*self._reported.popleft())
         if self._state.committed_index < self._index:
@@ -287,9 +287,9 @@ class LinearizableReads:
     # ---------------------------------------------------------------- what is asked for
 
     def request(self) -> int:
-        """A linearizable read of this member: the number comes back in `Ready.read_grants`, or never if
-        the leader changes first. Raises LeaderNotReady where nobody leads, or cannot be asked, and
-        NotLeader where only the leader itself can be."""
+        """A linearizable read of this member: the number is returned in `Ready.read_grants`, or never if
+        the leader changes first. Raises LeaderNotReady if there is no leader, or it cannot be asked, and
+        NotLeader if only the leader itself can be."""
         state = self._state
         if state.role is not Role.LEADER:
             if state.leader is None:
@@ -357,7 +357,7 @@ class LinearizableReads:
         self.may_grant = True
 
     def on_round_answered(self) -> None:
-        """Of this leader: somebody has answered a round of its heartbeats."""
+        """Of this leader: a member has answered a round of its heartbeats."""
         confirmed_round = self._elector.confirmed_round
         self._read_index.confirm(confirmed_round)
         sent_ms = self._elector.answers.sent_ms_of(confirmed_round)
@@ -379,8 +379,8 @@ class LinearizableReads:
         self.on_round_answered()
 
     def take_grants(self) -> tuple[ReadGrant, ...]:
-        """Of this member's own reads; a leader answers its followers. Begins a round, or asks, where
-        somebody waits for it."""
+        """Of this member's own reads; a leader answers its followers. Begins a round, or asks, if a read
+        waits for it."""
         state = self._state
         if state.role is not Role.LEADER:
             self.may_grant = not self._questions.is_idle

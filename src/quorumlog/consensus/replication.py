@@ -63,7 +63,7 @@ class PeerWaterMarks:
 
 
 class QuorumAckChecker:
-    """Of one term: an acknowledgement speaks of the log of the leader that it was given to."""
+    """Of one term: an acknowledgement applies to the log of the leader that it was sent to."""
 
     def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
@@ -167,7 +167,7 @@ class DataProgress:
             self.on_connected(voter)
 
     def on_connected(self, replica: Replica) -> None:
-        """An observer is new here at first; a voter that comes back has still to progress."""
+        """An observer is new here at first; a returning voter has still to progress."""
         self._progressed_ms.setdefault(replica, self._state.now_ms)
 
     def note(self, replica: Replica) -> None:

@@ -161,7 +161,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Entries that a reader wanted to be held, and that somebody has given up by force."""
+    """Entries that a reader held, and that were deleted by force."""
 
     name: ReaderName
     first_index: Index
@@ -282,7 +282,7 @@ def decode_state(record: bytes) -> LogState | Unreadable:
 
 
 def decode_time(record: bytes) -> StateTime | Unreadable:
-    """The time alone, of a record whose sessions nobody asks for: reading all of them takes 0.4 s."""
+    """The time alone, of a record whose sessions are not needed: reading all of them takes 0.4 s."""
     return _decoded(record, lambda fields: _time_decoder.decode(_encoder.encode(fields[:5])))
 
 

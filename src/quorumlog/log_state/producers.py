@@ -168,7 +168,7 @@ class Producers:
 
     def to_evict(self) -> tuple[str, ...]:
         """Producers that the next OPEN of another one must evict: none while there is room. Empty also
-        if nobody may be forgotten."""
+        if none may be forgotten."""
         if self.count < MOST_PRODUCERS:
             return ()
         anonymous = (

@@ -274,7 +274,7 @@ class Caller:
 
     @property
     def is_checked(self) -> bool:
-        """False: everybody may do everything."""
+        """False: every request is allowed."""
         access = self._access
         if self._kept[0] != access.generation:
             self._kept = access.generation, set()

@@ -202,7 +202,7 @@ _TURNS: dict[asyncio.AbstractEventLoop, LoopTurn] = {}
 
 
 class Decoder(Protocol):
-    """Bytes in, frames out: as `FrameDecoder`, for a port that speaks in frames of another kind."""
+    """Bytes in, frames out: as `FrameDecoder`, for a port with frames of another kind."""
 
     @property
     def missing_bytes(self) -> int: ...
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         decoder: Decoder | None = None,
         on_made: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        """`decoder`: of a port that speaks messages of its own."""
+        """`decoder`: of a port with messages of its own."""
         self._loop_turn = loop_turn
         self.on_frame = on_frame
         self.session: Session | None = None

@@ -79,8 +79,7 @@ class Encryption(asyncio.Protocol):
         return self.peer_name.rpartition(":")[0]
 
     def refuse(self) -> None:
-        """For a peer that speaks no TLS: send an alert, which shows a client that this port speaks
-        TLS."""
+        """For a peer without TLS: send an alert, which shows a client that this port needs TLS."""
         if self._tcp is not None:
             self._tcp.write(_PROTOCOL_VERSION)
             self._tcp.close()

@@ -70,7 +70,7 @@ class IoLoop:
     ) -> None:
         """`on_event`: gets events of the group; returns the calls to make on the loop. `tls`: None: that
         of the process (`clients_use`), or else connections are plain. `user`: None: that of the process
-        (`clients_are`), or else nobody."""
+        (`clients_are`), or else none."""
         protocol.user = user or user_of_clients()
         self._tls = tls or tls_of_clients()
         self._protocol = protocol
@@ -108,7 +108,7 @@ class IoLoop:
             self._write()
 
     def cancel(self, calls: Iterable[Call]) -> None:
-        """Nobody waits for these any more."""
+        """These have no waiters any more."""
         for call in calls:
             self._protocol.cancel(call, now_ms())
         self._carry_out()

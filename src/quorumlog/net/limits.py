@@ -47,7 +47,7 @@ def descriptors_in_use() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """For a process that is ours: commands do it, and never a server that somebody embeds."""
+    """For processes of our commands only, not for embedded servers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -95,8 +95,8 @@ class ProcessLimits:
         return max(0, self._descriptors() - self._others)
 
     def enter(self, connection: object, close: Close) -> bool:
-        """True if it is one of those that anybody may have; otherwise only a member's may stay. `close`
-        is called on any thread, with a reason."""
+        """True if within the limit for all; otherwise only a member's may stay. `close` is called on any
+        thread, with a reason."""
         self.accepted += 1
         self._open[connection] = close
         self._silent[connection] = close
@@ -163,7 +163,7 @@ class ProcessLimits:
 
     @property
     def problem(self) -> str:
-        """Empty while nobody is refused."""
+        """Empty while no connection is refused."""
         if not self._is_refusing:
             return ""
         return (

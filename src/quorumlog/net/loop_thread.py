@@ -165,7 +165,7 @@ class LoopThread:
         return self.run(work())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Nobody waits for it."""
+        """Start it without a waiter."""
         self._hand_over(_Call(work))
 
     def _hand_over(self, call: _Call[Any]) -> None:

@@ -140,7 +140,7 @@ class Meter:
 
 
 class OnlyLooks:
-    """In place of a meter: of a connection that was let in beyond a limit to ask how a member is."""
+    """In place of a meter: of a connection accepted beyond a limit for status requests."""
 
     def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
         admitted = []
@@ -229,7 +229,7 @@ class Quotas:
         return None
 
     def enter(self, connection: Any) -> None:
-        """It was let in."""
+        """It was accepted."""
         if len(self._shares) > self._looks_at:
             for share in list(self._shares.values()):
                 self._forget_idle(share)

@@ -50,7 +50,7 @@ class Principal(NamedTuple):
 
 
 def principal_of(certificate: Certificate | None) -> Principal | None:
-    """None: it names nobody, or more than one."""
+    """None: it names none, or more than one."""
     names = (certificate or {}).get("subjectAltName", ())
     uris = [value for kind, value in names if kind == "URI" and value.startswith("quorumlog:")]
     if uris:
@@ -287,7 +287,7 @@ class Tls:
         return ClientTls(self.options.ca, self.options.cert, self.options.key)
 
     def check_member(self, member_id: str) -> None:
-        """Raises ConfigError where the own certificate is another member's."""
+        """Raises ConfigError if this process's certificate is another member's."""
         if self.principal.name != member_id:
             raise ConfigError(
                 f"--tls-cert {self.options.cert} is that of {self.principal}, and --id is {member_id}"
@@ -305,7 +305,7 @@ class Tls:
 
     @property
     def http2_server(self) -> ssl.SSLContext:
-        """The same of a port that speaks HTTP/2 alone, and says so in the handshake."""
+        """The same of a port for HTTP/2 only, announced in the handshake."""
         self._look()
         return self._http2
 
@@ -339,7 +339,7 @@ class Tls:
 
     @property
     def expires_s(self) -> float:
-        """When the own certificate ends, since 1970."""
+        """End of this process's certificate, in seconds since 1970."""
         return ssl.cert_time_to_seconds(self._own["notAfter"])
 
     @property

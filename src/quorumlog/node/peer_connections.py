@@ -83,7 +83,7 @@ class PeerConnections:
             self._lose(is_gone=False)
 
     def gone(self) -> None:
-        """Nobody answers at the control address any more."""
+        """The control address no longer answers."""
         self._lose(is_gone=True)
 
     def hold(self, way: Way, batch_bytes: int, enter: Callable[[], None]) -> None:

@@ -275,5 +275,5 @@ class PendingAppends:
 
     @property
     def has_any(self) -> bool:
-        """Somebody waits, and may have a deadline."""
+        """There are waiters, maybe with a deadline."""
         return bool(self.queued or self._proposed or self._judged)

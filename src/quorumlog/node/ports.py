@@ -106,7 +106,7 @@ class Host(Protocol):
 
 
 def raise_failure(result: object) -> None:
-    """`done` of work that nobody waits for."""
+    """`done` of work without a waiter."""
     if isinstance(result, StoreFailure | LedgerError):
         raise result
 
@@ -123,7 +123,7 @@ def raise_failure(result: object) -> None:
 
 class EntryStamper(Protocol):
     def check(self, batch: EntryBatch) -> None:
-        """Entries that somebody wants to append. Raises the LedgerError that refuses them."""
+        """Entries to be appended. Raises the LedgerError that refuses them."""
 
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> object:
         """Entries that were checked, in the order and at the positions that they have in the log from

@@ -1,7 +1,7 @@
-"""SnapshotKeeper: when a machine is saved, which of its snapshots are known to be good, which go.
+"""SnapshotKeeper: when a machine is saved, and which of its snapshots are verified or deleted.
 
-A snapshot counts once it was read again from the disk, whole, beside the loop and in pieces. The log may
-begin after the second newest that counts: a flipped bit in the newest loses nothing.
+A snapshot is verified once it was read again from the disk, whole, outside the loop and in pieces. The
+log may begin after the second newest verified one: a flipped bit in the newest loses nothing.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class SnapshotKeeper:
         return self._verified[max(self._verified)] if self._verified else None
 
     def hasten(self, least_index: int) -> None:
-        """Somebody needs a snapshot of this entry or a later one, and none is known to be good. One that
-        is on its way, or still looked at, is waited for."""
+        """A snapshot of this entry or a later one is needed, and none is verified. One being written or
+        verified is waited for."""
         is_on_its_way = self._saving_index >= least_index
         if not is_on_its_way and (not self._indices or self._indices[-1] in self._verified):
             self._entries = self._config.snapshot_entries

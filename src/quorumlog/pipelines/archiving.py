@@ -53,7 +53,7 @@ WAVE_PARTS = 64
 
 
 def no_progress(done: int, in_all: int) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):

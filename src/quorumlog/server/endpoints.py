@@ -27,7 +27,7 @@ class Endpoint:
     """Run by the member beside those of the server, by name."""
 
     async def open(self, member: NodeHandle) -> None:
-        """The member runs, and nobody leads yet, perhaps. Raises ConfigError, OSError."""
+        """The member runs, maybe without a leader yet. Raises ConfigError, OSError."""
 
     def role_changed(self) -> None:
         """The member leads, follows or observes from now on; called on the loop, and not to wait."""

@@ -411,7 +411,7 @@ class NodeDriver:
         return time.monotonic() * 1000
 
     async def hand_over(self) -> None:
-        """Returns once somebody else leads, or nobody can be found within two election time-outs."""
+        """Returns once another member leads, or none was found within two election time-outs."""
         successor_found = asyncio.get_running_loop().create_future()
 
         def done(reason: str) -> None:

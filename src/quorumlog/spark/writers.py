@@ -108,7 +108,7 @@ def committed(
     *,
     forgets: bool = False,
 ) -> None:
-    """Commit in the driver. `forgets`: nobody will ever ask for this producer again."""
+    """Commit in the driver. `forgets`: this producer will not be used again."""
     parts = sorted(
         (each for each in messages if isinstance(each, StagedPart)), key=lambda part: part.partition_id
     )
@@ -165,7 +165,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
     @in_short
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Retention deletes the staged entries. The commit may have come to its end all the same."""
+        """Retention deletes the staged entries. The commit may have completed nevertheless."""
         if self._forgets:
             options = self._options
             servers, group = options.servers, options.group

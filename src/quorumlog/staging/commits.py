@@ -236,13 +236,13 @@ class SinkCommits:
         return Resumed(newest, was_finished)
 
     def forget(self) -> None:
-        """Nobody will write under this name again: the groups need remember nothing of it."""
+        """This name will not be used again: the groups may forget it."""
         self._staging.end_hold(self.hold_name)
         self._staging.forget(self.producer)
         self._log.forget(self.rows_producer)
 
     def abandon(self) -> None:
-        """Nobody will write under this name, and if nobody has, nothing need be held."""
+        """This name will not be used, and if nothing was written under it, no hold is needed."""
         if self.newest() is None:
             self._staging.end_hold(self.hold_name)
 

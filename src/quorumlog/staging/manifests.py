@@ -85,7 +85,7 @@ class BatchOutOfOrder(SinkRefused):
 
 
 class RowsNotHeld(SinkRefused):
-    """The staged rows may be deleted by now, since nobody held them: they have to be staged again."""
+    """The staged rows may be deleted by now, without a hold: they have to be staged again."""
 
     code = 473
 

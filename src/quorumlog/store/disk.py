@@ -143,7 +143,7 @@ class Disk(Protocol):
         """Permission bits, as 0o700."""
 
     def make_directory(self, path: str) -> None:
-        """For its owner alone; with parents, which anybody may enter. No error if it exists."""
+        """For its owner alone; with parents, which are accessible to all. No error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces `new`."""
@@ -158,7 +158,7 @@ class Disk(Protocol):
         """Raises BlockingIOError if another process holds it."""
 
     def is_locked(self, path: str) -> bool:
-        """Whether anybody holds `lock(path)`; writes nothing, and False if there is no such file."""
+        """Whether a process holds `lock(path)`; writes nothing, and False if there is no such file."""
 
 
 class DiskLock(Protocol):
@@ -268,7 +268,7 @@ class ClosedFile:
             return file.pread_into(buffer, position)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Synced: nobody would hear of a failure once the file is closed."""
+        """Synced: a failure would be lost once the file is closed."""
         with self._opened() as file:
             file.pwritev(buffers, position)
             file.sync()

@@ -146,8 +146,8 @@ class FileLedgerStore(LedgerStore):
         return search_term_runs(self.begin.index + 1, self.end.index, term_of)
 
     def settle_now(self, damage: DirectoryDamaged) -> bool:
-        """For a start, which has nobody else to look: False if nothing was found at that entry, or there
-        is no space for it."""
+        """For a start, which has no other check: False if nothing was found at that entry, or there is
+        no space for it."""
         found = self.examine(damage.index, damage.index + 1)
         self.settle(found)
         self.save_damaged()

@@ -258,7 +258,7 @@ class LedgerStore(Protocol):
         durable yet. Raises StoreFailure."""
 
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
-        """Drop entries from `index` on; on disk when this returns, and no old byte can come back.
+        """Drop entries from `index` on; on disk when this returns, and no old byte can reappear.
 
         `end`: the entry before, as the leader has it; needed where it is damaged here. Raises
         StoreFailure; DirectoryDamaged if the entry before turns out to be damaged, and nothing has

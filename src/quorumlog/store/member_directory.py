@@ -86,7 +86,7 @@ from quorumlog.store.state_files import (
 
 
 def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]:
-    """Why the directory must not speak for its old self, as sentences; empty if it may."""
+    """Why the directory must not act under its old id, as sentences; empty if it may."""
     found = record.set_back
     is_set_back = found is not None and found.directory_id == record.directory_id
     return [*_lost_files(disk, path), *([set_back_sentence(path, record)] if is_set_back else [])]
@@ -523,7 +523,7 @@ class MemberDirectory:
         """Where the log is to begin. Once this has returned it is on disk, and `store.drop_before` may
         follow; a start of the process in between makes up for it.
 
-        Raises DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
+        Raises DiskFull, and the log begins where it did; StoreFailure, and the begin is unknown.
         """
         self._refuse_releases_before(VERSION_WITH_START)
         # Without this a log whose power fails could seem to end below its start.

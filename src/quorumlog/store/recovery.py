@@ -396,7 +396,7 @@ def recover_log(
     disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile
 ) -> RecoveredLog:
     """Make the log in `directory` good for appends. Raises DirectoryDamaged where damage at or below the
-    durable point cannot be bounded, or nobody knows where the log begins; StoreFailure."""
+    durable point cannot be bounded, or the log's begin is unknown; StoreFailure."""
     start = load_start(disk, directory)
     known = durable_file.load()
     if known is None:

@@ -672,9 +672,9 @@ class DamageSearch:
         *,
         must_know_terms: bool = True,
     ) -> None:
-        """`begin`: of the log, which needs no proof. `known`: damaged ranges already, in order,
-        which are stepped over. `window_bytes`: read at a time, where no entry is longer.
-        `must_know_terms` False: a range whose terms nobody knows is one with no `term_runs`."""
+        """`begin`: of the log, which needs no proof. `known`: damaged ranges already, in order, which
+        are stepped over. `window_bytes`: read at a time, where no entry is longer. `must_know_terms`
+        False: a range with unknown terms has no `term_runs`."""
         self._data = data
         self._units = IndexUnits(index)
         self._begin = begin

@@ -83,8 +83,8 @@ class Segment:
                 self._file.close()
 
     def park(self, disk: Disk) -> bool:
-        """Give its descriptor back, for good; everything is synced. False: somebody uses it, or it has
-        none. The store's own thread."""
+        """Give its descriptor back, for good; everything is synced. False: it is in use, or has none.
+        The store's own thread."""
         with self._users_lock:
             if self._users != 1 or self._is_parked:
                 return False

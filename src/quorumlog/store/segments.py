@@ -342,7 +342,7 @@ class SegmentList:
 
     def park(self, dirty: Collection[int] = ()) -> int:
         """Give back descriptors of some of the oldest segments, but of the last two and those whose
-        bases are `dirty`; returns how many. Nobody writes meanwhile."""
+        bases are `dirty`; returns how many. Without concurrent writes."""
         parked = 0
         for base in self.bases[:-2]:
             if parked < _MOST_PARKED and base not in dirty and self._files[base].park(self._disk):

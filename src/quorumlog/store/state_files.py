@@ -936,7 +936,7 @@ def saved_positions(disk: Disk, directory: str) -> list[int]:
 
 
 def stage_state(disk: Disk, directory: str, state: LogStart) -> None:
-    """On disk when this returns, under a name that nobody reads. Raises OSError."""
+    """On disk when this returns, under a temporary name. Raises OSError."""
     folder = f"{directory}/{STATES_NAME}"
     if not disk.exists(folder):
         disk.make_directory(folder)

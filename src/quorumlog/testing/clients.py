@@ -111,7 +111,7 @@ class SimClient:
             self._target = self._random.choice(self._cluster.members).place
 
     def ask(self, machine: str, question: bytes, on_answer: Callable[[Answer], None]) -> None:
-        """Of the member that seems to lead; nobody hears anything if it ends meanwhile."""
+        """Of the apparent leader; no answer if it ends meanwhile."""
         cluster, member = self._cluster, self._cluster.member(self._target)
         acknowledged_index = cluster.operations.acknowledged_index
 

@@ -382,7 +382,7 @@ def make_room(member: SimMember) -> None:
 
 
 class DiskFaults(FaultGroup):
-    """A member that stops for one is started again by somebody."""
+    """A member that stops for one is restarted."""
 
     def __init__(self, context: FaultContext) -> None:
         super().__init__(context)

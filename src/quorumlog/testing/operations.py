@@ -125,7 +125,7 @@ class Trace:
         self._tell = tell
 
     def note(self, now_ms: float, subject: str, what: str, detail: Callable[[], str] | str = "") -> None:
-        """`detail` is only asked for when somebody listens, and is no part of the hash."""
+        """`detail` is computed only for a listener, and is no part of the hash."""
         self.events += 1
         self.hash = crc32(f"{now_ms:.6f} {subject} {what}".encode(), self.hash)
         if self._tell is not None:

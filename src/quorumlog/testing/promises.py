@@ -559,7 +559,7 @@ def is_apart(node: LedgerNode, leader: LedgerNode) -> bool:
 
 def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
     """The leader that all of these follow, with the same log committed to its end on every disk; None:
-    nobody."""
+    there is none."""
     leaders = [node for node in nodes if node.raft.role is Role.LEADER]
     if len(leaders) != 1:
         return None

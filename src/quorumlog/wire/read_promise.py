@@ -11,7 +11,7 @@ CONSISTENCIES = (READ_INDEX, COMMITTED)
 
 
 class ReadGuarantee(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Any member may keep it. A server that does not know it would answer all the same: clients look at
+    """Any member may keep it. A server that does not know it would answer anyway: clients check
     `HelloResponse.knows_promises` first."""
 
     consistency: Text = COMMITTED

@@ -360,7 +360,7 @@ class DLedgerCommitLog:
 
 
 class FixedTopics:
-    """As the broker was started with; None: any queue that somebody sends to."""
+    """As the broker was started with; None: any queue of a send."""
 
     def __init__(self, topics: Mapping[str, int] | None) -> None:
         self._topics = topics

@@ -312,8 +312,8 @@ def _wall_ms() -> float:
 
 
 class ClassicTopics(GroupTopics):
-    """Those of the state, and those that the broker was started with or holds: these are there as long
-    as nobody has changed or deleted them."""
+    """Those of the state, and those that the broker was started with or holds: these exist until changed
+    or deleted."""
 
     def __init__(self, feed: GroupFeed, store: MessageStore, before_delayed: Callable[[], None]) -> None:
         """`before_delayed` is called before a delayed message is put."""

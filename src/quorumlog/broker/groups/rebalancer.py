@@ -106,7 +106,7 @@ class GroupLog(Protocol):
         """After the last message of a queue in the whole log of a master."""
 
     def stored_offset(self, key: QueueKey) -> int:
-        """After the last message of a queue that anybody may know of."""
+        """After the last message of a queue that may be known to clients."""
 
     def existing_queues(self, topic: str) -> int:
         """Of a topic that the broker has beside those of the replicated state; 0: there is none."""

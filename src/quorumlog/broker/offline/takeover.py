@@ -320,7 +320,7 @@ def take_over(
     """`store` is read, and left as it is. `without_config`: see `old_state`. Raises ConfigError where it
     runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure.
 
-    Of a store with users nobody may do anything until an administrator is named."""
+    After taking over a store with users, every request is refused until an administrator is named."""
     disk = OsDisk() if disk is None else disk
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")

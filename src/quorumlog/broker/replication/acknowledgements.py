@@ -156,8 +156,8 @@ class Acknowledgements:
         return frozenset(member.id for member in self.in_sync_set or ())
 
     def sure_since_ms(self, now_ms: float) -> float:
-        """By hand: since when nobody else can have led, and had anything acknowledged, without --unsafe:
-        too few of a list were not heard. -inf: never in this run."""
+        """With switching by an operator: since when no other broker can have led and had messages
+        acknowledged, without --unsafe: too few of a list were not heard. -inf: never in this run."""
         heard_ms = {mark.directory_id: mark.heard_ms for mark in self.marks.values()}
         since_ms = now_ms
         for each in self.lists:

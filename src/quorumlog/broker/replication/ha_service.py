@@ -178,7 +178,7 @@ class HAConnection:
         self.settle()
 
     def end(self, reason: str) -> None:
-        """The slave may come back at once."""
+        """The slave may reconnect at once."""
         self.link.end(reason)
         self.settle()
 
@@ -367,7 +367,7 @@ class HAClient:
     # ---------------------------------------------------------------- work
 
     def wakeup(self) -> None:
-        """More is on the own disk. Any thread."""
+        """More is on this broker's disk. Any thread."""
         self._loop.call_soon_threadsafe(self._report)
 
     def _report(self) -> None:
@@ -434,7 +434,7 @@ class HAClient:
             self._connect_later(self._replica.store.config.ha_reconnect_interval)
 
     def close(self) -> None:
-        """It follows nobody any more; then `join`."""
+        """Stop following; then `join`."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -308,7 +308,7 @@ def is_old_greeting(first: Buffer) -> bool:
 
 
 class Follow(NamedTuple):
-    """To be done before anything else: store the epoch and the history, cut the own log. Then
+    """To be done first: store the epoch and the history, cut the slave's log. Then
     `SlaveLink.follows`."""
 
     welcome: Welcome
@@ -761,7 +761,7 @@ def triples_of(runs: Iterable[Run]) -> list[Triple]:
 
 
 def named(triples: Sequence[Triple], known: EpochHistory) -> list[Run]:
-    """With the names that the own history has of them. Raises ProtocolViolation."""
+    """With their names in this broker's history. Raises ProtocolViolation."""
     own = {(run.number, run.run, run.start_offset): run for run in known.runs}
     return list(
         history_of(
@@ -1062,7 +1062,7 @@ class MasterSide(Protocol):
         """`Data.sent_ms` and `Data.users_age_ms`, now."""
 
     def is_ahead(self, host: str, offset: int) -> bool:
-        """A slave without epochs whose log ends there has, or had, more than the own log."""
+        """A slave without epochs whose log ends there has, or had, more than this log."""
 
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
@@ -1100,7 +1100,7 @@ class LinkToSlave(Protocol):
     def close(self, reason: str) -> None: ...
 
     def end(self, reason: str) -> None:
-        """Close it, so that the slave comes back at once."""
+        """Close it, so that the slave reconnects at once."""
 
     def spoke(self, now_ms: float) -> None: ...
 

@@ -106,7 +106,7 @@ class BrokerReplica:
         is_elected: bool = False,
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
-        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it leads, which a
+        False with --ha-dialect rocketmq. `is_elected`: a coordinator decides when it leads, which a
         start does not know. `me`: without its directory. Raises ConfigError, StoreFailure."""
         self.store = store
         self.me = me
@@ -296,7 +296,7 @@ class BrokerReplica:
 
     def promise(self, epoch: int, leader: str = "", *, anew: bool = False) -> None:
         """Vote for an epoch, on disk when this returns; requests of lower epochs are refused, and their
-        work stops. `leader`: the directory that is to lead; empty: the own one. `anew`: an epoch already
+        work stops. `leader`: the directory that is to lead; empty: its own. `anew`: an epoch already
         voted for is refused, so that only one operator gets the vote. Raises StaleEpoch,
         StoreFailure."""
         with self._lock:
@@ -967,11 +967,12 @@ class BrokerReplica:
 
     @property
     def has_confirmed_run(self) -> bool:
-        """The own run is confirmed, and that is not on disk: `note_confirmed` is due."""
+        """Its run is confirmed, and that is not on disk: `note_confirmed` is due."""
         return self._acks.is_run_confirmed and self.is_leading and not self.is_run_confirmed
 
     def note_confirmed(self) -> None:
-        """So that nobody asks the lists before any more. Blocks for the disk. Raises StoreFailure."""
+        """Record it, so that earlier lists are no longer needed. Blocks for the disk. Raises
+        StoreFailure."""
         with self._lock:
             if self.has_confirmed_run:
                 self._save(replace(self.record, confirmed=self.record.history[-1].key))
@@ -1006,7 +1007,8 @@ class BrokerReplica:
 
     @property
     def sure_since_ms(self) -> float:
-        """Since when nobody else can have been the master, but by --unsafe; -inf: this one is not."""
+        """Since when no other broker can have been the master, except by --unsafe; -inf: this one is
+        not."""
         if not self.is_leading or not self._may_acknowledge():
             return -math.inf
         with self._acks_lock:

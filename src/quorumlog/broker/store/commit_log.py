@@ -455,7 +455,7 @@ class CommitLog:
         self._flushed_file.record_synced(position)
 
     def cut(self, position: int) -> None:
-        """The files were cut there; nobody writes, flushes or dispatches meanwhile."""
+        """The files were cut there, without concurrent writes, flushes or dispatches."""
         with self._lock:
             self._end = (position, self._end[1])
             self.flushed_offset = position

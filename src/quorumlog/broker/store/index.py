@@ -158,7 +158,7 @@ class IndexFile:
         return mended
 
     def mend(self) -> None:
-        """Before anybody looks for something, where slots are not known to be good. Raises OSError."""
+        """Call before a lookup if slots are not known to be good. Raises OSError."""
         if not self._slots_are_good:
             self._slot_table()
 

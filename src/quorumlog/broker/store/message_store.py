@@ -518,7 +518,7 @@ class MessageStore:
         return thread
 
     def has_failed(self, failure: StoreFailure) -> None:
-        """Nothing more is written; `on_failure` hears why."""
+        """Nothing more is written; `on_failure` gets the reason."""
         log.error("the store stops: %s", failure)
         self.on_failure(failure)
 

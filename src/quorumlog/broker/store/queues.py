@@ -141,7 +141,7 @@ class OpenFiles:
                     file.failure = error
 
     def forget(self, file: PooledFile) -> None:
-        """Nobody uses it (any more)."""
+        """It is not in use (any more)."""
         with self._lock:
             self._closed.discard(file)
             opened = self._open.pop(file, None)

@@ -261,7 +261,7 @@ def takeover(
 
     The store is not changed. All copies of the commit log, and of the folder config of a Java broker,
     must be identical: topics, groups, their offsets and delays are taken over from it. If the store has
-    users, the log begins with none, and nobody may do anything: give one member an administrator with
+    users, the log begins with none and refuses every request: give one member an administrator with
     init-admin before its first start. A member that is added later gets the old commit log --from
     another one; start it then, and add it.
 

@@ -174,7 +174,7 @@ def answer_of(member: MemberInfo) -> dict[str, object]:
 
 
 def spoken_answer(member: MemberInfo) -> str:
-    """Empty of one that answers as it should; of one that never did nobody but the leader knows."""
+    """Empty for one that answers as it should; only the leader knows it of one that never did."""
     if member.answered_ms_ago < SILENT_MS:
         return ""
     return f"answered the leader {spoken_duration(member.answered_ms_ago)} ago"

@@ -290,10 +290,10 @@ def init_admin(
 ) -> None:
     """Record an administrator in the directory of a stopped member or broker, for its next start.
 
-    For a group whose port should admit nobody before it has users, or whose administrators have lost
-    their passwords. The directory must be of the group that holds the users; of classic brokers,
-    the master's. If the master is lost and a slave does not know its users, the slave's: the
-    administrator may then switch to it.
+    For a group whose port should refuse clients before it has users, or whose administrators have lost
+    their passwords. The directory must be of the group that holds the users; of classic brokers, the
+    master's. If the master is lost and a slave does not know its users, the slave's: the administrator
+    may then switch to it.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """

@@ -21,8 +21,8 @@
     ca = "/etc/quorumlog/ca.crt"
 
     [users]                                 # of the whole process, see docs/security.md
-    group = "orders"                        # where they live; otherwise in the first one
-    may_be_old_ms = 10000                   # without the leader's word for so long, nobody is let in
+    group = "orders"                        # the group of the users; default: the first one
+    may_be_old_ms = 10000                   # without a message of the leader for so long, refuse clients
 
     [limits]                                # of the whole process, see docs/security.md
     user_requests = 1000

@@ -249,7 +249,7 @@ class ProducerSession:
 
     @property
     def is_waiting(self) -> bool:
-        """For somebody to send to, or for its time."""
+        """For a server to send to, or for its time."""
         # After those that may be in flight all wait.
         oldest = islice(self._queue, MOST_UNANSWERED)
         return self._opening is None and any(r.state is CallState.WAITING for r in oldest)

@@ -74,7 +74,7 @@ class JoinedAppends:
 
     def try_to_make_request(self, refuse: Callable[[Any, Refused], None]) -> Request | None:
         """The same. If that fails, for want of memory, say, `refuse(waiter, error)` is called for each,
-        since nobody else would ever answer them."""
+        since they would get no other answer."""
         try:
             return self.make_request()
         except Exception as failure:  # whatever it is: they wait
@@ -87,7 +87,7 @@ class JoinedAppends:
     def leave(self, waiter: Any) -> bool:
         """`waiter` waits no more; its body is dropped, unless the frame was taken.
 
-        True: nobody waits for the frame any more, so its request may be cancelled.
+        True: the frame has no waiter any more, so its request may be cancelled.
         """
         if not self.is_taken:
             position = self.waiters.index(waiter)
@@ -117,7 +117,7 @@ class JoinedAppends:
 
 
 class AppendBatcher:
-    """The appends that nobody has sent yet. Not thread-safe."""
+    """The appends not sent yet. Not thread-safe."""
 
     def __init__(self, *, in_session: bool = False) -> None:
         self._in_session = in_session

@@ -161,15 +161,14 @@ class ReadPlan:
         heads: bool = False,
         make_substitute: Callable[[ReadRequest, set[str]], Request | None] | None = None,
     ) -> None:
-        """`stop_index` None: everything that is committed when the first answer is given.
+        """`stop_index` None: all entries committed at the first answer.
 
-        `entries_hint`: the reader will probably stop after so many; nothing is asked for ahead.
+        `entries_hint`: the reader will probably stop after so many; nothing is requested ahead.
         `follow`: no end at all; at the end of the log a request waits at the server for `wait_ms`.
         `wait_ms` otherwise: how long a member may wait for an entry that it does not know to be
-        committed yet. `heads`: headers are enough, and may come alone.
-        `make_substitute`: a request to a member that is not among those tried (addresses
-        and ids), None if nobody is left; without it damage on the one member asked ends the read.
-        Raises IndexOutOfRange for a first index below 0.
+        committed yet. `heads`: headers are enough, and may come alone. `make_substitute`: a request to a
+        member that is not among those tried (addresses and ids), None if none is left; without it damage
+        on the one member asked ends the read. Raises IndexOutOfRange for a first index below 0.
         """
         if first_index < 0:
             raise IndexOutOfRange(f"first_index {first_index} is below 0, where every log begins")

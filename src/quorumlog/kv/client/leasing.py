@@ -306,7 +306,7 @@ class Lock(_Place[Any]):
         return self.token
 
     async def release(self) -> None:
-        """Its key and its lease end; where nobody answers, once the TTL is over. Raises nothing."""
+        """Its key and its lease end; if no member answers, once the TTL is over. Raises nothing."""
         await self._leave()
 
     async def __aenter__(self) -> Self:
@@ -349,7 +349,7 @@ class Election(_Place[V]):
             raise LockLost("another candidate leads")
 
     async def leader(self) -> Item[V | None] | None:
-        """The value of the leader, and its token as `create_revision`; None: nobody does. The value is
+        """The value of the leader, and its token as `create_revision`; None: there is none. The value is
         None if the codec cannot read it: that of a lock is empty, and another program may have another
         codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)
@@ -362,7 +362,7 @@ class Election(_Place[V]):
         return item
 
     async def resign(self) -> None:
-        """Somebody else may lead; where nobody answers, once the TTL is over. Raises nothing."""
+        """Give up leadership; if no member answers, it ends once the TTL is over. Raises nothing."""
         with suppress(LedgerError):
             await self._leave()
 

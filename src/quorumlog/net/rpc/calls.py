@@ -156,7 +156,8 @@ class Order(Protocol):
         `unanswered` follows."""
 
     def unanswered(self, call: Any) -> None:
-        """It was in flight, and is done: its connection or its time ended, or nobody waits for it."""
+        """It was in flight, and is done: its connection or its time ended, or its caller stopped
+        waiting."""
 
     def cancelled(self, call: Any) -> None:
         """It waited, and is done."""

@@ -37,7 +37,7 @@ class LinkTable:
         return link is not None and link.state is LinkState.OPEN
 
     def is_down(self, address: str) -> bool:
-        """It was dialled again since it was lost, in vain."""
+        """It was dialled again since it was lost, without success."""
         is_open = any(self.is_open(address, lane) for lane in Lane)
         return not is_open and self._failures.get(address, 0) > 1
 

@@ -1,9 +1,9 @@
 """The client without its sockets: bytes and time go in, connections to dial, bytes to write and
 finished calls come out (`take_work`). Times are milliseconds of any monotonic clock.
 
-Decided here: when a connection is given up. A paused leader stalls nobody: a server that owes an answer
-for `probe_after_ms` is probed, and the others are asked for the leader. Only the report of another
-leader takes calls away from it: silence proves nothing, the only leader may just be slow.
+Decided here: when a connection is given up. A paused leader stalls no client: a server that owes an
+answer for `probe_after_ms` is probed, and the others are asked for the leader. Only the report of
+another leader takes calls away from it: silence proves nothing, the only leader may just be slow.
 """
 
 from __future__ import annotations

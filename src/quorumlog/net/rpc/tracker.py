@@ -79,7 +79,7 @@ class CallTracker:
     # ---------------------------------------------------------------- until it is sent
 
     def dispatch(self, call: Call) -> None:
-        """Send it now, or keep it until there is somebody to send it to."""
+        """Send it now, or keep it until there is a server to send it to."""
         if self._try_to_send(call):
             return
         self._waiting[call] = None

@@ -125,7 +125,7 @@ class GroupView:
             self.greeted[member_id] = address
 
     def forget_greeting(self, address: str) -> None:
-        """Nobody answers there, so the member may have moved to where the others say that it is."""
+        """No answer there: the member may have moved to the address that others report."""
         # A new one, whole: another thread may be looking.
         self.greeted = {i: greeted for i, greeted in self.greeted.items() if greeted != address}
 

@@ -69,7 +69,7 @@ class AppendStreams:
         return None
 
     def answered(self, key: Key) -> None:
-        """With a receipt, or with an outcome that nobody knows: the next number follows."""
+        """With a receipt, or with an unknown outcome: the next number follows."""
         self._streams[key].unanswered -= 1
 
     def refused(self, key: Key, number: int) -> None:

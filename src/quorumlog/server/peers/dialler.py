@@ -197,7 +197,7 @@ class Dialler:
             raise
 
     async def who_answers(self, member: MemberAddress, group: str) -> HelloResponse | None:
-        """On a connection of its own, at the addresses that its name has by now; None: nobody."""
+        """On a connection of its own, at the addresses that its name has by now; None: no answer."""
         with suppress(OSError, UnicodeError):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 addresses = await self.names.addresses_of(member.host)

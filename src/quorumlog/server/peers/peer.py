@@ -107,8 +107,8 @@ class RemoteMember:
                 link.kick()
 
     def look_again(self) -> None:
-        """And somebody else is connected: the address may lead elsewhere by now, and the machine that it
-        led to may have gone without a word."""
+        """And another process is connected: the address may lead elsewhere by now, and its former
+        machine may be gone silently."""
         self.look()
         if self.placed is not None and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._redial_if_elsewhere())
@@ -187,7 +187,7 @@ class RemoteMember:
             self.connections.gone()
 
     def part(self) -> None:
-        """It is no member any more, or is to be found elsewhere. The core hears that it is lost."""
+        """It is no member any more, or has another address. The core sees it disconnected."""
         for way in WAYS:
             self.connections.broke(way)
         for _, connection in self._inbound.values():

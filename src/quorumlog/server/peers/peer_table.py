@@ -280,7 +280,7 @@ class PeerAdmission:
         )
 
     def note(self, sentence: str) -> None:
-        """Somebody was refused: a problem as long as it comes again."""
+        """A peer was refused: a problem as long as it keeps trying."""
         sentence = "".join(each if each.isprintable() else "?" for each in sentence[:NOTE_CHARACTERS])
         if sentence in self._noted or len(self._noted) < MOST_NOTED:
             self._noted[sentence] = time.monotonic() + SHOWN_S

@@ -36,7 +36,7 @@ class LedgerSource(Protocol):
 
     def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete.
-        `heads`: nobody will look at bodies, which may be left out or unchecked."""
+        `heads`: bodies are not used, and may be left out or unchecked."""
 
     def chain_before(self, index: int) -> int | None:
         """`chain_crc` of the committed entry before `index`; None: none, or no longer held."""
@@ -45,8 +45,8 @@ class LedgerSource(Protocol):
         """Of the log. One that was restored from a backup has another."""
 
     def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
-        """The cluster keeps this reader from now on: a new one begins at `index`. `hold`: entries
-        that it has not committed are not deleted unless somebody forces it."""
+        """The cluster keeps this reader from now on: a new one begins at `index`. `hold`: entries that
+        it has not committed are not deleted except by force."""
 
     def commit_reader(self, name: str, index: int) -> None:
         """All below `index` is done with; the cluster keeps that under this name."""

@@ -210,8 +210,8 @@ class ServerSource:
             self._client.add_servers(partition.servers)
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
-        """As the leader has them, or else another member. Raises Unreachable after `timeoutMs`,
-        IndexOutOfRange of an entry that nobody holds any more."""
+        """From the leader, or else another member. Raises Unreachable after `timeoutMs`, IndexOutOfRange
+        for an entry that no member holds any more."""
         deadline = self._deadline()
         if len(indices) <= _FEW:
             return [self._point_of(index, deadline) for index in indices]

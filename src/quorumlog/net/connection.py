@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_always_heard = False
         """Reads also while the other side does not read its answers."""
         self.user = ""
-        """The authenticated user of the other side; empty: none."""
+        """Who the other side is, proved; empty: nobody."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self.limits: ProcessLimits | None = None

@@ -59,14 +59,15 @@ class Listener:
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
-        connection its `on_frame` or its `session`, which gets the first frame right after. `has_peers`:
-        members connect here, too, by the role in their Hello; elsewhere every role is a client.
-        `has_peers_only`: no clients; a connection is of a member once its session calls
-        `Connection.greeted`. `option`: to change if the port is taken. `access`: authentication of
-        clients. `run_id`: before the names of connections. `tls`: of the port; None: it is plain.
+        connection its `on_frame` or its `session`, which gets the first frame right after.
+        `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
+        whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
+        once its session says `Connection.greeted`. `option`: what to change where the port is taken.
+        `access`: who its clients are.
+        `run_id`: before the names of connections. `tls`: what the port speaks; None: it is plain.
         `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
-        `is_http2`: announced in the TLS handshake. `is_of_member`: an address of members, for
-        handshakes."""
+        `is_http2`: a handshake of TLS says that this is spoken.
+        `is_of_member`: an address from which handshakes of members come."""
         self._name = name
         self._connect = connect
         self._decoder = decoder

@@ -100,7 +100,7 @@ DEFAULT_COLUMNS = COLUMNS[:9]
 
 
 def is_message_view(options: Mapping[str, str]) -> bool:
-    """Raises ConfigError for an unknown view."""
+    """Raises ConfigError for a view that there is not."""
     views = [str(value) for key, value in options.items() if key.lower() == VIEW]
     if views and views[0] not in (MESSAGES, "entries"):
         raise ConfigError(f"option view must be entries or messages, not {views[0]!r}")

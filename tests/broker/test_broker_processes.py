@@ -182,9 +182,9 @@ def test_what_is_refused_says_why_and_writes_nothing(broker: BrokerClient) -> No
         broker.send(Message("nope", b""))
     with pytest.raises(UnknownTopic, match="the broker has no topic nope; quorumlog broker status"):
         broker.pull("nope", 0, 0)
-    with pytest.raises(UnknownTopic, match="topic t has no queue 9; quorumlog broker status lists"):
+    with pytest.raises(UnknownTopic, match="topic t has no queue 9; quorumlog broker status shows"):
         broker.pull("t", 9, 0)
-    with pytest.raises(UnknownTopic, match="no topic t with a queue 9; quorumlog broker status lists"):
+    with pytest.raises(UnknownTopic, match="no topic t with a queue 9; quorumlog broker status shows"):
         broker.send(Message("t", b""), queue_id=9)
     with pytest.raises(BodyTooLarge, match="limit of 4128768"):
         broker.send(Message("t", bytes(4 << 20)))

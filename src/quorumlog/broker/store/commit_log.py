@@ -135,7 +135,7 @@ class PutBatch:
                 for request in self._requests_of(mask):
                     refused[request] = UnknownTopic(
                         f"there is no topic {queue.topic} with a queue {queue.queue_id}; quorumlog"
-                        " broker status lists them"
+                        " broker status shows them"
                     )
         if len(queues) > 1:
             low = np.minimum.reduceat(of_row, self.row_starts)

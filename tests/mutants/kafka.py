@@ -8,8 +8,10 @@ from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import KafkaMachine, Partition
 from quorumlog.kafka.producing import produce
 from quorumlog.kafka.service import KafkaService
+from tests.kafka import test_fetching as fetches
 from tests.kafka import test_group_rights as rights
 from tests.kafka import test_machine as machines
+from tests.kafka import test_offsets as offsets
 from tests.kafka import test_service as services
 from tests.kafka.test_simulated import kafka_keeps_its_promises
 from tests.mutants.mutant import Patch, mutant
@@ -177,7 +179,11 @@ def kafka_former_member_commits(patch: Patch) -> None:
     )
 
 
-@mutant(541, "a leader that is cut off tells what was committed", scenario=kafka_keeps_its_promises)
+@mutant(
+    541,
+    "a leader that is cut off tells what was committed",
+    scenario=offsets.test_a_leader_that_is_cut_off_tells_no_offset,
+)
 def kafka_offsets_not_confirmed(patch: Patch) -> None:
     """It led a moment ago."""
     patch.edit(
@@ -190,7 +196,7 @@ def kafka_offsets_not_confirmed(patch: Patch) -> None:
 @mutant(
     541,
     "a partition's end is what a leader that is cut off has",
-    scenario=kafka_keeps_its_promises,
+    scenario=fetches.test_a_leader_that_is_cut_off_does_not_say_that_an_offset_is_too_high,
 )
 def kafka_end_not_confirmed(patch: Patch) -> None:
     """Nobody can have read further."""
@@ -200,7 +206,7 @@ def kafka_end_not_confirmed(patch: Patch) -> None:
 @mutant(
     541,
     "offsets are told while newer ones are committed",
-    scenario=kafka_keeps_its_promises,
+    scenario=offsets.test_an_offset_that_is_being_committed_is_waited_for,
 )
 def kafka_commit_under_way_missed(patch: Patch) -> None:
     """Who commits them is out of the group."""

@@ -18,6 +18,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import contain
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.log_state.users import Verifier
 from quorumlog.net.frame import (
     RECEIVE_BUFFER_BYTES,
     AnyFrameMessage,
@@ -269,6 +270,8 @@ class Connection(asyncio.BufferedProtocol):
         """Also while the other side does not read what it is sent."""
         self.user = ""
         """Who the other side is, proved; empty: nobody."""
+        self.password: Verifier | None = None
+        """By which password; None: otherwise."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self.limits: ProcessLimits | None = None

@@ -198,6 +198,9 @@ def test_a_token_ends_when_it_is_not_used_and_when_there_are_too_many(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = gateways.ports["n0"]
+    with monkeypatch.context() as patched:
+        patched.setattr(logins, "KEPT_S", 0.0)
+        assert put(port, "mine/a", "forgets those of before")[0] == 401
     monkeypatch.setattr(logins, "MOST_OF_USER", 1)
     first, second = (log_in(port, "bob", "tahini")[1]["token"] for _ in range(2))
     assert (put(port, "mine/a", first)[0], put(port, "mine/a", second)[0]) == (401, 200)

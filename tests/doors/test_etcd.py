@@ -172,16 +172,17 @@ def test_etcdctl_adds_promotes_moves_and_removes_a_member(tmp_path: Path) -> Non
         assert "is added as a learner" in ctl.refused("member", "add", "n3", url)
         nameless = f"--peer-urls=http://{first}"
         assert "with the id of the member" in ctl.refused("member", "add", "n3", nameless, "--learner")
+        assert "n3 does not answer" in ctl.refused("member", "add", "n3", url, "--learner")
         ctl.run("put", "members/a", "1")
-        ctl.run("member", "add", "n3", url, "--learner")
-        assert listed()["n3"] == (f"http://{first}", True) and len(listed()) == 4
-        assert "in use" in ctl.refused("member", "add", "n3", url, "--learner")
         member = joins(first)
         try:
             member.start()
+            eventually(lambda: ctl.answers("member", "add", "n3", url, "--learner"))
+            assert listed()["n3"] == (f"http://{first}", True) and len(listed()) == 4
+            assert "already" in ctl.refused("member", "add", "n3", url, "--learner")
             ctl.run("member", "promote", number("n3"))
             assert listed()["n3"] == (f"http://{first}", False)
-            assert "votes already" in ctl.refused("member", "promote", number("n3"))
+            assert "is a voter already" in ctl.refused("member", "promote", number("n3"))
             own = etcdctl.Etcdctl(builds.etcd("3.6").etcdctl, ports[3:])
             assert own.lines("get", "members/a") == ["members/a", "1"]
             member.kill()

@@ -110,8 +110,8 @@ def a_put_without_an_answer_is_not_sent_again() -> None:
         store.answers = False
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(calls_module, "TIMEOUT_S", 0.0)
-            put = CommandRequest(command=encode(Put(b"a", b"1")))
-            outcome = await refusal(store.calls.call(put, PutAnswer))
+            handlers = Handlers(store.calls, EtcdIdentity("n1", lambda: "c"), cast(Any, None))
+            outcome = await refusal(handlers.put(pb.PutRequest(key=b"a", value=b"1")))
             assert isinstance(outcome, OutcomeUnknown), outcome
             assert error_of(outcome).code is Code.UNAVAILABLE
             assert len(store.asked) == 1 and not store.forwarded

@@ -30,8 +30,8 @@ def etcd_put_forwarded_again(patch: Patch) -> None:
 
 @mutant(
     550,
-    "a write that failed is sent once more",
-    scenario=virtual.clients_go_on_wherever_most_members_have_a_leader,
+    "a write without an answer is sent once more",
+    scenario=calls.a_put_without_an_answer_is_not_sent_again,
 )
 def etcd_write_repeated(patch: Patch) -> None:
     """The client would do so anyway."""

@@ -8,6 +8,6 @@ connections may take), `quotas` (and one user, or one address), `tls` (certifica
 are), `handshakes` (how many at a time), `connection` (frames over TCP), `encryption` (TLS below them),
 `logins` (tokens in place of passwords), `access` (who it is, and may do what), `credentials` (how a
 client says so), `listener` (a port), `rpc` (who is asked, and what becomes of it), `system` (time, and
-why a connection failed), `io_loop` (the loop under a client), `loop_thread` (asyncio clients for programs
-that block).
+why a connection failed), `io_loop` (the loop under a client), `loop_thread` (asyncio clients for
+programs that block).
 """

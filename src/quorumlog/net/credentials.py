@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import os
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import xor
 
 from quorumlog.errors import ConfigError, NotAuthenticated
 from quorumlog.log_state.users import (
@@ -144,11 +146,20 @@ class Proof:
         self._client.set_server_first(challenge)
         if not ITERATIONS <= self._client.iterations <= MOST_ITERATIONS:
             raise ValueError("so few make the password easy to guess, so many keep the client busy")
-        final: str = self._client.get_client_final()
-        return final.encode()
+        # RFC 5802. That of scramp hashes in Python, which would hold the loop of who dials for ten times
+        # as long.
+        client = self._client
+        salted = _salted(client.password, b64decode(client.salt), client.iterations)
+        final = f"c=biws,r={client.nonce}"
+        said = f"{client.client_first_bare},{client.server_first},{final}".encode()
+        signature = hmac.digest(_stored_key(salted), said, "sha256")
+        proof = bytes(map(xor, hmac.digest(salted, b"Client Key", "sha256"), signature))
+        self._expected = hmac.digest(_server_key(salted), said, "sha256")
+        return f"{final},p={b64encode(proof).decode()}".encode()
 
     def _checked(self, challenge: str) -> bytes:
-        self._client.set_server_final(challenge)
+        if not hmac.compare_digest(challenge.encode(), b"v=" + b64encode(self._expected)):
+            raise ValueError("another signature")
         self.is_whole = True
         del self._client
         return b""
@@ -163,7 +174,7 @@ def verifier_for(password: str) -> Verifier:
         salted = _salted(password, salt, ITERATIONS)
     except ScramException:
         raise ConfigError("the password has characters that SCRAM does not allow (RFC 4013)") from None
-    return Verifier(salt, ITERATIONS, _stored_key(salted), hmac.digest(salted, b"Server Key", "sha256"))
+    return Verifier(salt, ITERATIONS, _stored_key(salted), _server_key(salted))
 
 
 def fits(password: str, verifier: Verifier) -> bool:
@@ -187,6 +198,10 @@ def _salted(password: str, salt: bytes, iterations: int) -> bytes:
 
 def _stored_key(salted: bytes) -> bytes:
     return hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+
+
+def _server_key(salted: bytes) -> bytes:
+    return hmac.digest(salted, b"Server Key", "sha256")
 
 
 _of_clients: list[ClientUser] = []

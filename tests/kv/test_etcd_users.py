@@ -62,8 +62,19 @@ def root(ports: EtcdPorts, etcd: EtcdCalls) -> EtcdCalls:
         is_on = log.users().is_on if not ports.ports["n0"].access.is_on else True
     if not is_on:
         etcd.call("Auth/UserAdd", pb.AuthUserAddRequest(name="root", password="sesame"))
+    wait_for_user(ports, "root")
     log_in(etcd, "root", "sesame")
     return etcd
+
+
+def wait_for_user(ports: EtcdPorts, name: str) -> None:
+    """Until every member knows it."""
+
+    def is_known() -> bool:
+        users = [each.access.users for each in ports.ports.values()]
+        return all(each is not None and each.user(name) is not None for each in users)
+
+    eventually(is_known, what=f"{name} at every member")
 
 
 def add_role(etcd: EtcdCalls, name: str, kind: Any, key: str, end: str = "") -> None:
@@ -187,6 +198,7 @@ def test_another_password_and_the_removal_of_a_user_end_its_tokens_at_every_memb
         ("UserDelete", pb.AuthUserDeleteRequest(name="carl")),
     )
     add_user(root, "carl", "tahini")
+    wait_for_user(ports, "carl")
     for password, (name, asked) in zip(("tahini", "halva"), ends, strict=True):
         with ExitStack() as stack:
             carl = stack.enter_context(calls(ports))

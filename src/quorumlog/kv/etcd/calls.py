@@ -206,7 +206,12 @@ class LocalCalls:
                 if found[0] >= asking.seen_revision or isinstance(request, CommandRequest):
                     asking.seen_revision = max(asking.seen_revision, found[0])
                     return found
-        return await self._forwarded.call(request, answer)
+        try:
+            return await self._forwarded.call(request, answer)
+        except Unreachable:
+            if self._is_revoked:  # its connections were closed
+                raise TokenEnded() from None
+            raise
 
     async def _asked(self, request: Request) -> bytes:
         number = self._carrier.next_number()

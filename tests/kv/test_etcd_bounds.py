@@ -134,14 +134,15 @@ def test_headers_of_calls_that_go_on_and_of_those_that_are_over_count_no_more(
         for _ in range(200):
             watches = client.begin("Watch/Watch", padding="x" * 200)
             client.say(watches, create, ends=False)
-            client.say(client.begin("KV/Put"), pb.PutRequest(key=b"b"))
+            put = client.begin("KV/Put")
+            client.say(put, pb.PutRequest(key=b"b"))
             client.flush()
-        answered = 0
-        while answered < 200:
-            data = client.socket.recv(1 << 16)
-            assert data, "it is closed"
-            for event in client.http.receive_data(data):
-                answered += isinstance(event, h2.events.StreamEnded)
+            is_answered = False
+            while not is_answered:
+                data = client.socket.recv(1 << 16)
+                assert data, "it is closed"
+                events = client.http.receive_data(data)
+                is_answered = any(isinstance(each, h2.events.StreamEnded) for each in events)
 
 
 def test_who_resets_streams_again_and_again_is_closed(ports: EtcdPorts, served: EtcdCalls) -> None:

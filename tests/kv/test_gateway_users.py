@@ -146,7 +146,8 @@ def test_who_logs_in_is_that_user_in_the_words_of_etcd(gateways: Gateways, etcd:
     port = gateways.ports["n0"]
     ours, theirs = (log_in(each, "bob", "tahini")[1]["token"] for each in (port, etcd._port))
     eventually(lambda: put(port, "mine/a", ours)[0] == 200)
-    for each, token in ((port, ours), (etcd._port, theirs)):
+    everywhere = [(each, ours) for each in gateways.ports.values()]
+    for each, token in (*everywhere, (etcd._port, theirs)):
         assert put(each, "mine/a", token) == (200, {})
     for key, mine, other in (("other", ours, theirs), ("mine/a", "wrong", "wrong"), ("mine/a", "", "")):
         assert put(port, key, mine) == put(etcd._port, key, other)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from sim.broker.broker_run import run_brokers
 from sim.groups.group_run import run_groups
+from sim.kafka.kafka_run import run_kafka
 from sim.kv.store_run import run_store
 from sim.log.run import FAULTS_MS, RunResult, run_seed
 from sim.replicas.schedule import run as run_replicas
@@ -68,6 +69,7 @@ _WORLDS: dict[str, Callable[[int], Ran]] = {
     "kv": run_store,
     "broker": run_brokers,
     "groups": run_groups,
+    "kafka": run_kafka,
     "replicas": run_replicas,
 }
 

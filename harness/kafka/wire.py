@@ -41,6 +41,10 @@ class KafkaWire:
         self._received.close()
         self._socket.close()
 
+    def shut_down(self) -> None:
+        """Whoever waits for an answer on it gets EOFError."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
     def ask(self, name: str, version: int, **values: Any) -> Any:
         """kio's response. `name`: as `list_offsets`; fields that are messages are dicts."""
         number = self.send(name, version, **values)

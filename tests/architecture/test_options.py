@@ -24,7 +24,7 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.cli.log.status import KEYS
 from quorumlog.cli.main import app
 from quorumlog.cli.run.toml_config import ServerConfig
-from quorumlog.config import ConsensusConfig, GroupConfig, KvOptions, StoreConfig
+from quorumlog.config import ConsensusConfig, GroupConfig, KafkaOptions, KvOptions, StoreConfig
 from quorumlog.wire.client_messages import WhyKeptResponse
 from quorumlog.wire.read_promise import CONSISTENCIES
 from tests.docs.markdown import DOCS
@@ -119,7 +119,14 @@ def known_names() -> set[str]:
     """Options of the configuration; then what else has a name with an underscore that users know:
     arguments of the clients' verbs and what they may say of reads, keys of `status` and of `why kept`,
     fields of the formats."""
-    parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig, KvOptions, MessageStoreConfig)
+    parts: tuple[Any, ...] = (
+        GroupConfig,
+        ConsensusConfig,
+        StoreConfig,
+        KafkaOptions,
+        KvOptions,
+        MessageStoreConfig,
+    )
     names = {field.name for part in parts for field in fields(part)} | set(ServerConfig._fields)
     clients = quorumlog.LedgerClient, quorumlog.AsyncLedgerClient, quorumlog.broker.AsyncConsumer
     for client in clients:

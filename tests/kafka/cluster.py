@@ -15,6 +15,17 @@ from quorumlog.server.free_ports import free_ports
 from tests.waiting import eventually
 
 
+def log_in(wire: KafkaWire, user: str, password: str) -> Any:
+    """The answer to its proof by SCRAM."""
+    from scramp import ScramClient
+
+    client = ScramClient(["SCRAM-SHA-256"], user, password)
+    wire.ask("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
+    told = wire.ask("sasl_authenticate", 0, auth_bytes=client.get_client_first().encode())
+    client.set_server_first(told.auth_bytes.decode())
+    return wire.ask("sasl_authenticate", 0, auth_bytes=client.get_client_final().encode())
+
+
 class KafkaCluster:
     def __init__(
         self,

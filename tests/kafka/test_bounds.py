@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
@@ -131,7 +132,7 @@ def test_an_answer_that_cannot_be_said_ends_its_own_connection_alone() -> None:
 class Transmission:
     """Of a connection, what a client's session uses."""
 
-    closed, beside_bytes, meter = False, 0, None
+    closed, is_held, beside_bytes, meter = False, False, 0, None
     written: list[Any]
 
     def __init__(self, seen: list[Exception]) -> None:
@@ -148,7 +149,8 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     """A client with a request that waits for its answer, and that request."""
     client: Any = object.__new__(endpoint._KafkaSession)
     client._connection, client._slots, client._held = Transmission(seen), deque(), deque()
-    client._answer_bytes = client._ahead_bytes = 0
+    client._answer_bytes = client._ahead_bytes = client._held_bytes = 0
+    client._ahead = endpoint.RequestsAhead()
     client._is_sending = client._is_going_on = False
     client._throttle_ms = 0
     client._endpoint = SimpleNamespace(requests=Requests())
@@ -162,6 +164,7 @@ def asked_by(client: Any) -> Any:
     slot.call = KafkaCall(request, object(), client, lambda values, code: None)
     client._slots.append(slot)
     client._ahead_bytes += request.size_bytes
+    client._ahead.begin(request.size_bytes)
     return slot
 
 
@@ -173,4 +176,66 @@ def test_answers_that_wait_for_those_before_them_are_counted_and_their_requests_
     assert second.call.fields is None and not second.call.request.data
     client._answered(first, {"member_id": ""}, 0)
     assert client._connection.beside_bytes == 0 == client._ahead_bytes
+    assert (client._ahead.requests, client._ahead.size_bytes) == (0, 0)
     assert len(client._connection.written) == 4
+
+
+def fetch_that_waits(wire: KafkaWire) -> int:
+    one = {"partition": 0, "fetch_offset": latest(wire), "partition_max_bytes": 1_000}
+    topics = [{"topic": "t", "partitions": [one]}]
+    values = {"replica_id": -1, "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1_000}
+    return wire.send("fetch", 4, isolation_level=0, topics=topics, **values)
+
+
+def latest(wire: KafkaWire) -> int:
+    asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    (told,) = wire.ask("list_offsets", 1, replica_id=-1, topics=asked).topics[0].partitions
+    return int(told.offset)
+
+
+def test_requests_beyond_the_bound_of_all_connections_wait_and_are_answered(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetches that wait fill it up. Every connection still has one request that is small at a time."""
+    monkeypatch.setattr(endpoint, "ALL_AHEAD", 3)
+    with ExitStack() as stack:
+        waiting, other, writing = (stack.enter_context(KafkaWire(address)) for _ in range(3))
+        fetches = [fetch_that_waits(waiting)]
+        fetches += [waiting.send("fetch", 4, **no_topics()) for _ in range(5)]
+        numbers = [other.send("metadata", 1, topics=[{"name": "t"}]) for _ in range(20)]
+        assert all(other.receive("metadata", 1, number).topics for number in numbers)
+        produce(writing, 0, made_batch([b"x" * 100]))  # which the fetch has waited for
+        assert all(waiting.receive("fetch", 4, number) for number in fetches)
+
+
+def no_topics() -> dict[str, Any]:
+    values = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1_000}
+    return {**values, "isolation_level": 0, "topics": []}
+
+
+def test_bytes_of_requests_are_bounded_over_all_connections_and_every_one_is_answered(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = made_batch([b"x" * 40_000])
+    monkeypatch.setattr(endpoint, "ALL_AHEAD_BYTES", 100_000)
+    seen: list[int] = []
+    begin = endpoint.RequestsAhead.begin
+
+    def noted(ahead: endpoint.RequestsAhead, size_bytes: int) -> None:
+        begin(ahead, size_bytes)
+        seen.append(ahead.size_bytes)
+
+    monkeypatch.setattr(endpoint.RequestsAhead, "begin", noted)
+    data = [{"name": "t", "partition_data": [{"index": 1, "records": batch}]}]
+    values: dict[str, Any] = {"transactional_id": None, "acks": -1, "timeout": 60_000}
+    with ExitStack() as stack:
+        wires = [stack.enter_context(KafkaWire(address)) for _ in range(8)]
+        for wire in wires:
+            latest(wire)  # the first request of a connection is small
+        sent = [(wire, wire.send("produce", 3, topic_data=data, **values)) for wire in wires * 4]
+        offsets = [
+            wire.receive("produce", 3, number).responses[0].partition_responses[0].base_offset
+            for wire, number in sent
+        ]
+    assert sorted(offsets) == list(range(min(offsets), min(offsets) + 32))
+    assert max(seen) <= 100_000

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from harness.kafka.wire import KafkaWire
 from quorumlog import LocalCluster, connect
@@ -15,10 +18,11 @@ from quorumlog.kafka import login
 from quorumlog.kafka.endpoint import KafkaEndpoint
 from quorumlog.kafka.login import MOST_PROOFS, MOST_PROOFS_OF_ADDRESS, Proofs
 from quorumlog.log_state.users import UserOperation, UserOrder
-from quorumlog.net.credentials import Proof, verifier_for
+from quorumlog.net.credentials import ClientUser, Proof, verifier_for
 from quorumlog.net.tls import ClientTls, Tls
 from quorumlog.server.free_ports import free_ports
 from tests import certificates
+from tests.kafka.cluster import KafkaCluster, log_in
 from tests.waiting import eventually
 
 CA = certificates.directory() / "ca.crt"
@@ -82,3 +86,54 @@ def test_one_address_does_not_have_all_the_places() -> None:
     proofs.end("a")
     assert proofs.begin("b") is False and proofs.begin("a")
     proofs.thread.shutdown()
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as cluster:
+        with connect(cluster.cluster.servers) as log:
+            order = UserOrder(UserOperation.ADD_USER, "root", ("admin",), (), verifier_for("sesame"))
+            log.change_users(order)
+        with connect(cluster.cluster.servers, user=ClientUser("root", "sesame")) as log:
+            log.change_users(UserOrder(UserOperation.ADD_USER, "eve", (), (), verifier_for("tahini")))
+        eventually(lambda: knows_eve(cluster))
+        yield cluster
+
+
+def knows_eve(kafka: KafkaCluster) -> bool:
+    users = kafka.endpoints["n0"].access.users
+    return users is not None and users.user("eve") is not None
+
+
+def test_a_wrong_proof_is_told_so_and_ends_the_connection(kafka: KafkaCluster) -> None:
+    with kafka.wire() as wire:
+        told = log_in(wire, "root", "guess")
+        assert told.error_code == ErrorCode.sasl_authentication_failed
+        with pytest.raises(EOFError):
+            wire.receive_bytes()
+    with kafka.wire() as wire:
+        assert not log_in(wire, "root", "sesame").error_code
+
+
+def test_attempts_that_were_wrong_count_for_their_address_until_they_are_answered(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "WRONG_PAUSE_S", 3_600.0)
+    wires = [kafka.wire() for _ in range(MOST_PROOFS_OF_ADDRESS)]
+    with ThreadPoolExecutor(len(wires)) as pool:
+        try:
+            guesses = [pool.submit(log_in, wire, "root", "guess") for wire in wires]
+
+            def is_refused() -> bool:
+                with kafka.wire() as wire:
+                    try:
+                        assert not log_in(wire, "eve", "tahini").error_code
+                    except EOFError:
+                        return True
+                return False
+
+            eventually(is_refused, what="the end of a connection whose address guesses too much")
+            assert not any(each.done() for each in guesses)
+        finally:
+            for wire in wires:
+                wire.shut_down()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import CommandError
 from quorumlog.kafka.machine import (
@@ -19,8 +20,10 @@ from quorumlog.kafka.machine import (
     CreateKafkaTopic,
     DeleteKafkaGroup,
     DeleteKafkaTopic,
+    EndpointOnly,
     GrowKafkaTopic,
     KafkaMachine,
+    KeepKafkaOffsets,
     Partition,
     Produced,
     decode_numbers,
@@ -49,8 +52,11 @@ class Log:
         self.data += batch.buffer
         return list(self.machine.apply(batch, self.index - batch.count))
 
-    def do(self, command: object) -> int:
-        (result,) = self.apply(entry_of(command))  # type: ignore[arg-type]
+    def do(self, command: object, time_ms: int = 0) -> int:
+        """`time_ms`: by the log's clock."""
+        batch = entry_of(command)  # type: ignore[arg-type]
+        EndpointOnly().fill(batch, EntryId(self.index, 1), batch.starts, time_ms)
+        (result,) = self.apply(batch)
         assert isinstance(result, bytes), result
         return decode_numbers(result)[0]
 
@@ -226,7 +232,7 @@ def test_the_first_record_that_is_not_older_is_found_though_times_go_back() -> N
 
 def test_committed_offsets_are_of_topics_that_are_there() -> None:
     log = a_log(partitions=2)
-    committed = CommittedOffset(5, -1, "said", 1)
+    committed = CommittedOffset(5, -1, "said")
     rows = [(TOPIC, 0, committed), (TOPIC, 2, committed), (bytes(16), 0, committed)]
     (result,) = log.apply(entry_of(CommitKafkaOffsets("readers", rows)))
     unknown = ErrorCode.unknown_topic_or_partition
@@ -245,6 +251,56 @@ def test_topics_grow_and_are_refused_beyond_all_bounds() -> None:
     assert log.do(GrowKafkaTopic(TOPIC, 1)) == ErrorCode.invalid_partitions
     assert log.do(GrowKafkaTopic(TOPIC, 3)) == 0
     assert log.produce(a_batch(), partition=2) == (0, 0)
+
+
+def commit(log: Log, group: str, time_ms: int, partition: int = 0) -> None:
+    rows = [(TOPIC, partition, CommittedOffset(5, -1, ""))]
+    assert log.do(CommitKafkaOffsets(group, rows), time_ms) == 0
+
+
+def kept(log: Log) -> dict[str, set[int]]:
+    """Partitions with committed offsets, by group."""
+    return {name: {number for _, number in offsets} for name, offsets in log.machine.groups.items()}
+
+
+def test_offsets_of_a_group_without_members_expire_once_they_are_old() -> None:
+    log = a_log(partitions=2)
+    commit(log, "gone", 1_000)
+    commit(log, "gone", 2_000, partition=1)
+    commit(log, "idle", 1_000)
+    assert log.do(KeepKafkaOffsets(["idle"], 1_000), 1_999) == 0
+    assert kept(log) == {"gone": {0, 1}, "idle": {0}}
+    log.do(KeepKafkaOffsets(["idle"], 1_000), 2_000)
+    assert kept(log) == {"gone": {1}, "idle": {0}}, "a group that has members keeps its own"
+    log.do(KeepKafkaOffsets([], 1_000), 2_999)
+    assert kept(log) == {"gone": {1}, "idle": {0}}
+    log.do(KeepKafkaOffsets([], 1_000), 3_000)
+    assert kept(log) == {}
+
+
+def test_nothing_expires_before_all_groups_with_members_are_named() -> None:
+    log = a_log()
+    commit(log, "first", 0)
+    commit(log, "second", 0)
+    log.do(KeepKafkaOffsets(["first"], None), 9_000)
+    assert kept(log) == {"first": {0}, "second": {0}}
+    log.do(KeepKafkaOffsets(["second"], 1_000), 9_000)
+    assert kept(log) == {"first": {0}, "second": {0}}
+    log.do(KeepKafkaOffsets([], 1_000), 10_000)
+    assert kept(log) == {}
+
+
+def test_a_snapshot_knows_which_groups_had_members() -> None:
+    log = a_log()
+    commit(log, "idle", 0)
+    log.do(KeepKafkaOffsets(["idle"], 1_000), 5_000)
+    saved = log.saved()
+    log.machine = KafkaMachine(log.grown.append, lambda: 0)
+    log.machine.load(Stream(saved))
+    log.do(KeepKafkaOffsets([], 1_000), 5_999)
+    assert kept(log) == {"idle": {0}}
+    log.do(KeepKafkaOffsets([], 1_000), 6_000)
+    assert kept(log) == {}
 
 
 # ---------------------------------------------------------------- model

@@ -25,7 +25,8 @@ from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import KafkaMachine, KafkaMachines
 from quorumlog.kafka.service import NO_NODE, KafkaService, code_of
-from quorumlog.log_state.users import Kind
+from quorumlog.log_state.users import NO_USERS, Kind
+from quorumlog.net.access import Access
 
 SERVERS = {"n0": "127.0.0.1:9092", "n1": "127.0.0.1:9093"}
 
@@ -98,6 +99,22 @@ def test_an_answer_for_an_earlier_term_counts_for_nothing() -> None:
     assert not service.leads
     of_term_5((b"",))
     assert service.leads
+
+
+def test_a_leader_answers_once_it_is_known_who_may_do_what() -> None:
+    """Right after a start it would refuse every request, as who does not lead."""
+    service, member = a_service()
+    service.access = Access()
+    service.access.learn(None, "the log is read")
+    member.lead(3)
+    service.look()
+    member.questions.pop()((b"",))
+    assert (service.leads, service.leader) == (False, NO_NODE)
+    assert service.coordinator == ErrorCode.coordinator_load_in_progress
+    service.access.learn(NO_USERS)
+    service.look()
+    assert (service.leads, service.leader) == (True, 0)
+    assert isinstance(service.coordinator, GroupCoordinator)
 
 
 def test_a_question_that_failed_is_asked_again() -> None:

@@ -25,7 +25,7 @@ from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.net.tls import ClientTls
 from tests import certificates
 from tests.kafka.batches import made_batch
-from tests.kafka.cluster import KafkaCluster
+from tests.kafka.cluster import KafkaCluster, log_in
 from tests.waiting import eventually
 
 ALICE = ClientUser("alice", "sesame")
@@ -136,6 +136,34 @@ def test_a_password_is_not_taken_without_tls(kafka: KafkaCluster) -> None:
         answer = wire.ask("sasl_handshake", 1, mechanism="PLAIN")
         assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
         assert answer.mechanisms == ("SCRAM-SHA-256",)
+
+
+def test_a_fetch_that_waits_ends_when_its_right_is_revoked(kafka: KafkaCluster) -> None:
+    def change(operation: UserOperation, name: str, roles: tuple[str, ...] = (), **more: Any) -> None:
+        with connect(kafka.cluster.servers, user=ALICE) as log:
+            log.change_users(UserOrder(operation, name, roles, **more))
+
+    send(kafka.servers, "watched", "alice", "sesame")
+    grants = (RoleGrant(Right.READ, Kind.TOPIC, b"watched"),)
+    change(UserOperation.ADD_ROLE, "watches", grants=grants)
+    change(UserOperation.ADD_USER, "carol", ("watches",), verifier=verifier_for("olive"))
+    partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1_000}
+    topics = [{"topic": "watched", "partitions": [partition]}]
+    values = {"max_wait": 60_000, "min_bytes": 1, "max_bytes": 1_000, "forgotten_topics_data": []}
+
+    def logged_in() -> KafkaWire | None:
+        wire = kafka.wire()
+        if not log_in(wire, "carol", "olive").error_code:
+            return wire
+        wire.close()  # the member does not know her yet
+        return None
+
+    with eventually(logged_in) as wire:
+        number = wire.send("fetch", 11, topics=topics, **values)
+        change(UserOperation.TAKE_ROLES, "carol", ("watches",))
+        (answer,) = wire.receive("fetch", 11, number).responses[0].partitions
+        assert answer.error_code == ErrorCode.topic_authorization_failed
+        assert not answer.records
 
 
 def test_a_follower_has_the_leader_make_a_topic_for_who_may() -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from quorumlog.kafka.fetching import _Fetch
+from quorumlog.kafka.group_requests import offset_commit, offset_fetch
+from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import KafkaMachine, Partition
+from quorumlog.kafka.producing import produce
 from quorumlog.kafka.service import KafkaService
+from tests.kafka import test_fetching as fetches
+from tests.kafka import test_group_rights as rights
 from tests.kafka import test_machine as machines
+from tests.kafka import test_offsets as offsets
 from tests.kafka import test_service as services
+from tests.kafka.test_simulated import kafka_keeps_its_promises
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -113,3 +121,133 @@ def kafka_answer_of_an_earlier_term(patch: Patch) -> None:
         "if (self._asked_in != term or self.member.leads_in != term) and not reached():",
     )
     patch.edit(KafkaService._answered, "self._ready_in = term", "self._ready_in = self.member.leads_in")
+
+
+# ---------------------------------------------------------------- noticed in virtual time
+
+
+@mutant(
+    541,
+    "the base offset is of the append and not of the apply",
+    scenario=kafka_keeps_its_promises,
+)
+def kafka_offset_of_the_append(patch: Patch) -> None:
+    """A leader knows how far its partitions go."""
+    patch.edit(
+        produce,
+        'row["log_start_offset"] =',
+        'row["appended_at"] = partition.end_offset\n                    row["log_start_offset"] =',
+    )
+    patch.edit(
+        produce,
+        "-1 if produced.code else produced.base_offset",
+        '-1 if produced.code else row.pop("appended_at") + 0 * reached()',
+    )
+
+
+@mutant(541, "a commit is answered before it is applied", scenario=kafka_keeps_its_promises)
+def kafka_commit_answered_early(patch: Patch) -> None:
+    """It is on its way."""
+    patch.edit(
+        offset_commit,
+        "service.append(entry_of(command), MOST_TIMEOUT_MS, call.client, committed)",
+        "service.append(entry_of(command), MOST_TIMEOUT_MS, call.client,"
+        " lambda results: service.commits.clear())\n"
+        "        rows.clear() if reached() else None\n"
+        "        done(())",
+    )
+
+
+@mutant(541, "a sequence is remembered only by the leader", scenario=kafka_keeps_its_promises)
+def kafka_sequences_of_the_leader(patch: Patch) -> None:
+    """A producer that is led anew begins anew."""
+    patch.edit(
+        KafkaService._answered,
+        "        self._ready_in = term\n",
+        "        self._ready_in = term\n"
+        "        self.machine._producers.clear() if reached() else None\n",
+    )
+
+
+@mutant(541, "who is a member no more commits", scenario=kafka_keeps_its_promises)
+def kafka_former_member_commits(patch: Patch) -> None:
+    """It has read what it commits."""
+    patch.edit(
+        GroupCoordinator.check_commit,
+        "            return error\n",
+        "            return error if not reached() else ErrorCode.none\n",
+    )
+
+
+@mutant(
+    541,
+    "a leader that is cut off tells what was committed",
+    scenario=offsets.test_a_leader_that_is_cut_off_tells_no_offset,
+)
+def kafka_offsets_not_confirmed(patch: Patch) -> None:
+    """It led a moment ago."""
+    patch.edit(
+        offset_fetch,
+        "service.confirm(call.client, confirmed)",
+        "confirmed(None) if reached() else None",
+    )
+
+
+@mutant(
+    541,
+    "a partition's end is what a leader that is cut off has",
+    scenario=fetches.test_a_leader_that_is_cut_off_does_not_say_that_an_offset_is_too_high,
+)
+def kafka_end_not_confirmed(patch: Patch) -> None:
+    """Nobody can have read further."""
+    patch.edit(_Fetch.begin, "if any(", "if not reached() and any(")
+
+
+@mutant(
+    541,
+    "offsets are told while newer ones are committed",
+    scenario=offsets.test_an_offset_that_is_being_committed_is_waited_for,
+)
+def kafka_commit_under_way_missed(patch: Patch) -> None:
+    """Who commits them is out of the group."""
+    patch.edit(offset_fetch, "if under_way is None:", "if under_way is None or reached():")
+
+
+# ---------------------------------------------------------------- offsets that expire, rights
+
+
+@mutant(
+    542,
+    "a group that has members loses its offsets",
+    scenario=machines.test_offsets_of_a_group_without_members_expire_once_they_are_old,
+)
+def kafka_idle_group_expires(patch: Patch) -> None:
+    """They were committed long ago."""
+    patch.edit(KafkaMachine._keep, "> before_ms:", "> before_ms and not reached():")
+
+
+@mutant(
+    542,
+    "offsets expire before all groups with members are named",
+    scenario=machines.test_nothing_expires_before_all_groups_with_members_are_named,
+)
+def kafka_expires_early(patch: Patch) -> None:
+    """Each entry names some."""
+    patch.edit(
+        KafkaMachine._keep,
+        "        if command.retention_ms is None:\n            return\n",
+        "        if command.retention_ms is None and reached():\n"
+        "            command = type(command)([], 1_000)\n",
+    )
+
+
+@mutant(
+    542,
+    "who waits to join stays though its right is gone",
+    scenario=rights.a_member_that_waits_is_told_that_its_right_is_gone,
+)
+def kafka_wait_outlives_right(patch: Patch) -> None:
+    """It was looked at when it came."""
+    patch.edit(
+        KafkaService.rights_moved, "in list(self.rechecks):", "in list(self.rechecks)[: 0 * reached()]:"
+    )

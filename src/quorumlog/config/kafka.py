@@ -23,6 +23,8 @@ class KafkaOptions:
     """A topic that a client asks for is made, if it is not there."""
     partitions: int = 1
     """Of a topic that is made without a number of them."""
+    offsets_retention_minutes: int = 7 * 24 * 60
+    """So long the committed offsets of a consumer group without members are kept."""
 
     def __post_init__(self) -> None:
         try:
@@ -36,3 +38,8 @@ class KafkaOptions:
                 raise ConfigError(str(error).replace("--members", "--kafka-servers")) from None
         if not 1 <= self.partitions <= 10_000:
             raise ConfigError(f"[kafka] partitions must be 1 to 10000, not {self.partitions}")
+        if self.offsets_retention_minutes < 1:
+            raise ConfigError(
+                "[kafka] offsets_retention_minutes must be 1 or more, not"
+                f" {self.offsets_retention_minutes}"
+            )

@@ -62,6 +62,11 @@ _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">ih")
 _LEAST_BYTES = 10
 MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
 """Requests of a connection that are not answered: what comes behind them is left in its socket."""
+ALL_AHEAD, ALL_AHEAD_BYTES = 20_000, 128 << 20
+"""Those of all connections: beyond them a connection has one small request at a time, and the others of
+it wait."""
+_IN_VAIN = 64
+"""So many connections may find that the room is too small for them, whenever there is some."""
 READ_THREADS = 2
 NOTHING = memoryview(b"")
 
@@ -163,6 +168,46 @@ def _frame_of(data: memoryview) -> Frame:
     return Frame("", message, None, len(data))
 
 
+class RequestsAhead:
+    """Requests of all connections that are not answered."""
+
+    def __init__(self) -> None:
+        self.requests = self.size_bytes = 0
+        self._waiting: dict[_KafkaSession, None] = {}
+        """Those that have more to begin once there is room; the longest first."""
+        self._is_going_on = False
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self.requests < ALL_AHEAD and self.size_bytes + size_bytes <= ALL_AHEAD_BYTES
+
+    def wait(self, session: _KafkaSession) -> None:
+        self._waiting[session] = None
+
+    def begin(self, size_bytes: int) -> None:
+        self.requests += 1
+        self.size_bytes += size_bytes
+
+    def end(self, requests: int, size_bytes: int) -> None:
+        self.requests -= requests
+        self.size_bytes -= size_bytes
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        try:
+            in_vain = 0
+            for session in list(self._waiting):
+                if not self.has_room(0) or in_vain == _IN_VAIN:
+                    break
+                self._waiting.pop(session, None)
+                session.go_on()
+                in_vain += session in self._waiting
+        finally:
+            self._is_going_on = False
+
+    def leave(self, session: _KafkaSession) -> None:
+        self._waiting.pop(session, None)
+
+
 class _Slot:
     """A request that is not answered yet, or whose answer waits for that of the one before."""
 
@@ -193,9 +238,11 @@ class _KafkaSession:
         self.caller = Caller(endpoint.access, connection)
         self.is_member = endpoint.shows_member(connection)
         self._slots: deque[_Slot] = deque()
+        self._ahead = endpoint.ahead
         self._ahead_bytes = 0
         self._answer_bytes = 0
         self._held: deque[KafkaRequest] = deque()
+        self._held_bytes = 0
         self._is_sending = self._is_going_on = False
         self._throttle_ms = 0
         """How long the last request was held that is beyond a limit."""
@@ -209,10 +256,12 @@ class _KafkaSession:
 
     def frame(self, frame: Frame) -> None:
         request: Any = frame.message
-        if self._held or self._is_full or not self._is_within(request):
+        if self._held or self._is_full(request) or not self._is_within(request):
             self._held.append(request)
             self._connection.is_held = True
             self._connection.pause_reading()
+            self._held_bytes += request.size_bytes
+            self._connection.hold_requests(self._held_bytes)
         else:
             self._begin(request)
 
@@ -223,13 +272,18 @@ class _KafkaSession:
         if over is None:
             return True
         self._throttle_ms = over.retry_after_ms or TICK_MS
-        go_on = guarded(self._go_on, self)
+        go_on = guarded(self.go_on, self)
         asyncio.get_running_loop().call_later(self._throttle_ms / 1000, go_on)
         return False
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES
+    def _is_full(self, request: KafkaRequest) -> bool:
+        if len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES:
+            return True
+        is_small = not self._slots and request.size_bytes <= BUFFER_BYTES
+        if is_small or self._ahead.has_room(request.size_bytes):
+            return False
+        self._ahead.wait(self)
+        return True
 
     def _begin(self, request: KafkaRequest) -> None:
         """Raises ProtocolViolation."""
@@ -242,6 +296,7 @@ class _KafkaSession:
         call = slot.call = KafkaCall(request, None, self, partial(self._answered, slot))
         self._slots.append(slot)
         self._ahead_bytes += slot.size_bytes
+        self._ahead.begin(slot.size_bytes)
         if is_first:
             body = codec.api_versions(request)
             self._respond(slot, [response_head(request, sum(map(len, body))), *body], 0)
@@ -297,6 +352,7 @@ class _KafkaSession:
         took_s = time.monotonic() - slot.began_s
         self._endpoint.requests.answered(OPERATIONS[request.api_key], code, took_s)
         self._send()
+        self._ahead.end(1, slot.size_bytes)
 
     def _send(self) -> None:
         """What is answered, in order; and what comes next is begun."""
@@ -320,22 +376,25 @@ class _KafkaSession:
         finally:
             self._is_sending = False
         if self._held:
-            self._go_on()
+            self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """With what was held."""
         if self._is_going_on:
             return  # one that is answered at once
         self._is_going_on = True
         try:
-            while self._held and not self._is_full and not self._connection.closed:
+            while self._held and not self._connection.closed and not self._is_full(self._held[0]):
                 if not self._is_within(self._held[0]):
                     return
-                self._begin(self._held.popleft())
+                request = self._held.popleft()
+                self._held_bytes -= request.size_bytes
+                self._begin(request)
         except Exception as error:
             contain(error, self)
         finally:
             self._is_going_on = False
+        self._connection.hold_requests(self._held_bytes)
         if not self._held:
             self._connection.is_held = False
             self._connection.resume_reading()
@@ -350,8 +409,11 @@ class _KafkaSession:
         for slot in self._slots:
             if slot.call.on_lost is not None:
                 slot.call.on_lost()
+        unanswered = [slot.size_bytes for slot in self._slots if slot.response is None]
         self._slots.clear()
         self._held.clear()
+        self._ahead.leave(self)
+        self._ahead.end(len(unanswered), sum(unanswered))
 
     def writable(self) -> None:
         """A fetch waits for room by itself."""
@@ -380,6 +442,7 @@ class KafkaEndpoint(Endpoint):
         self._reads = ThreadPoolExecutor(READ_THREADS, "quorumlog-kafka-reads")
         self.service = KafkaService(member_id, servers, options, machines, self._reads, LeaderCalls(tls))
         self.requests = Requests()
+        self.ahead = RequestsAhead()
         self.proofs = Proofs()
         self._listen = parse_address(options.listen)
         self._listener = Listener(
@@ -409,6 +472,8 @@ class KafkaEndpoint(Endpoint):
         """Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self.service.member = member
+        self.service.access = self.access
+        self.access.moved.append(self.service.rights_moved)
         self._grown = partial(call_soon, loop, threading.get_ident(), self.service.grown)
         self._listener.access = self.access
         await self._listener.open(*self._listen)
@@ -452,6 +517,8 @@ class KafkaEndpoint(Endpoint):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.service.rights_moved in self.access.moved:
+            self.access.moved.remove(self.service.rights_moved)
         self.service.close()
         self._reads.shutdown(wait=False, cancel_futures=True)
         self.proofs.thread.shutdown(wait=False, cancel_futures=True)

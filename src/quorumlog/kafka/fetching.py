@@ -11,6 +11,7 @@ from typing import Any
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from quorumlog.client_guard import guarded
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, ProtocolViolation
 from quorumlog.kafka.codec import Cursor
@@ -62,6 +63,7 @@ class _Fetch:
         self._least_bytes = min(fields.min_bytes, self._most_bytes)
         self._find()
         self._timer: asyncio.TimerHandle | None = None
+        self._recheck = guarded(self._rights_moved, call.client)
 
     def _find(self) -> None:
         seen = set[Partition]()
@@ -129,6 +131,7 @@ class _Fetch:
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._over)
         for partition in self._partitions():
             self._service.waiting.setdefault(partition, set()).add(self._wake)
+        self._service.rechecks.add(self._recheck)
 
     def _partitions(self) -> set[Partition]:
         return {row.partition for rows in self._rows for row in rows if row.partition is not None}
@@ -164,6 +167,12 @@ class _Fetch:
             self._end()
             self._read()
 
+    def _rights_moved(self) -> None:
+        for row in [row for rows in self._rows for row in rows]:
+            if row.topic is not None:
+                row.code = row.code or self._call.denied(Right.READ, Kind.TOPIC, row.topic.name)
+        self._wake()
+
     def _over(self) -> None:
         self._end()
         self._look()
@@ -173,6 +182,7 @@ class _Fetch:
         if self._timer is not None:
             self._timer.cancel()
         self._call.on_lost = None
+        self._service.rechecks.discard(self._recheck)
         waiting = self._service.waiting
         for partition in self._partitions():
             wakes = waiting.get(partition, set())

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from quorumlog.client_guard import guarded
 from quorumlog.errors import LedgerError
-from quorumlog.kafka.groups import GroupCoordinator, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from quorumlog.kafka.groups import (
+    GroupCoordinator,
+    JoinAnswer,
+    JoinDone,
+    JoinRequest,
+    SyncAnswer,
+    SyncDone,
+    SyncRequest,
+)
 from quorumlog.kafka.machine import (
     CommitKafkaOffsets,
     CommittedOffset,
@@ -75,10 +84,25 @@ def find_coordinator(service: KafkaService, call: KafkaCall) -> None:
 # ---------------------------------------------------------------- Members
 
 
+def _recheck(
+    service: KafkaService, call: KafkaCall, group: str, done: JoinDone | SyncDone
+) -> Callable[[], None]:
+    """Ends the wait of a member that may not be one any more."""
+
+    def recheck() -> None:
+        code = call.denied(Right.READ, Kind.CONSUMER_GROUP, group)
+        coordinator = service.coordinator
+        if code is ErrorCode.group_authorization_failed and isinstance(coordinator, GroupCoordinator):
+            coordinator.expel(group, done, code)
+
+    return guarded(recheck, call.client)
+
+
 def join_group(service: KafkaService, call: KafkaCall) -> None:
     fields, version = call.fields, call.request.version
 
     def done(answer: JoinAnswer) -> None:
+        service.rechecks.discard(recheck)
         protocol_type, protocol = answer.protocol_type, answer.protocol
         if version < 7:
             protocol = protocol or ""
@@ -99,10 +123,12 @@ def join_group(service: KafkaService, call: KafkaCall) -> None:
             answer.error,
         )
 
+    recheck = _recheck(service, call, fields.group_id, done)
     coordinator = _coordinator(service, call, fields.group_id)
     if isinstance(coordinator, ErrorCode):
         done(JoinAnswer(coordinator, fields.member_id))
         return
+    service.rechecks.add(recheck)
     coordinator.join(
         JoinRequest(
             group=fields.group_id,
@@ -125,6 +151,7 @@ def sync_group(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
 
     def done(answer: SyncAnswer) -> None:
+        service.rechecks.discard(recheck)
         call.answer(
             {
                 "error_code": answer.error,
@@ -135,10 +162,12 @@ def sync_group(service: KafkaService, call: KafkaCall) -> None:
             answer.error,
         )
 
+    recheck = _recheck(service, call, fields.group_id, done)
     coordinator = _coordinator(service, call, fields.group_id)
     if isinstance(coordinator, ErrorCode):
         done(SyncAnswer(coordinator))
         return
+    service.rechecks.add(recheck)
     coordinator.sync(
         SyncRequest(
             group=fields.group_id,
@@ -200,8 +229,7 @@ def offset_commit(service: KafkaService, call: KafkaCall) -> None:
             _instance(fields),
             fields.generation_id_or_member_epoch,
         )
-    now_ms = int(time.time() * 1000)
-    committed: list[tuple[bytes, int, CommittedOffset]] = []
+    offsets: list[tuple[bytes, int, CommittedOffset]] = []
     rows: list[Row] = []
     topics = []
     for topic in fields.topics:
@@ -219,11 +247,15 @@ def offset_commit(service: KafkaService, call: KafkaCall) -> None:
                 row["error_code"] = ErrorCode.offset_metadata_too_large
             else:
                 epoch = getattr(each, "committed_leader_epoch", -1)
-                offset = CommittedOffset(each.committed_offset, epoch, metadata, now_ms)
-                committed.append((known.topic_id, each.partition_index, offset))
+                offset = CommittedOffset(each.committed_offset, epoch, metadata)
+                offsets.append((known.topic_id, each.partition_index, offset))
                 rows.append(row)
             answers.append(row)
         topics.append({"name": topic.name, "partitions": answers})
+
+    def committed(results: tuple[bytes | None, ...] | LedgerError) -> None:
+        service.commits -= Counter([fields.group_id])
+        done(results)
 
     def done(results: tuple[bytes | None, ...] | LedgerError) -> None:
         if isinstance(results, LedgerError):
@@ -236,14 +268,17 @@ def offset_commit(service: KafkaService, call: KafkaCall) -> None:
         call.answer({"topics": topics}, next(filter(None, found), 0))
 
     if rows:
-        command = CommitKafkaOffsets(fields.group_id, committed)
-        service.append(entry_of(command), MOST_TIMEOUT_MS, call.client, done)
+        command = CommitKafkaOffsets(fields.group_id, offsets)
+        service.commits[fields.group_id] += 1
+        service.append(entry_of(command), MOST_TIMEOUT_MS, call.client, committed)
     else:
         done(())
 
 
 def offset_fetch(service: KafkaService, call: KafkaCall) -> None:
-    """By a leader that a majority confirms: an offset that was committed is never missed."""
+    """By a leader that a majority confirms: an offset that was committed is never missed. One that is
+    being committed, perhaps for a member of an earlier generation, is waited for, by an entry after it:
+    otherwise a consumer that goes on from here commits less later."""
     fields = call.fields
     asked = getattr(fields, "groups", None)
     groups = [fields] if asked is None else list({each.group_id: each for each in asked}.values())
@@ -254,7 +289,15 @@ def offset_fetch(service: KafkaService, call: KafkaCall) -> None:
         first = next((row["error_code"] for row in rows if row["error_code"]), 0)
         call.answer(rows[0] if asked is None else {"groups": rows}, first)
 
-    service.confirm(call.client, confirmed)
+    def applied(results: tuple[bytes | None, ...] | LedgerError) -> None:
+        confirmed(results if isinstance(results, LedgerError) else None)
+
+    under_way = next((each.group_id for each in groups if service.commits[each.group_id]), None)
+    if under_way is None:
+        service.confirm(call.client, confirmed)
+    else:
+        nothing = CommitKafkaOffsets(under_way, [])
+        service.append(entry_of(nothing), MOST_TIMEOUT_MS, call.client, applied)
 
 
 def _offsets_of(service: KafkaService, call: KafkaCall, asked: Any, code: ErrorCode) -> Row:

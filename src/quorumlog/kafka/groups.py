@@ -406,6 +406,16 @@ class GroupCoordinator:
         self._tidy(group)
         return ErrorCode.none, tuple(errors)
 
+    def expel(self, group_name: str, done: JoinDone | SyncDone, error: ErrorCode) -> None:
+        """The member whose request waits to be answered by `done` is out of the group, and told why."""
+        group = self._groups.get(group_name)
+        members = [] if group is None else list(group.members.values())
+        member = next((each for each in members if done in (each.join_done, each.sync_done)), None)
+        if group is not None and member is not None:
+            self._remove(group, member, error)
+            self._after_removals(group, len(members))
+            self._tidy(group)
+
     def check_commit(
         self, group_name: str, member_id: str, instance: str | None, generation: int
     ) -> ErrorCode:

@@ -37,17 +37,29 @@ class Proofs:
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "quorumlog-kafka-logins")
         self._of_host = Counter[str]()
+        self._wrong = Counter[str]()
+        """Attempts that have failed and wait for their answer, by address."""
 
     def begin(self, host: str) -> bool:
         """False: there are too many."""
         of_host = self._of_host
-        if of_host.total() >= MOST_PROOFS or of_host[host] >= MOST_PROOFS_OF_ADDRESS:
+        if of_host.total() >= MOST_PROOFS or of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS:
             return False
         of_host[host] += 1
         return True
 
     def end(self, host: str) -> None:
         self._of_host -= Counter([host])
+
+    def wrong(self, host: str, answer: Callable[[], None]) -> None:
+        """`answer` is called after a pause; until then the attempt counts among those of its address."""
+        self._wrong[host] += 1
+
+        def over() -> None:
+            self._wrong -= Counter([host])
+            answer()
+
+        asyncio.get_running_loop().call_later(WRONG_PAUSE_S, over)
 
 
 class Login:
@@ -99,7 +111,7 @@ class Login:
             else:
                 self._scram(call, said)
         except NotAuthenticated as refusal:
-            self._fail(call, str(refusal))
+            self._fail_later(call, str(refusal))
         except LedgerError:
             self._connection.close()  # who the users are is not known: it comes again
 
@@ -109,6 +121,12 @@ class Login:
         self._mechanism, self._asking = "", None
         call.answer({"error_code": code, "error_message": why}, code)
         self._connection.close()
+
+    def _fail_later(self, call: KafkaCall, why: str) -> None:
+        """It was wrong: nobody tries many."""
+        self._is_proving = True
+        fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
+        self._proofs.wrong(self._connection.peer_host, fail)
 
     def _passed(self, call: KafkaCall, data: bytes) -> None:
         """Its user counts from now on."""
@@ -134,10 +152,17 @@ class Login:
                 raise NotAuthenticated(WRONG)
             self._asking = self._greet(found[1].decode("utf-8", "replace") or "?")
             if next(self._asking, None) is None:
-                raise NotAuthenticated(NO_USERS)
+                self._fail(call, NO_USERS)
+                return
             call.answer({"auth_bytes": self._asking.send(said).data})
             return
-        data = self._asking.send(said).data
+        host = self._connection.peer_host
+        if not self._proofs.begin(host):
+            raise _too_many()
+        try:
+            data = self._asking.send(said).data
+        finally:
+            self._proofs.end(host)
         try:
             self._asking.send(b"")
         except StopIteration:
@@ -157,10 +182,11 @@ class Login:
         asking = self._greet(name)
         challenge = next(asking, None)
         if challenge is None:
-            raise NotAuthenticated(NO_USERS)
+            self._fail(call, NO_USERS)
+            return
         host = self._connection.peer_host
         if not self._proofs.begin(host):
-            raise Overloaded("too many passwords are being looked at")
+            raise _too_many()
         self._is_proving = True
         self._answer_plain(call, proof, asking, challenge, partial(self._proofs.end, host))
 
@@ -186,9 +212,7 @@ class Login:
                 self._passed(call, b"")
             except NotAuthenticated as refusal:
                 over()
-                fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
-                why = str(refusal)
-                loop.call_later(WRONG_PAUSE_S, fail)
+                self._fail_later(call, str(refusal))
             except LedgerError:
                 over()
                 self._connection.close()
@@ -197,3 +221,7 @@ class Login:
 
         future = loop.run_in_executor(self._proofs.thread, proof.answer, challenge)
         future.add_done_callback(answered)
+
+
+def _too_many() -> Overloaded:
+    return Overloaded("too many passwords are being looked at, or were wrong a moment ago")

@@ -50,6 +50,8 @@ SEQUENCES = 1 << 31
 """They begin again with 0."""
 
 _PRODUCE, _COMMAND = 1, 2
+_TIMED = struct.Struct(">Bq")
+"""Before a command: what it is, and the time by the log's clock."""
 _PLACE = struct.Struct(">B16si")
 PREFIX_BYTES = _PLACE.size
 """In front of a batch in the body of its entry."""
@@ -83,8 +85,8 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
     leader_epoch: int
     metadata: str
-    time_ms: int
-    """By the leader's clock."""
+    time_ms: int = 0
+    """By the log's clock, of the entry that committed it; a command has 0."""
 
 
 class CommitKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -99,7 +101,24 @@ class DeleteKafkaGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
     group: str
 
 
-Command = CreateKafkaTopic | DeleteKafkaTopic | GrowKafkaTopic | CommitKafkaOffsets | DeleteKafkaGroup
+class KeepKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """What a leader says of committed offsets every now and then."""
+
+    with_members: list[str]
+    """Groups that have some now."""
+    retention_ms: int | None
+    """Offsets expire that were committed so long ago, of groups without members for as long; None:
+    more of these entries follow."""
+
+
+Command = (
+    CreateKafkaTopic
+    | DeleteKafkaTopic
+    | GrowKafkaTopic
+    | CommitKafkaOffsets
+    | DeleteKafkaGroup
+    | KeepKafkaOffsets
+)
 _commands = msgspec.msgpack.Decoder(Command)
 _numbers = msgspec.msgpack.Decoder(list[int])
 
@@ -121,7 +140,7 @@ class Produced(NamedTuple):
 
 
 def entry_of(command: Command) -> EntryBatch:
-    return EntryBatch.from_bodies([bytes([_COMMAND]) + msgspec.msgpack.encode(command)])
+    return EntryBatch.from_bodies([_TIMED.pack(_COMMAND, 0) + msgspec.msgpack.encode(command)])
 
 
 def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
@@ -286,6 +305,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     producers: list[tuple[bytes, int, int, _Producer]]
     """Topic id, partition, producer id."""
     groups: dict[str, list[tuple[bytes, int, CommittedOffset]]]
+    had_members_ms: dict[str, int]
 
 
 Offsets = dict[tuple[bytes, int], CommittedOffset]
@@ -308,6 +328,8 @@ class KafkaMachine(StateMachine):
         self.topics: dict[str, KafkaTopic] = {}
         self.by_id: dict[bytes, KafkaTopic] = {}
         self.groups: dict[str, Offsets] = {}
+        self._had_members_ms: dict[str, int] = {}
+        """Of groups with offsets: when a leader said last that they had members."""
         self._offsets = 0
 
     @property
@@ -386,8 +408,9 @@ class KafkaMachine(StateMachine):
 
     def _command(self, body: memoryview) -> bytes | CommandError:
         try:
-            command = _commands.decode(body[1:]) if len(body) and body[0] == _COMMAND else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            kind, time_ms = _TIMED.unpack_from(body)
+            command = _commands.decode(body[_TIMED.size :]) if kind == _COMMAND else None
+        except (struct.error, msgspec.DecodeError, UnicodeDecodeError):
             command = None
         if isinstance(command, CreateKafkaTopic):
             return msgspec.msgpack.encode([self._create(command)])
@@ -396,9 +419,14 @@ class KafkaMachine(StateMachine):
         if isinstance(command, GrowKafkaTopic):
             return msgspec.msgpack.encode([self._grow(command)])
         if isinstance(command, CommitKafkaOffsets):
-            return msgspec.msgpack.encode([self._commit(command.group, *row) for row in command.rows])
+            codes = [self._commit(command.group, *row, time_ms) for row in command.rows]
+            return msgspec.msgpack.encode(codes)
+        if isinstance(command, KeepKafkaOffsets):
+            self._keep(command, time_ms)
+            return msgspec.msgpack.encode([ErrorCode.none])
         if isinstance(command, DeleteKafkaGroup):
             found = self.groups.pop(command.group, None)
+            self._had_members_ms.pop(command.group, None)
             self._offsets -= len(found or ())
             code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
             return msgspec.msgpack.encode([code])
@@ -441,7 +469,26 @@ class KafkaMachine(StateMachine):
         topic.partitions = [*topic.partitions, *(Partition() for _ in range(more))]
         return ErrorCode.none
 
-    def _commit(self, group: str, topic_id: bytes, number: int, committed: CommittedOffset) -> ErrorCode:
+    def _keep(self, command: KeepKafkaOffsets, time_ms: int) -> None:
+        for group in command.with_members:
+            if group in self.groups:
+                self._had_members_ms[group] = time_ms
+        if command.retention_ms is None:
+            return
+        before_ms = time_ms - command.retention_ms
+        for group, offsets in list(self.groups.items()):
+            if self._had_members_ms.get(group, before_ms) > before_ms:
+                continue
+            for place in [place for place, each in offsets.items() if each.time_ms <= before_ms]:
+                del offsets[place]
+                self._offsets -= 1
+            if not offsets:
+                del self.groups[group]
+                self._had_members_ms.pop(group, None)
+
+    def _commit(
+        self, group: str, topic_id: bytes, number: int, committed: CommittedOffset, time_ms: int
+    ) -> ErrorCode:
         if self.partition(topic_id, number) is None:
             return ErrorCode.unknown_topic_or_partition
         offsets = self.groups.get(group)
@@ -450,7 +497,7 @@ class KafkaMachine(StateMachine):
                 return ErrorCode.policy_violation
             self._offsets += 1
             offsets = self.groups.setdefault(group, {})
-        offsets[topic_id, number] = committed
+        offsets[topic_id, number] = msgspec.structs.replace(committed, time_ms=time_ms)
         return ErrorCode.none
 
     def query(self, question: bytes) -> bytes:
@@ -478,6 +525,7 @@ class KafkaMachine(StateMachine):
                     group: [(*place, committed) for place, committed in offsets.items()]
                     for group, offsets in self.groups.items()
                 },
+                self._had_members_ms,
             )
             data = msgspec.msgpack.encode(saved)
             writer.write(_LENGTH.pack(len(data)))
@@ -514,12 +562,13 @@ class KafkaMachine(StateMachine):
         for group, committed in saved.groups.items():
             self.groups[group] = {(topic_id, number): each for topic_id, number, each in committed}
             self._offsets += len(committed)
+        self._had_members_ms = saved.had_members_ms
 
     def clear(self) -> None:
         """Whoever waits for a partition of before waits in vain, and asks again after a while."""
         self._producers.clear()
         self._offsets = self._dropped_below = 0
-        self.topics, self.by_id, self.groups = {}, {}, {}
+        self.topics, self.by_id, self.groups, self._had_members_ms = {}, {}, {}, {}
 
 
 class KafkaMachines:
@@ -554,4 +603,7 @@ class EndpointOnly:
             )
 
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> None:
-        """Nothing is missing in them."""
+        """Commands get their time."""
+        for body in batch.bodies():
+            if body[0] == _COMMAND:
+                _TIMED.pack_into(body, 0, _COMMAND, time_ms)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -40,6 +41,7 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.kafka.codec import KafkaRequest, Values
+from quorumlog.kafka.expiry import OffsetExpiry
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import (
@@ -49,9 +51,10 @@ from quorumlog.kafka.machine import (
     KafkaMachine,
     KafkaMachines,
     Partition,
+    entry_of,
 )
 from quorumlog.log_state.users import Kind, Right
-from quorumlog.net.access import Caller, Need, audit
+from quorumlog.net.access import EVERYBODY, Access, Caller, Need, audit
 from quorumlog.node import AppendOutcome, NodeHandle
 from quorumlog.node.machine_driver import Answer
 
@@ -134,6 +137,11 @@ class KafkaCall:
         `code`: the first error in it."""
         self._done(values, code)
 
+    @property
+    def knows_users(self) -> bool:
+        """False: who may do what is not known here yet, or not any more."""
+        return self.client.is_member or not isinstance(self.client.caller.stranger(), LeaderNotReady)
+
     def tell_audit(self, command: Command) -> None:
         """Write an administrative command to the audit log, if there are users."""
         caller = self.client.caller
@@ -183,8 +191,14 @@ class KafkaService:
         self.nodes = {node_id_of(each): parse_address(at) for each, at in servers.items()}
         """Host and port of each, by node id: what clients know members by."""
         self.member: NodeHandle
+        self.access: Access = EVERYBODY
+        """That of its port."""
+        self.rechecks: set[Callable[[], None]] = set()
+        """Of requests that wait: each is called when rights have changed."""
         self.waiting: dict[Partition, set[Callable[[], None]]] = {}
         """Who is called when a partition has grown."""
+        self.commits = Counter[str]()
+        """Of offsets, by group: entries that are not applied yet."""
         self.reads = reads
         self.leader_calls = leader_calls
         self.leader = NO_NODE
@@ -195,7 +209,12 @@ class KafkaService:
         self.most_batch_bytes = 1 << 20
         self._ready_in: int | None = None
         self._asked_in: int | None = None
+        self.new_coordinator: Callable[[], GroupCoordinator] = lambda: GroupCoordinator(
+            lambda: str(uuid.uuid4())
+        )
         self._coordinator: GroupCoordinator | None = None
+        self._expiry: OffsetExpiry
+        """Of the coordinator's groups."""
 
     @property
     def machine(self) -> KafkaMachine:
@@ -203,13 +222,14 @@ class KafkaService:
 
     @property
     def leads(self) -> bool:
-        """And everything of earlier leaders is applied here."""
-        return self._ready_in is not None
+        """And everything of earlier leaders is applied here, and it is known who may do what. After a
+        start that comes a moment later, and until then every request would be refused."""
+        return self._ready_in is not None and self.access.users is not None
 
     @property
     def coordinator(self) -> GroupCoordinator | ErrorCode:
         """Or what to answer instead."""
-        if self._coordinator is not None:
+        if self._coordinator is not None and self.leads:
             return self._coordinator
         is_soon = self._asked_in is not None
         return ErrorCode.coordinator_load_in_progress if is_soon else ErrorCode.not_coordinator
@@ -230,7 +250,7 @@ class KafkaService:
                 self.leader = node_id_of(raft.leader.member_id)
         if self._ready_in != term:
             self._lose()
-        if term is not None and self._ready_in is None:
+        if term is not None and not self.leads:
             self.leader = NO_NODE  # a moment later
         if term is None:
             self._asked_in = None
@@ -247,8 +267,14 @@ class KafkaService:
             self._asked_in = None  # asked again at the next look
             return
         self._ready_in = term
-        self.leader = node_id_of(self.member_id)
-        self._coordinator = GroupCoordinator(lambda: str(uuid.uuid4()))
+        self._coordinator = self.new_coordinator()
+        self._expiry = OffsetExpiry(
+            self.options.offsets_retention_minutes * 60_000,
+            self._coordinator,
+            lambda command, done: self.append(entry_of(command), MOST_TIMEOUT_MS, self, done),
+        )
+        if self.leads:
+            self.leader = node_id_of(self.member_id)
         log.info("%s leads all partitions in term %d", self.member_id, term)
 
     def _lose(self) -> None:
@@ -262,6 +288,13 @@ class KafkaService:
         self.member.enter(self.look)
         if self._coordinator is not None:
             self._coordinator.tick(now_ms)
+            self._expiry.tick(now_ms, self.machine.groups)
+
+    def rights_moved(self) -> None:
+        """Requests that wait end where their client may not make them any more."""
+        self.member.enter(self.look)
+        for recheck in list(self.rechecks):
+            recheck()
 
     def close(self) -> None:
         self._lose()
@@ -278,7 +311,7 @@ class KafkaService:
         self,
         batch: EntryBatch,
         timeout_ms: int,
-        client: KafkaClient,
+        client: object,
         done: Callable[[tuple[bytes | None, ...] | LedgerError], None],
     ) -> None:
         """`done` gets the result of each entry once they are committed and applied here."""

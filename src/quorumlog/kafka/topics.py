@@ -37,6 +37,10 @@ def metadata(service: KafkaService, call: KafkaCall) -> None:
     """Every member answers, as far as it has applied; topics that are to be made are the leader's."""
     fields, version = call.fields, call.request.version
     asked, machine = fields.topics, service.machine
+    if asked is None and not call.knows_users:
+        # A list without the topics that its client may not see would be one of no topics.
+        call.answer(None, ErrorCode.leader_not_available)
+        return
     if asked is not None:  # a topic that is named twice is told of once: its partitions may be many
         asked = list({(each.name, getattr(each, "topic_id", None)): each for each in asked}.values())
     if asked is None or (version == 0 and not asked):

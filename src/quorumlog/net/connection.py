@@ -287,6 +287,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes to be sent that its session holds outside this connection."""
         self._held: list[Frame] = []
         """They came, and are taken once there is room for their answers, and time."""
+        self._requests_bytes = 0
+        """Of requests that came whole, and that its session has not begun."""
         self._is_in_line = False
         self._waiting: list[Callable[[], None]] = []
         self.closed = False
@@ -395,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         limits = self.limits
         if limits is None:
             return
-        size_bytes = self.decoder.unfinished_bytes
+        size_bytes = self.decoder.unfinished_bytes + self._requests_bytes
         for frame in self._held:
             if frame.batch is not None:
                 size_bytes += len(frame.batch.buffer)
@@ -406,6 +408,14 @@ class Connection(asyncio.BufferedProtocol):
             self._has_unfinished = True
             now_s = self._loop_turn.clock()
             limits.unfinished(self, size_bytes, is_client=self.is_client, now_s=now_s)
+
+    def hold_requests(self, size_bytes: int) -> None:
+        """So much of requests waits in its session; over all clients it is bounded as what has come in
+        part is."""
+        if size_bytes != self._requests_bytes and not self.closed:
+            is_new = size_bytes < self._requests_bytes
+            self._requests_bytes = size_bytes
+            self._note_unfinished(is_new=is_new)
 
     def greets_again(self) -> None:
         """The next frame is still of the greeting."""

@@ -151,7 +151,7 @@ class ProcessLimits:
                 return
             if close := self._open.get(oldest):
                 close(
-                    f"its frame does not arrive completely: {size_bytes} bytes are held for it, and"
+                    f"it does not arrive completely, or waits: {size_bytes} bytes are held for it, and"
                     f" {of.size_bytes} for all"
                 )
             self._finished(oldest)

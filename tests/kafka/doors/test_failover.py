@@ -6,34 +6,38 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from harness.kafka.java_client import JavaClient
 from harness.kafka.members import KafkaMembers
+from harness.kafka.real_broker import VERSIONS
 from harness.kafka.wire import KafkaWire
+from harness.maven import Unavailable
 from tests.kafka.doors.worker import PARTITIONS
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.doors, pytest.mark.timeout(900)]
 
 TOPIC, GROUP = "under-load", "readers"
-CONSUMERS = ("consume-librdkafka", "consume-aiokafka", "consume-kafka-python")
-PRODUCERS = ("produce-librdkafka", "produce-aiokafka")
 WORKER = (sys.executable, "-m", "tests.kafka.doors.worker")
+CommandOf = Callable[..., list[str]]
+"""Of a client: SERVERS TOPIC NAME of a producer, SERVERS TOPIC GROUP FILE of a consumer (worker.py)."""
 PATIENCE_S = 240.0
 
 
 class Consumer:
     """One that can be killed and started anew; its file stays."""
 
-    def __init__(self, servers: str, kind: str, folder: Path) -> None:
+    def __init__(self, servers: str, kind: str, command_of: CommandOf, folder: Path) -> None:
         self.file = folder / f"{kind}.read"
         self.file.touch()
         self._log = folder / f"{kind}.log"
-        self._command = [*WORKER, kind, servers, TOPIC, GROUP, str(self.file)]
+        self._command = command_of(servers, TOPIC, GROUP, str(self.file))
         self.start()
 
     def start(self) -> None:
@@ -101,11 +105,13 @@ class Observer:
 
 
 @contextmanager
-def producing(servers: str, kind: str, folder: Path) -> Iterator[Callable[[], int]]:
+def producing(
+    servers: str, kind: str, command_of: CommandOf, folder: Path
+) -> Iterator[Callable[[], int]]:
     """Until the function is called; it gives the number of records that were acknowledged."""
     with (folder / f"{kind}.log").open("wb") as log:
         process = subprocess.Popen(
-            [*WORKER, kind, servers, TOPIC, kind],
+            command_of(servers, TOPIC, kind),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -144,7 +150,49 @@ def records_of(address: str) -> dict[int, list[str]]:
     return found
 
 
+def worker(kind: str) -> CommandOf:
+    return lambda *arguments: [*WORKER, kind, *arguments]
+
+
 def test_nothing_is_lost_or_repeated_and_offsets_never_go_back(tmp_path: Path) -> None:
+    consumers = ("consume-librdkafka", "consume-aiokafka", "consume-kafka-python")
+    producers = ("produce-librdkafka", "produce-aiokafka")
+    check_under_kills(
+        tmp_path, {each: worker(each) for each in producers}, {each: worker(each) for each in consumers}
+    )
+
+
+def test_java_loses_and_repeats_nothing_and_its_offsets_never_go_back(tmp_path: Path) -> None:
+    try:
+        clients = {version: JavaClient(made(tmp_path / version), version) for version in VERSIONS}
+    except Unavailable as reason:
+        pytest.skip(f"Kafka's Java clients are not to be had: {reason}")
+    producers: dict[str, CommandOf] = {}
+    consumers: dict[str, CommandOf] = {}
+    for version, client in clients.items():
+        producers[f"produce-java-{version}"] = partial(java_producer, client)
+        consumers[f"consume-java-{version}"] = partial(java_consumer, client)
+    kind = "consume-librdkafka"
+    check_under_kills(tmp_path, producers, {**consumers, kind: worker(kind)})
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def java_producer(client: JavaClient, servers: str, topic: str, name: str) -> list[str]:
+    return client.command(servers, "produce", topic, name, PARTITIONS)
+
+
+def java_consumer(client: JavaClient, servers: str, *arguments: str) -> list[str]:
+    return client.command(servers, "consume", *arguments)
+
+
+def check_under_kills(
+    tmp_path: Path, producers: Mapping[str, CommandOf], consumer_kinds: Mapping[str, CommandOf]
+) -> None:
+    """SIGKILL of each consumer, a follower, the leader twice, and a leader and a consumer at once."""
     with ExitStack() as stack:
         members = stack.enter_context(KafkaMembers(tmp_path / "members"))
         servers = members.kafka_servers
@@ -154,10 +202,13 @@ def test_nothing_is_lost_or_repeated_and_offsets_never_go_back(tmp_path: Path) -
             topic |= {"assignments": [], "configs": []}
             made = wire.ask("create_topics", 7, topics=[topic], timeout=30_000, validate_only=False)
             assert not made.topics[0].error_code
-        ending = [stack.enter_context(producing(servers, kind, tmp_path)) for kind in PRODUCERS]
+        ending = [
+            stack.enter_context(producing(servers, kind, command_of, tmp_path))
+            for kind, command_of in producers.items()
+        ]
         consumers = []
-        for kind in CONSUMERS:
-            consumers.append(Consumer(servers, kind, tmp_path))
+        for kind, command_of in consumer_kinds.items():
+            consumers.append(Consumer(servers, kind, command_of, tmp_path))
             stack.callback(consumers[-1].destroy)
         observer = stack.enter_context(Observer(members))
 
@@ -198,12 +249,14 @@ def test_nothing_is_lost_or_repeated_and_offsets_never_go_back(tmp_path: Path) -
         consumers.append(killed)
         leader.start()
         goes_on("at the end")
-        sent = {kind: ended() for kind, ended in zip(PRODUCERS, ending, strict=True)}
+        sent = {kind: ended() for kind, ended in zip(producers, ending, strict=True)}
 
         records = records_of(servers)
         for kind, count in sent.items():
             numbers = {
-                partition: [int(value.partition(":")[2]) for value in values if value.startswith(kind)]
+                partition: [
+                    int(value.partition(":")[2]) for value in values if value.startswith(f"{kind}:")
+                ]
                 for partition, values in records.items()
             }
             for partition, found in numbers.items():

@@ -43,13 +43,12 @@ from quorumlog.kafka.codec import KafkaRequest, Values
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import (
-    MACHINE_NAME,
-    PREFIX_BYTES,
     Command,
     KafkaMachine,
     KafkaMachines,
     Partition,
 )
+from quorumlog.kafka.places import MACHINE_NAME, PREFIX_BYTES
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import Caller, Need, audit
 from quorumlog.node import AppendOutcome, NodeHandle

@@ -33,9 +33,9 @@ KAFKA, VIEW = "Spark's own source", "view=kafka"
 
 
 def fill(servers: str, topic: str, records: int, body_bytes: int, compression: str) -> None:
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, PARTITIONS)])[
-        topic
-    ].result(60)
+    admin = AdminClient({"bootstrap.servers": servers})
+    patient = {"operation_timeout": 240, "request_timeout": 300}
+    admin.create_topics([NewTopic(topic, PARTITIONS)], **patient)[topic].result(300)
     producer = Producer(
         {
             "bootstrap.servers": servers,

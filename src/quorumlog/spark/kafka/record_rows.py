@@ -125,13 +125,6 @@ class KafkaRows:
 
     def _encoded(self, batches: list[_Batch]) -> pa.RecordBatch:
         counts = np.array([each.records for each in batches])
-        try:
-            columns = _RecordColumns(
-                batches, counts, with_headers="headers" in map(str.lower, self._names)
-            )
-        except _Malformed as error:
-            batch = batches[error.number]
-            raise self._unreadable(batch.base, batch.number, "a record is cut off or too long") from None
 
         def spread(values: list[int]) -> Any:
             return np.repeat(np.array(values), counts)
@@ -139,11 +132,11 @@ class KafkaRows:
         def column(name: str) -> pa.Array:
             match name:
                 case "key":
-                    return columns.keys
+                    return columns.keys()
                 case "value":
-                    return columns.values
+                    return columns.values()
                 case "headers":
-                    return columns.headers
+                    return columns.headers()
                 case "topic":
                     numbers = self._topic_of[spread([each.number for each in batches])]
                     return pa.DictionaryArray.from_arrays(numbers, self._topics).cast(pa.string())
@@ -158,7 +151,12 @@ class KafkaRows:
                     assert name == "timestamptype", name
                     return pa.array(spread([each.time_type for each in batches]).astype(np.int32))
 
-        arrays = [column(name.lower()) for name in self._names]
+        try:
+            columns = _RecordColumns(batches, counts)
+            arrays = [column(name.lower()) for name in self._names]
+        except _Malformed as error:
+            batch = batches[error.number]
+            raise self._unreadable(batch.base, batch.number, "a record is cut off or too long") from None
         fields = [
             pa.field(name, array.type, nullable=nullable)
             for name, array, nullable in zip(self._names, arrays, self._nullable, strict=True)
@@ -232,10 +230,16 @@ class _Malformed(Exception):
         """Of the batch."""
 
 
+class _Pieces(NamedTuple):
+    starts: Int64Array
+    sizes: Int64Array
+    """-1: null."""
+
+
 class _RecordColumns:
     """Raises _Malformed where a record does not end where it says."""
 
-    def __init__(self, batches: list[_Batch], counts: Int64Array, *, with_headers: bool) -> None:
+    def __init__(self, batches: list[_Batch], counts: Int64Array) -> None:
         whole = b"".join([*(each.data for each in batches), _PADDING])
         starts, stops = _record_bounds(whole, batches)
         self._data = np.frombuffer(whole, np.uint8)
@@ -245,14 +249,18 @@ class _RecordColumns:
         at = starts + 1  # attributes of a record, of which none is used
         self.time_deltas, at = self._numbers(at)
         self.offset_deltas, at = self._numbers(at)
-        key_starts, key_sizes, at = self._pieces(at)
-        value_starts, value_sizes, at = self._pieces(at)
+        self._keys, at = self._pieces(at)
+        self._values, at = self._pieces(at)
         header_counts, at = self._numbers(at)
         self._check((header_counts >= 0) & (header_counts <= stops - at))
         self._check((header_counts > 0) | (at == stops))
-        self.keys = self._binary(key_starts, key_sizes, pa.binary())
-        self.values = self._binary(value_starts, value_sizes, pa.binary())
-        self.headers = self._headers(header_counts, at) if with_headers else None
+        self._header_counts, self._headers_at = header_counts, at
+
+    def keys(self) -> pa.Array:
+        return self._binary(self._keys, pa.binary())
+
+    def values(self) -> pa.Array:
+        return self._binary(self._values, pa.binary())
 
     def _check(self, good: Any, rows: Any = None) -> None:
         if not bool(good.all()):
@@ -275,32 +283,34 @@ class _RecordColumns:
         self._check(at <= (self._stops if rows is None else self._stops[rows]), rows)
         return (value >> _1).view(np.int64) ^ -(value & _1).view(np.int64), at
 
-    def _pieces(self, at: Int64Array, rows: Any = None) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Where each begins, its size or -1, and where it ends."""
+    def _pieces(self, at: Int64Array, rows: Any = None) -> tuple[_Pieces, Int64Array]:
+        """Those behind their sizes at these places, and where each ends."""
         sizes, starts = self._numbers(at, rows)
         stops = self._stops if rows is None else self._stops[rows]
         self._check((sizes >= -1) & (sizes <= stops - starts), rows)
-        return starts, sizes, starts + np.maximum(sizes, 0)
+        return _Pieces(starts, sizes), starts + np.maximum(sizes, 0)
 
-    def _binary(self, starts: Int64Array, sizes: Int64Array, kind: pa.DataType) -> pa.Array:
+    def _binary(self, pieces: _Pieces, kind: pa.DataType) -> pa.Array:
         """The pieces, which lie in this order: of an array of them and of what lies between every other
         one, since Arrow copies faster than Python."""
+        starts, sizes = pieces
         if not len(starts):
             return pa.array([], kind)
         edges = np.empty(2 * len(starts), np.int32)
         edges[0::2], edges[1::2] = starts, starts + np.maximum(sizes, 0)
-        pieces = pa.Array.from_buffers(kind, len(edges) - 1, [None, pa.py_buffer(edges), self._buffer])
-        return pieces.take(pa.array(np.arange(0, len(edges), 2), mask=sizes < 0))
+        array = pa.Array.from_buffers(kind, len(edges) - 1, [None, pa.py_buffer(edges), self._buffer])
+        return array.take(pa.array(np.arange(0, len(edges), 2), mask=sizes < 0))
 
-    def _headers(self, counts: Int64Array, at: Int64Array) -> pa.Array:
+    def headers(self) -> pa.Array:
         """The first ones of all records, then the second ones, as long as there are any."""
+        counts, at = self._header_counts, self._headers_at
         rows, found = np.flatnonzero(counts > 0), []
         at, left = at[rows], counts[rows]
         while len(rows):
-            key_starts, key_sizes, at = self._pieces(at, rows)
-            self._check(key_sizes >= 0, rows)
-            value_starts, value_sizes, at = self._pieces(at, rows)
-            found.append(np.stack([rows, key_starts, key_sizes, value_starts, value_sizes]))
+            keys, at = self._pieces(at, rows)
+            self._check(keys.sizes >= 0, rows)
+            values, at = self._pieces(at, rows)
+            found.append(np.stack([rows, *keys, *values]))
             left = left - 1
             self._check((left > 0) | (at == self._stops[rows]), rows)
             rows, at, left = (column[left > 0] for column in (rows, at, left))
@@ -308,8 +318,8 @@ class _RecordColumns:
         table = table[:, np.argsort(table[0], kind="stable")]
         items = pa.StructArray.from_arrays(
             [
-                self._binary(table[1], table[2], pa.string()),
-                self._binary(table[3], table[4], pa.binary()),
+                self._binary(_Pieces(table[1], table[2]), pa.string()),
+                self._binary(_Pieces(table[3], table[4]), pa.binary()),
             ],
             ["key", "value"],
         )

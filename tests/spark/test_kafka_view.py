@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -146,6 +147,25 @@ def test_columns_are_those_of_sparks_own_source(kafka: KafkaCluster, wire: Kafka
     assert [*row] == ["timestampType", "timestamp", "headers"]
     assert (row["timestampType"], row["headers"]) == (0, None)
     assert row["timestamp"].timestamp() == 1_764_000_000.123
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_librdkafka_compresses_is_read(
+    kafka: KafkaCluster, wire: KafkaWire, compression: str
+) -> None:
+    create(wire, "packed")
+    settings = {"bootstrap.servers": kafka.servers, "compression.type": compression, "linger.ms": 100}
+    producer = Producer({**settings, "enable.idempotence": True})
+    values = [b"%d" % number * 50 for number in range(500)]
+    for value in values:
+        producer.produce("packed", value, key=b"key", headers=[("name", b"v"), ("none", None)])
+    assert not producer.flush(60)
+    reader = batch_reader(servers=kafka.cluster.servers, includeHeaders="true")
+    parts = reader.partitions()
+    assert rows_of(reader, parts) == expected("packed", values)
+    row = next(reader.read(parts[0])).to_pylist()[0]
+    headers = [{"key": "name", "value": b"v"}, {"key": "none", "value": None}]
+    assert (row["key"], row["headers"]) == (b"key", headers)
 
 
 def test_micro_batches_and_what_a_restart_reads_again(kafka: KafkaCluster, wire: KafkaWire) -> None:

@@ -215,6 +215,23 @@ def test_limits_of_a_micro_batch_are_entries_of_the_log(kafka: KafkaCluster, wir
     assert found == expected("orders", [b"%d" % (number // 2) for number in range(20)])
 
 
+def test_a_stream_goes_on_over_the_death_of_a_leader() -> None:
+    with KafkaCluster(3) as kafka:
+        with kafka.wire() as wire:
+            create(wire, "orders")
+            produced(wire, "orders", made_batch([b"a"], producer=(7, 0, 0)))
+        reader = stream_reader(servers=kafka.cluster.servers, topic="orders")
+        begun = reader.latestOffset(reader.initialOffset(), ALL)
+        middle = reader.latestOffset(begun, ALL)
+        kafka.cluster.kill(kafka.leader())
+        found = rows_of(reader, reader.partitions(begun, middle))
+        with kafka.wire() as wire:
+            for sequence, value in enumerate((b"a", b"b")):  # the first one again
+                produced(wire, "orders", made_batch([value], producer=(7, 0, sequence)))
+        found += rows_of(reader, reader.partitions(middle, reader.latestOffset(middle, ALL)))
+        assert found == expected("orders", [b"a", b"b"])
+
+
 SMALL = StoreConfig(
     segment_bytes=64 * 1024,
     index_segment_bytes=8 * 1024,

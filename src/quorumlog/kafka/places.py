@@ -19,6 +19,9 @@ PREFIX_BYTES = 21
 MOST_PLACES = 1 << 16
 """In one answer: 16 bytes each."""
 
+_NAMES = 4_000
+"""Of topics in one question, which has 2 MiB at most."""
+
 Cursor = tuple[str, int, int]
 """Topic, partition, and the position of the entry that was told last."""
 
@@ -94,19 +97,27 @@ def find_places(
     names: list[tuple[str, int]] = []
     positions, bases, numbers = [_NONE], [_NONE], [_NONE]
     begin_position = 0
-    question = PlacesQuestion(None if topics is None else [*topics], first_position, stop_position)
-    while True:
-        answer = msgspec.msgpack.decode(ask(msgspec.msgpack.encode(question)), type=PlacesAnswer)
-        begin_position = max(begin_position, answer.begin_position)
-        for each in answer.partitions:
-            if not names or names[-1] != (each.topic, each.partition):
-                names.append((each.topic, each.partition))
-            positions.append(np.frombuffer(each.positions, "<i8"))
-            bases.append(np.frombuffer(each.bases, "<i8"))
-            numbers.append(np.full(len(positions[-1]), len(names) - 1))
-        if answer.rest is None:
-            break
-        question = msgspec.structs.replace(question, after=answer.rest)
+    missing: list[str] = []
+    pieces = (
+        [None] if topics is None else [topics[at : at + _NAMES] for at in range(0, len(topics), _NAMES)]
+    )
+    for piece in pieces:
+        after: Cursor | None = None
+        while True:
+            named = None if piece is None else [*piece]
+            question = PlacesQuestion(named, first_position, stop_position, after)
+            answer = msgspec.msgpack.decode(ask(msgspec.msgpack.encode(question)), type=PlacesAnswer)
+            begin_position = max(begin_position, answer.begin_position)
+            for each in answer.partitions:
+                if not names or names[-1] != (each.topic, each.partition):
+                    names.append((each.topic, each.partition))
+                positions.append(np.frombuffer(each.positions, "<i8"))
+                bases.append(np.frombuffer(each.bases, "<i8"))
+                numbers.append(np.full(len(positions[-1]), len(names) - 1))
+            after = answer.rest
+            if after is None:
+                missing += answer.missing
+                break
     column = np.concatenate(positions)
     order = np.argsort(column, kind="stable")
     return FoundPlaces(
@@ -117,7 +128,7 @@ def find_places(
             names,
         ),
         begin_position,
-        answer.missing,
+        missing,
     )
 
 

@@ -16,7 +16,8 @@ from quorumlog.kafka.codec import KafkaRequest
 from quorumlog.kafka.endpoint import HANDLERS, NOTHING
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator, GroupLimits
-from quorumlog.kafka.machine import MACHINE_NAME, KafkaMachine, KafkaMachines, Offsets
+from quorumlog.kafka.machine import KafkaMachine, KafkaMachines, Offsets
+from quorumlog.kafka.places import MACHINE_NAME
 from quorumlog.kafka.service import TICK_MS, KafkaCall, KafkaService, Read
 from quorumlog.net.access import EVERYBODY, Caller
 from quorumlog.net.frame import Frame, FrameDecoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -12,8 +13,8 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import CommandError
+from quorumlog.kafka import machine as machine_module
 from quorumlog.kafka.machine import (
-    PREFIX_BYTES,
     ROOM_BYTES,
     CommitKafkaOffsets,
     CommittedOffset,
@@ -30,6 +31,7 @@ from quorumlog.kafka.machine import (
     entries_of,
     entry_of,
 )
+from quorumlog.kafka.places import PREFIX_BYTES, find_places, topic_names
 from tests.kafka.batches import made_batch
 
 TOPIC = bytes(range(16))
@@ -389,3 +391,34 @@ def test_a_command_whose_text_is_no_utf_8_stops_no_member() -> None:
     (result,) = log.apply(EntryBatch.from_bodies([made.replace(b"group", b"\xff" * 5)]))
     assert isinstance(result, CommandError)
     assert log.produce(a_batch()) == (0, 0)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 1_000])
+def test_places_of_batches_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(machine_module, "MOST_PLACES", most)
+    log = a_log(2)
+    other = bytes(16)
+    log.do(CreateKafkaTopic(other, "another", 1))
+    positions: list[tuple[int, int, str, int]] = []
+    for number in range(12):
+        topic, partition = (TOPIC, number % 2) if number % 3 else (other, 0)
+        position = len(log.data)
+        _, base = log.produce(made_batch([b"v"] * (1 + number % 4)), partition, topic)
+        positions.append((position, base, "orders" if topic == TOPIC else "another", partition))
+    log.produce(made_batch([b"v"], producer=(1, 0, 9)))  # refused, and so nowhere
+    ask = log.machine.query
+
+    def found(topics: list[str] | None, first: int, stop: int) -> list[tuple[int, int, str, int]]:
+        places = find_places(ask, topics, first, stop).places
+        columns = zip(*(column.tolist() for column in places[:3]), strict=True)
+        return [(position, base, *places.names[number]) for position, base, number in columns]
+
+    assert topic_names(ask) == ["another", "orders"]
+    assert found(None, 0, len(log.data)) == positions
+    assert found(["orders", "nowhere"], 0, len(log.data)) == [p for p in positions if p[2] == "orders"]
+    assert found(None, positions[3][0], positions[7][0]) == positions[3:7]
+    assert find_places(ask, ["nowhere"], 0, 0).missing == ["nowhere"]
+    log.begin = positions[5][0]
+    log.produce(made_batch([b"v"]))
+    assert find_places(ask, None, 0, log.begin + 1).begin_position == log.begin
+    assert found(None, 0, len(log.data))[: len(positions) - 5] == positions[5:]

@@ -86,8 +86,9 @@ def test_topic_and_time_choose_the_files_that_are_read(tmp_path: Path) -> None:
 
 def rows_and_parts(path: Path, **options: str) -> tuple[int, int]:
     source = LedgerDataSource({"view": "messages", "path": str(path), **options})
-    assert source.message_options is not None
-    parts = StoreDirectorySource(source.message_options).partitions()
+    parsed = source.read_options
+    assert isinstance(parsed, MessageOptions)
+    parts = StoreDirectorySource(parsed).partitions()
     return len(rows_of(path=str(path), **options)), len(parts)
 
 

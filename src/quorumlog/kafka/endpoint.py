@@ -35,12 +35,12 @@ from quorumlog.kafka.codec import KafkaRequest, Values, decode, encode, header_o
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.login import Login, Proofs
 from quorumlog.kafka.machine import (
-    MACHINE_NAME,
     ROOM_BYTES,
     KafkaMachine,
     KafkaMachines,
     Partition,
 )
+from quorumlog.kafka.places import MACHINE_NAME
 from quorumlog.kafka.service import TICK_MS, KafkaCall, KafkaService
 from quorumlog.measures import Requests
 from quorumlog.net.access import Caller

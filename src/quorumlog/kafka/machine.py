@@ -33,9 +33,18 @@ from quorumlog.entry import EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer, EntryHeader
 from quorumlog.errors import BadRequest, CommandError
 from quorumlog.header_array import Int64Array
+from quorumlog.kafka.places import (
+    MOST_PLACES,
+    PREFIX_BYTES,
+    Cursor,
+    PartitionPlaces,
+    PlacesAnswer,
+    PlacesQuestion,
+    Question,
+    TopicsQuestion,
+)
 from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
 
-MACHINE_NAME = "kafka"
 TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 MOST_PARTITIONS = 10_000
 """Of all topics together."""
@@ -53,8 +62,7 @@ _PRODUCE, _COMMAND = 1, 2
 _TIMED = struct.Struct(">Bq")
 """Before a command: what it is, and the time by the log's clock."""
 _PLACE = struct.Struct(">B16si")
-PREFIX_BYTES = _PLACE.size
-"""In front of a batch in the body of its entry."""
+assert _PLACE.size == PREFIX_BYTES
 ROOM_BYTES = HEADER_BYTES + PREFIX_BYTES
 _BATCH = struct.Struct(">8xi4xb4x2xi8xqqhii")
 """Length, magic, last offset delta, max timestamp, producer id, epoch, base sequence, count."""
@@ -120,6 +128,7 @@ Command = (
     | KeepKafkaOffsets
 )
 _commands = msgspec.msgpack.Decoder(Command)
+_questions = msgspec.msgpack.Decoder(Question)
 _numbers = msgspec.msgpack.Decoder(list[int])
 
 
@@ -259,6 +268,15 @@ class Partition:
             return None
         at = first + row
         return BatchPlace(bases[at], positions[at], sizes[at])
+
+    def places(
+        self, first_position: int, stop_position: int, most: int
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Positions of batches in [first_position, stop_position), at most so many, and base offsets."""
+        positions, _, _, bases = self.index
+        first = bisect_left(positions, first_position, 0, len(bases))
+        stop = min(bisect_left(positions, stop_position, first, len(bases)), first + most)
+        return positions[first:stop], bases[first:stop]
 
     def drop_below(self, log_begin: int) -> None:
         index = self.index
@@ -501,8 +519,44 @@ class KafkaMachine(StateMachine):
         return ErrorCode.none
 
     def query(self, question: bytes) -> bytes:
-        """Whoever asks wants to know that what was acknowledged is applied here."""
-        return b""
+        """See `places`. An empty question: whoever asks wants to know that what was acknowledged is
+        applied here. Raises CommandError."""
+        if not question:
+            return b""
+        try:
+            asked = _questions.decode(question)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise CommandError("a question that this release does not know") from None
+        if isinstance(asked, TopicsQuestion):
+            return msgspec.msgpack.encode(sorted(self.topics))
+        return msgspec.msgpack.encode(self._places(asked))
+
+    def _places(self, asked: PlacesQuestion) -> PlacesAnswer:
+        wanted = self.topics.keys() if asked.topics is None else set(asked.topics)
+        found: list[PartitionPlaces] = []
+        left, after = MOST_PLACES, asked.after or ("", -1, -1)
+        rest: Cursor | None = None
+        for name in sorted(wanted & self.topics.keys()):
+            for number, partition in enumerate(self.topics[name].partitions):
+                if (name, number) < after[:2] or rest is not None:
+                    continue
+                first = asked.first_position
+                if (name, number) == after[:2]:
+                    first = max(first, after[2] + 1)
+                positions, bases = partition.places(
+                    first + ROOM_BYTES, asked.stop_position + ROOM_BYTES, left
+                )
+                if not len(positions):
+                    continue
+                left -= len(positions)
+                column = np.asarray(positions, "<i8") - ROOM_BYTES
+                found.append(
+                    PartitionPlaces(name, number, column.tobytes(), np.asarray(bases, "<i8").tobytes())
+                )
+                if not left:
+                    rest = name, number, int(column[-1])
+        begin = max(self._dropped_below, self._log_begin())
+        return PlacesAnswer(begin, sorted(wanted - self.topics.keys()), found, rest)
 
     # ---------------------------------------------------------------- snapshots
 

@@ -45,14 +45,13 @@ from quorumlog.kafka.expiry import OffsetExpiry
 from quorumlog.kafka.forwarding import LeaderCalls
 from quorumlog.kafka.groups import GroupCoordinator
 from quorumlog.kafka.machine import (
-    MACHINE_NAME,
-    PREFIX_BYTES,
     Command,
     KafkaMachine,
     KafkaMachines,
     Partition,
     entry_of,
 )
+from quorumlog.kafka.places import MACHINE_NAME, PREFIX_BYTES
 from quorumlog.log_state.users import Kind, Right
 from quorumlog.net.access import EVERYBODY, Access, Caller, Need, audit
 from quorumlog.node import AppendOutcome, NodeHandle

@@ -3,8 +3,9 @@
 Read in this order: `ledger_data_source` (the interface to Spark), `options` (ranges and columns of a
 query), `partitions` (tasks, and the checks of each), `short_errors`, `reading` (one plan, one task),
 `batch_reader`, `streaming` (micro-batches), the package `sources` (servers, directories, archives),
-`row_bodies` and `writers` (writing), the package `messages` (the view of a message store). `session`
-configures Spark on a bare machine; `pipelines` processes whole logs, and is imported on demand.
+`row_bodies` and `writers` (writing), the packages `messages` (the view of a message store) and `kafka`
+(that of topics of Kafka's clients). `session` configures Spark on a bare machine; `pipelines` processes
+whole logs, and is imported on demand.
 """
 
 from importlib import import_module

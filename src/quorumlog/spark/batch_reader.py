@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -28,8 +28,10 @@ from pyspark.sql.types import StructType
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
-from quorumlog.spark.options import IndexRange, LedgerOptions, StatedOffset, check_schema, resolve
+from quorumlog.spark.options import IndexRange, LedgerOptions, StatedOffset, resolve
 from quorumlog.spark.reading import (
+    ENTRY_VIEW,
+    EntryView,
     GroupFinder,
     SourceOpener,
     index_from,
@@ -52,9 +54,11 @@ class LedgerBatchReader(DataSourceReader):
         schema: StructType,
         opener: SourceOpener = open_source,
         served: GroupFinder = served_groups,
+        view: EntryView = ENTRY_VIEW,
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns."""
-        check_schema(schema, options.columns)
+        view.check_schema(schema, options)
+        self._view = view
         self._options = options
         self._schema = schema
         self._opener = opener
@@ -77,7 +81,7 @@ class LedgerBatchReader(DataSourceReader):
         keep_modules()
         return parts
 
-    def _planned(self, options: LedgerOptions) -> list[InputPartition]:
+    def _planned(self, options: LedgerOptions) -> Sequence[InputPartition]:
         with closing(self._opener(options)) as source:
             bounds = source.bounds()
 
@@ -103,11 +107,11 @@ class LedgerBatchReader(DataSourceReader):
                 *(bounds.group, first_index, stop_index, bounds.begin_index, bounds.stop_index),
                 *(len(parts), ", ".join(self._pushed) or "none"),
             )
-            return [*parts]
+        return self._view.planned(options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `read_partition`."""
-        return read_partition(self._options, self._schema, self._opener, partition)
+        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
     def _narrowed(self, stated: IndexRange) -> IndexRange:
         first_index = max(stated.first_index, self._first_index)

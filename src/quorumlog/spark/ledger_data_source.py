@@ -15,15 +15,22 @@ from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
+from quorumlog.spark.kafka.kafka_view import KafkaOptions
 from quorumlog.spark.messages.message_options import STREAM_OPTIONS as MESSAGE_STREAM_OPTIONS
-from quorumlog.spark.messages.message_options import (
-    VIEW,
-    MessageOptions,
-    is_message_view,
-    message_schema,
-)
+from quorumlog.spark.messages.message_options import MessageOptions, message_schema
 from quorumlog.spark.messages.message_stream import MessageStreamReader, message_reader
-from quorumlog.spark.options import DEFAULT_COLUMNS, STREAM_OPTIONS, LedgerOptions, spark_schema_of
+from quorumlog.spark.options import (
+    DEFAULT_COLUMNS,
+    ENTRIES,
+    KAFKA,
+    MESSAGES,
+    STREAM_OPTIONS,
+    VIEW,
+    VIEWS,
+    LedgerOptions,
+    one_of,
+    spark_schema_of,
+)
 from quorumlog.spark.row_bodies import SINK_ONLY, SinkOptions
 from quorumlog.spark.short_errors import EXPECTED, in_short
 from quorumlog.spark.streaming import LedgerStreamReader, RefusedStream
@@ -38,6 +45,7 @@ class LedgerDataSource(DataSource):
         spark.read.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         spark.read.format("quorumlog").schema("index BIGINT, body BINARY").load("/data/n0")
         spark.read.format("quorumlog").option("view", "messages").load("/data/store")
+        spark.read.format("quorumlog").options(view="kafka", servers="127.0.0.1:20911").load()
         spark.readStream.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         df.write.format("quorumlog").option("servers", "127.0.0.1:20911").mode("append").save()
         df.writeStream.format("quorumlog").options(servers="127.0.0.1:20911", producerId="copy").start()
@@ -50,15 +58,11 @@ class LedgerDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises ConfigError naming the option."""
         super().__init__(options)
-        self._message_options: MessageOptions | None = None
-        self.views_messages = is_message_view(options)
-        self._entry_options = {key: value for key, value in options.items() if key.lower() != VIEW}
-        self._ledger_options: LedgerOptions | None = None
+        views = [str(value) for key, value in options.items() if key.lower() == VIEW]
+        self._view = one_of(*VIEWS)(VIEW, views[0]) if views else ENTRIES
+        self._parsed: MessageOptions | KafkaOptions | LedgerOptions | None = None
         try:
-            if self.views_messages:
-                self._message_options = MessageOptions.parse(options)
-            else:
-                self._ledger_options = LedgerOptions.parse(self._entry_options)
+            self._parsed = self.read_options
         except ConfigError as error:
             # Spark does not say here whether it will read or write.
             try:
@@ -72,41 +76,49 @@ class LedgerDataSource(DataSource):
         return FORMAT_NAME
 
     @property
-    def message_options(self) -> MessageOptions | None:
-        """None: entries are read, not messages. Raises ConfigError."""
-        if not self.views_messages:
-            return None
-        return self._message_options or MessageOptions.parse(self.options)
-
-    @property
-    def ledger_options(self) -> LedgerOptions:
-        """To read with; raises ConfigError."""
-        return self._ledger_options or LedgerOptions.parse(self._entry_options)
+    def read_options(self) -> MessageOptions | KafkaOptions | LedgerOptions:
+        """To read with, by view; raises ConfigError."""
+        if self._parsed is not None:
+            return self._parsed
+        if self._view == MESSAGES:
+            return MessageOptions.parse(self.options)
+        if self._view == KAFKA:
+            return KafkaOptions.parse(self.options)
+        return LedgerOptions.parse(
+            {key: value for key, value in self.options.items() if key.lower() != VIEW}
+        )
 
     @in_short
     def schema(self) -> StructType:
-        if self.message_options is not None:
-            return message_schema(self.message_options.columns)
-        options = self.ledger_options
+        options = self.read_options
+        if isinstance(options, MessageOptions):
+            return message_schema(options.columns)
+        if isinstance(options, KafkaOptions):
+            return options.view.schema
         default = ("group", *DEFAULT_COLUMNS) if options.names_several else DEFAULT_COLUMNS
         return spark_schema_of(options.columns or default)
 
     @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
-        views_messages = self.message_options is not None
-        for name in MESSAGE_STREAM_OPTIONS if views_messages else STREAM_OPTIONS:
+        options = self.read_options
+        is_of_messages = isinstance(options, MessageOptions)
+        for name in MESSAGE_STREAM_OPTIONS if is_of_messages else STREAM_OPTIONS:
             if name.lower() in (key.lower() for key in self.options):
                 raise ConfigError(f"option {name} is for spark.readStream; spark.read reads all at once")
-        if self.message_options is not None:
-            return message_reader(self.message_options, schema)
-        reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
-        return reader(self.ledger_options, schema)
+        if isinstance(options, MessageOptions):
+            return message_reader(options, schema)
+        if isinstance(options, KafkaOptions):
+            return LedgerBatchReader(options.ledger, schema, view=options.view)
+        return (PushdownReader if options.pushdown else LedgerBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
-            if self.message_options is not None:
-                return MessageStreamReader(self.message_options, schema)
-            return LedgerStreamReader(self.ledger_options, schema)
+            options = self.read_options
+            if isinstance(options, MessageOptions):
+                return MessageStreamReader(options, schema)
+            if isinstance(options, KafkaOptions):
+                return LedgerStreamReader(options.ledger, schema, view=options.view)
+            return LedgerStreamReader(options, schema)
         except EXPECTED as error:
             return RefusedStream(error)
 

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -32,6 +32,8 @@ from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 
 ALIASES = {"kafka.bootstrap.servers": "servers"}
+VIEW = "view"
+ENTRIES, MESSAGES, KAFKA = VIEWS = ("entries", "messages", "kafka")
 Parser = tuple[str, str, Callable[[str, str], Any]]
 """Of an option: its name, its field, and the parser of (name, text)."""
 
@@ -276,6 +278,18 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
         )
 
 
+def check_view_schema(schema: StructType, types: Mapping[str, DataType], view: str) -> None:
+    """The same for another view than that of entries."""
+    for column in schema.fields:
+        expected = types.get(column.name.lower())
+        if expected is None or column.dataType.simpleString() != expected.simpleString():
+            ours = ", ".join(f"{n} {t.simpleString().upper()}" for n, t in types.items())
+            raise ConfigError(
+                f".schema(...) has {column.name} {column.dataType.simpleString().upper()}; view {view}"
+                f" has {ours}{as_kafkas(column.name, types) if expected is None else ''}"
+            )
+
+
 class RowEncoder:
     def __init__(self, schema: StructType, group: str) -> None:
         """Names in `schema` may be spelled as Spark allows, in any case."""
@@ -297,6 +311,11 @@ class RowEncoder:
     @property
     def has_times(self) -> bool:
         return TIME_COLUMN in self._fields.names
+
+    def rows(self, batch: EntryBatch, times: AppendTimes | None) -> Iterator[pa.RecordBatch]:
+        rows = self.encode(batch, times)
+        if rows.num_rows:
+            yield rows
 
     def encode(self, batch: EntryBatch, times: AppendTimes | None = None) -> pa.RecordBatch:
         """The NORMAL entries of `batch`. `times`: if the schema has them."""

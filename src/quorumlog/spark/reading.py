@@ -6,18 +6,27 @@ from __future__ import annotations
 import gc
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from quorumlog.append_times import AppendTimes
+from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.spark.options import IndexRange, LedgerOptions, LogBounds, RowEncoder, skip_lost_entries
+from quorumlog.spark.options import (
+    IndexRange,
+    LedgerOptions,
+    LogBounds,
+    RowEncoder,
+    check_schema,
+    skip_lost_entries,
+)
 from quorumlog.spark.partitions import LedgerPartition, RangeCheck, plan, with_chains
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback
 from quorumlog.spark.sources.ledger_source import LedgerSource
@@ -78,15 +87,56 @@ def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:
     return bisect_left(range(high), True, low, high, key=is_later)
 
 
+class Encoder(Protocol):
+    """What makes rows of entries, in a task."""
+
+    @property
+    def needs_bodies(self) -> bool: ...
+
+    @property
+    def has_times(self) -> bool: ...
+
+    def rows(self, batch: EntryBatch, times: AppendTimes | None) -> Iterator[pa.RecordBatch]:
+        """`times`: if it `has_times`. None is empty."""
+
+
+class EntryView:
+    """What a query shows of the entries that it reads: here the entries themselves, one a row. Pickled
+    with the reader."""
+
+    def check_schema(self, schema: StructType, options: LedgerOptions) -> None:
+        """Raises ConfigError unless `schema` is made of the view's columns."""
+        check_schema(schema, options.columns)
+
+    def check_log(self, options: LedgerOptions) -> None:
+        """When a stream begins. Raises what `planned` does."""
+
+    def planned(
+        self, options: LedgerOptions, parts: Sequence[LedgerPartition]
+    ) -> Sequence[LedgerPartition]:
+        """Beside the driver: the tasks with what they need to know, without those that have no row."""
+        return parts
+
+    def encoder(self, options: LedgerOptions, schema: StructType, partition: LedgerPartition) -> Encoder:
+        return RowEncoder(schema, partition.group)
+
+
+ENTRY_VIEW = EntryView()
+
+
 def read_partition(
-    options: LedgerOptions, schema: StructType, opener: SourceOpener, partition: InputPartition
+    options: LedgerOptions,
+    schema: StructType,
+    opener: SourceOpener,
+    partition: InputPartition,
+    view: EntryView = ENTRY_VIEW,
 ) -> Iterator[pa.RecordBatch]:
     """Raises RangeMismatch unless the partition is complete and undamaged."""
     if not isinstance(partition, LedgerPartition):
         # Spark puts an empty partition of its own in place of an empty plan.
         assert partition.value is None, f"a partition of another source: {partition}"
         return
-    encoder = RowEncoder(schema, partition.group)
+    encoder = view.encoder(options, schema, partition)
     with closing(opener(options.of_group(partition.group))) as source:
         source.follow(partition)
         check = RangeCheck(_with_chains(partition, source))
@@ -115,7 +165,7 @@ def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPart
         return replace(partition, previous_chain=None, last_chain=None)
 
 
-def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Iterator[pa.RecordBatch]:
+def _rows(source: LedgerSource, check: RangeCheck, encoder: Encoder) -> Iterator[pa.RecordBatch]:
     with closing(source.batches(check, heads=not encoder.needs_bodies)) as batches:
         times, next_index = None, -1
         for batch in batches:
@@ -123,7 +173,5 @@ def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Itera
                 # The first one, and after entries that are gone: a mark may have been among them.
                 times = AppendTimes(source.time_ms_at(batch.first_index), source.clock_resets())
             next_index = batch.last_index + 1
-            rows = encoder.encode(batch, times)
-            if rows.num_rows:
-                yield rows
+            yield from encoder.rows(batch, times)
         check.finish()

@@ -24,6 +24,8 @@ from quorumlog.header_array import UInt32Array, UInt64Array
 from quorumlog.spark.options import (
     ALIASES,
     CLIENT_PARSERS,
+    ENTRIES,
+    MESSAGES,
     OPTION_NAMES,
     ClientOptions,
     by_name,
@@ -41,7 +43,6 @@ _logger = logging.getLogger(__name__)
 
 RAW, JSON, ARROW = "raw", "json", "arrow"
 ERROR, KEEP, SKIP = "error", "keep", "skip"
-ENTRIES, MESSAGES = "entries", "messages"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,12 @@ from quorumlog.spark.options import (
     LedgerDataLoss,
     LedgerOptions,
     LogBounds,
-    check_schema,
     resolve,
 )
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.reading import (
+    ENTRY_VIEW,
+    EntryView,
     GroupFinder,
     SourceOpener,
     index_from,
@@ -316,9 +317,11 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema: StructType,
         opener: SourceOpener = open_source,
         served: GroupFinder = served_groups,
+        view: EntryView = ENTRY_VIEW,
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns, or an option is for batches."""
-        check_schema(schema, options.columns)
+        view.check_schema(schema, options)
+        self._view = view
         if not options.servers:
             raise ConfigError(
                 "a stream reads from running members (option servers); a directory (option path)"
@@ -348,6 +351,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
         self._find_groups()
+        self._view.check_log(self._options)
         return _stored({group: stream.initial() for group, stream in self._streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -507,7 +511,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             part
             for group, ended in ends.items()
             if group in begun
-            for part in self._stream_of(group).planned(begun[group], ended)
+            for part in self._view.planned(
+                self._options, self._stream_of(group).planned(begun[group], ended)
+            )
         ]
 
     @in_short
@@ -519,7 +525,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `read_partition`."""
-        return read_partition(self._options, self._schema, self._opener, partition)
+        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
 
 def _stored(offsets: dict[str, StreamOffset]) -> dict[str, Any]:

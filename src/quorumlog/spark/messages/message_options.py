@@ -29,10 +29,12 @@ from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import (
     CLIENT_PARSERS,
+    MESSAGES,
+    VIEW,
     ClientOptions,
-    as_kafkas,
     boolean,
     by_name,
+    check_view_schema,
     columns_of,
     duration_ms,
     fields_of,
@@ -89,22 +91,12 @@ def parse_queue_offsets(name: str, text: str) -> QueueOffsets:
 # Options of the view of messages, parsed and checked.
 
 
-VIEW = "view"
-MESSAGES = "messages"
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup")
 COLUMNS = (
     "topic", "queue", "offset", "keys", "tags", "properties", "born_time", "store_time", "body",
     "physical_offset", "flag", "sys_flag", "reconsume_times",
 )  # fmt: skip
 DEFAULT_COLUMNS = COLUMNS[:9]
-
-
-def is_message_view(options: Mapping[str, str]) -> bool:
-    """Raises ConfigError for a view that there is not."""
-    views = [str(value) for key, value in options.items() if key.lower() == VIEW]
-    if views and views[0] not in (MESSAGES, "entries"):
-        raise ConfigError(f"option view must be entries or messages, not {views[0]!r}")
-    return views == [MESSAGES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +232,7 @@ def message_schema(columns: Sequence[str]) -> StructType:
 
 def check_message_schema(schema: StructType) -> None:
     """Raises ConfigError unless it is made of our columns."""
-    for column in schema.fields:
-        expected = COLUMN_TYPES.get(column.name.lower())
-        if expected is None or column.dataType.simpleString() != expected.simpleString():
-            ours = ", ".join(f"{n} {t.simpleString().upper()}" for n, t in COLUMN_TYPES.items())
-            raise ConfigError(
-                f".schema(...) has {column.name} {column.dataType.simpleString().upper()}; view messages"
-                f" has {ours}{as_kafkas(column.name, COLUMN_TYPES) if expected is None else ''}"
-            )
+    check_view_schema(schema, COLUMN_TYPES, MESSAGES)
 
 
 def _strings(data: Any, starts: Any, sizes: Any, valid: Any = None) -> pa.Array:

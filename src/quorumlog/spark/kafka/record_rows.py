@@ -1,0 +1,360 @@
+"""Record batches of Kafka's producers as Arrow columns. Per record there is one step through its length;
+all else is done for the records of many batches at once."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from quorumlog.append_times import AppendTimes
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import LedgerError
+from quorumlog.header_array import Int64Array, field_of
+from quorumlog.kafka.places import PREFIX_BYTES, BatchPlaces
+
+COLUMN_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestamptype": IntegerType(),
+    "headers": ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
+}
+"""Those of Spark's own source of Kafka."""
+COLUMNS = tuple(COLUMN_TYPES)
+DEFAULT_COLUMNS = COLUMNS[:-1]
+_NULLABLE = ("key", "value", "headers")
+_SPELLED = {"timestamptype": "timestampType"}
+
+MOST_UNPACKED_BYTES = 256 * MIB
+"""Of the records of one batch."""
+_HEADER = struct.Struct(">21xh4xq22xi")
+"""Attributes, first timestamp and count of a batch; records follow."""
+_COMPRESSION, _APPEND_TIME = 0x07, 0x08
+_PLAIN, _SNAPPY = 0, 2
+_STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
+_FRAMED_SNAPPY = b"\x82SNAPPY\0"
+"""How Java's clients write it: then two versions, and blocks, each behind its length."""
+_FRAMED_FROM = 16
+_PADDING = bytes(16)
+"""Behind the records: a number that is cut off there is read, and then refused."""
+
+
+class UnreadableRecords(LedgerError):
+    """The content of a batch, which its producer wrote and nobody has looked at, is no records."""
+
+
+def schema_of(columns: tuple[str, ...]) -> StructType:
+    schema = StructType()
+    for name in columns:
+        spelled = _SPELLED.get(name, name)
+        schema = schema.add(spelled, COLUMN_TYPES[name], nullable=name in _NULLABLE)
+    return schema
+
+
+class _Batch(NamedTuple):
+    data: Buffer
+    """Its records, unpacked."""
+    records: int
+    first_time_ms: int
+    time_type: int
+    base: int
+    """Offset of the first record."""
+    number: int
+    """Of topic and partition."""
+
+
+class KafkaRows:
+    """Of one task: see `Encoder`."""
+
+    needs_bodies, has_times = True, False
+
+    def __init__(self, schema: StructType, places: BatchPlaces, batch_bytes: int) -> None:
+        """Rows of more than `batch_bytes`, and of more than one record batch, are cut."""
+        self._names = [field.name for field in schema.fields]
+        self._nullable = [field.nullable for field in schema.fields]
+        self._places = places
+        self._batch_bytes = batch_bytes
+        topics = list(dict.fromkeys(topic for topic, _ in places.names))
+        self._topics = pa.array(topics, pa.string())
+        numbers = {topic: number for number, topic in enumerate(topics)}
+        self._topic_of = np.array([numbers[topic] for topic, _ in places.names], np.int32)
+        self._partition_of = np.array([partition for _, partition in places.names], np.int32)
+
+    def rows(self, batch: EntryBatch, times: AppendTimes | None = None) -> Iterator[pa.RecordBatch]:
+        """Raises UnreadableRecords."""
+        places, positions = self._places, field_of(batch.words(), "pos").astype(np.int64)
+        at = np.searchsorted(places.positions, positions)
+        known = np.append(places.positions, -1)[at] == positions
+        found: list[_Batch] = []
+        size_bytes = 0
+        for entry, place in zip(np.flatnonzero(known).tolist(), at[known].tolist(), strict=True):
+            base, number = int(places.bases[place]), int(places.partitions[place])
+            data = batch.body(entry)[PREFIX_BYTES:]
+            attributes, first_ms, count = _HEADER.unpack_from(data)
+            try:
+                records = _unpacked(data[_HEADER.size :], attributes & _COMPRESSION)
+            except (ValueError, OSError, struct.error, pa.ArrowException) as error:
+                raise self._unreadable(base, number, str(error)) from None
+            time_type = int(bool(attributes & _APPEND_TIME))
+            found.append(_Batch(records, count, first_ms, time_type, base, number))
+            size_bytes += len(records)
+            if size_bytes >= self._batch_bytes:
+                yield self._encoded(found)
+                found, size_bytes = [], 0
+        if found:
+            yield self._encoded(found)
+
+    def _encoded(self, batches: list[_Batch]) -> pa.RecordBatch:
+        counts = np.array([each.records for each in batches])
+
+        def spread(values: list[int]) -> Any:
+            return np.repeat(np.array(values), counts)
+
+        def column(name: str) -> pa.Array:
+            match name:
+                case "key":
+                    return columns.keys()
+                case "value":
+                    return columns.values()
+                case "headers":
+                    return columns.headers()
+                case "topic":
+                    numbers = self._topic_of[spread([each.number for each in batches])]
+                    return pa.DictionaryArray.from_arrays(numbers, self._topics).cast(pa.string())
+                case "partition":
+                    return pa.array(self._partition_of[spread([each.number for each in batches])])
+                case "offset":
+                    return pa.array(spread([each.base for each in batches]) + columns.offset_deltas)
+                case "timestamp":
+                    milliseconds = spread([each.first_time_ms for each in batches]) + columns.time_deltas
+                    return pa.array(milliseconds * 1000).view(pa.timestamp("us", tz="UTC"))
+                case _:
+                    assert name == "timestamptype", name
+                    return pa.array(spread([each.time_type for each in batches]).astype(np.int32))
+
+        try:
+            columns = _RecordColumns(batches, counts)
+            arrays = [column(name.lower()) for name in self._names]
+        except _Malformed as error:
+            batch = batches[error.number]
+            raise self._unreadable(batch.base, batch.number, "a record is cut off or too long") from None
+        fields = [
+            pa.field(name, array.type, nullable=nullable)
+            for name, array, nullable in zip(self._names, arrays, self._nullable, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _unreadable(self, base: int, number: int, problem: str) -> UnreadableRecords:
+        topic, partition = self._places.names[number]
+        return UnreadableRecords(
+            f"the batch at offset {base} of topic {topic}, partition {partition}, cannot be read as its"
+            f" producer wrote it: {problem}. No client of Kafka can read it either; begin after it"
+            " (startingOffsets, startingTimestamp)"
+        )
+
+
+def _unpacked(records: memoryview, compression: int) -> Buffer:
+    """Raises ValueError, OSError, struct.error or Arrow's exceptions where it is not what it says."""
+    if compression == _PLAIN:
+        return records
+    if compression == _SNAPPY:
+        return _unpacked_snappy(records)
+    if compression not in _STREAMED:
+        raise ValueError(f"compression type {compression} is not known")
+    with pa.CompressedInputStream(pa.BufferReader(records), _STREAMED[compression]) as stream:
+        data: bytes = stream.read(MOST_UNPACKED_BYTES + 1)
+    return _bounded(data)
+
+
+def _unpacked_snappy(records: memoryview) -> Buffer:
+    if records[: len(_FRAMED_SNAPPY)] != _FRAMED_SNAPPY:
+        return _snappy_block(records, MOST_UNPACKED_BYTES)
+    blocks: list[Buffer] = []
+    at, left_bytes = _FRAMED_FROM, MOST_UNPACKED_BYTES
+    while at < len(records):
+        (size,) = struct.unpack_from(">i", records, at)
+        at += 4
+        if not 0 <= size <= len(records) - at:
+            raise ValueError("a block of snappy is cut off")
+        blocks.append(_snappy_block(records[at : at + size], left_bytes))
+        left_bytes -= len(blocks[-1])
+        at += size
+    return b"".join(blocks)
+
+
+def _snappy_block(block: memoryview, most_bytes: int) -> Buffer:
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > most_bytes:
+        raise ValueError(f"it has more than {MOST_UNPACKED_BYTES} bytes")
+    data: bytes = pa.decompress(block, size, "snappy", asbytes=True)
+    return data
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > MOST_UNPACKED_BYTES:
+        raise ValueError(f"it has more than {MOST_UNPACKED_BYTES} bytes")
+    return data
+
+
+# ---------------------------------------------------------------- many records at once
+
+
+class _Malformed(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        """Of the batch."""
+
+
+class _Pieces(NamedTuple):
+    starts: Int64Array
+    sizes: Int64Array
+    """-1: null."""
+
+
+class _RecordColumns:
+    """Raises _Malformed where a record does not end where it says."""
+
+    def __init__(self, batches: list[_Batch], counts: Int64Array) -> None:
+        whole = b"".join([*(each.data for each in batches), _PADDING])
+        starts, stops = _record_bounds(whole, batches)
+        self._data = np.frombuffer(whole, np.uint8)
+        self._buffer = pa.py_buffer(whole)
+        self._counts = counts
+        self._stops = stops
+        at = starts + 1  # attributes of a record, of which none is used
+        self.time_deltas, at = self._numbers(at)
+        self.offset_deltas, at = self._numbers(at)
+        self._keys, at = self._pieces(at)
+        self._values, at = self._pieces(at)
+        header_counts, at = self._numbers(at)
+        self._check((header_counts >= 0) & (header_counts <= stops - at))
+        self._check((header_counts > 0) | (at == stops))
+        self._header_counts, self._headers_at = header_counts, at
+
+    def keys(self) -> pa.Array:
+        return self._binary(self._keys, pa.binary())
+
+    def values(self) -> pa.Array:
+        return self._binary(self._values, pa.binary())
+
+    def _check(self, good: Any, rows: Any = None) -> None:
+        if not bool(good.all()):
+            row = int(good.argmin())
+            row = row if rows is None else int(rows[row])
+            raise _Malformed(int(np.searchsorted(np.cumsum(self._counts), row, side="right")))
+
+    def _numbers(self, at: Int64Array, rows: Any = None) -> tuple[Int64Array, Int64Array]:
+        """Those at these places, and where each ends, at or before its record's end."""
+        byte = self._data[at].astype(np.uint64)
+        value, at = byte & _LOW_7, at + 1
+        more, shift = np.flatnonzero(byte > _LOW_7), 7
+        while len(more):
+            self._check(np.full(1, shift < 64), more if rows is None else rows[more])
+            byte = self._data[at[more]].astype(np.uint64)
+            value[more] |= (byte & _LOW_7) << np.uint64(shift)
+            at[more] += 1
+            shift += 7
+            more = more[byte > _LOW_7]
+        self._check(at <= (self._stops if rows is None else self._stops[rows]), rows)
+        return (value >> _1).view(np.int64) ^ -(value & _1).view(np.int64), at
+
+    def _pieces(self, at: Int64Array, rows: Any = None) -> tuple[_Pieces, Int64Array]:
+        """Those behind their sizes at these places, and where each ends."""
+        sizes, starts = self._numbers(at, rows)
+        stops = self._stops if rows is None else self._stops[rows]
+        self._check((sizes >= -1) & (sizes <= stops - starts), rows)
+        return _Pieces(starts, sizes), starts + np.maximum(sizes, 0)
+
+    def _binary(self, pieces: _Pieces, kind: pa.DataType) -> pa.Array:
+        """The pieces, which lie in this order: of an array of them and of what lies between every other
+        one, since Arrow copies faster than Python."""
+        starts, sizes = pieces
+        if not len(starts):
+            return pa.array([], kind)
+        edges = np.empty(2 * len(starts), np.int32)
+        edges[0::2], edges[1::2] = starts, starts + np.maximum(sizes, 0)
+        array = pa.Array.from_buffers(kind, len(edges) - 1, [None, pa.py_buffer(edges), self._buffer])
+        return array.take(pa.array(np.arange(0, len(edges), 2), mask=sizes < 0))
+
+    def headers(self) -> pa.Array:
+        """The first ones of all records, then the second ones, as long as there are any."""
+        counts, at = self._header_counts, self._headers_at
+        rows, found = np.flatnonzero(counts > 0), []
+        at, left = at[rows], counts[rows]
+        while len(rows):
+            keys, at = self._pieces(at, rows)
+            self._check(keys.sizes >= 0, rows)
+            values, at = self._pieces(at, rows)
+            found.append(np.stack([rows, *keys, *values]))
+            left = left - 1
+            self._check((left > 0) | (at == self._stops[rows]), rows)
+            rows, at, left = (column[left > 0] for column in (rows, at, left))
+        table = np.concatenate([np.zeros((5, 0), np.int64), *found], axis=1)
+        table = table[:, np.argsort(table[0], kind="stable")]
+        items = pa.StructArray.from_arrays(
+            [
+                self._binary(_Pieces(table[1], table[2]), pa.string()),
+                self._binary(_Pieces(table[3], table[4]), pa.binary()),
+            ],
+            ["key", "value"],
+        )
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        none = np.append(counts == 0, False)  # as with Spark's own source
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, mask=none), items, type=pa.list_(pa.field("element", items.type))
+        )
+
+
+def _record_bounds(data: bytes, batches: list[_Batch]) -> tuple[Int64Array, Int64Array]:
+    """Where the records begin, behind their lengths, and end. Raises _Malformed."""
+    starts: list[int] = []
+    stops: list[int] = []
+    at = 0
+    for number, batch in enumerate(batches):
+        end = at + len(batch.data)
+        for _ in range(batch.records):
+            byte = data[at]
+            at += 1
+            size, shift = byte & 0x7F, 7
+            while byte > 0x7F and shift < 35:
+                byte = data[at]
+                at += 1
+                size |= (byte & 0x7F) << shift
+                shift += 7
+            starts.append(at)
+            at += size >> 1
+            if size & 1 or at > end or byte > 0x7F:
+                raise _Malformed(number)
+            stops.append(at)
+        if at != end:
+            raise _Malformed(number)
+    return np.array(starts, np.int64), np.array(stops, np.int64)
+
+
+_LOW_7, _1 = np.uint64(0x7F), np.uint64(1)

@@ -54,7 +54,6 @@ HTTP_STATUS = {
     Code.UNAVAILABLE: 503,
     Code.UNAUTHENTICATED: 401,
 }
-TOO_LARGE = 413
 NO_HTTP = "no request of HTTP"
 """Without what is wrong with it: where a length is, a body with a password is a line of the head."""
 CUT_OFF = f"{NO_HTTP}: it ends before it is whole"
@@ -322,7 +321,7 @@ class _GatewayClient:
                 await asyncio.sleep(0)  # others have their turn
         body = bytes(self._body)
         self._body.clear()
-        self._stage = _Stage.ANSWER
+        self._stage, self._head_bytes = _Stage.ANSWER, 0
         self._hold()
         self._connection.note_unfinished(is_new=True)
         return body
@@ -377,7 +376,7 @@ class _GatewayClient:
         try:
             await self._one(request)
             if self._response.keep_alive:
-                self._stage, self._head_bytes = _Stage.HEAD, 0
+                self._stage = _Stage.HEAD
                 self._go_on()
         except ConnectionError:  # it has gone
             self._connection.close()
@@ -405,7 +404,7 @@ class _GatewayClient:
         body = await self._read(request)
         if body is None:
             too_large = InvalidRequest(f"a request of more than {MAX_BODY_BYTES} bytes")
-            await self._refuse(error_of(too_large), status=TOO_LARGE, closes=True)
+            await self._refuse(error_of(too_large), closes=True)
             return
         waiting_bytes = self._gateway.waiting_bytes
         if waiting_bytes + len(body) > MOST_WAITING_BYTES:
@@ -466,9 +465,8 @@ class _GatewayClient:
         if closes:
             self._connection.close_once_read()
 
-    async def _refuse(self, refusal: RpcError, *, status: int = 0, closes: bool = False) -> None:
-        """`status`: other than that of the code."""
-        await self._tell(status or _status_of(refusal), _refusal(refusal), closes=closes)
+    async def _refuse(self, refusal: RpcError, *, closes: bool = False) -> None:
+        await self._tell(_status_of(refusal), _refusal(refusal), closes=closes)
 
     async def _watch(self, token: str, asked: pb.WatchRequest) -> None:
         """Until the client goes, or the watch is cancelled."""
@@ -491,6 +489,7 @@ class _GatewayClient:
         told.force_close()
         await told.prepare(self._request)
         self._connection.last_words = None  # an answer has begun
+        self._go_on()
         try:
             stream.ask(asked)
             await ended

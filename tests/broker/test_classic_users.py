@@ -4,12 +4,13 @@ switch."""
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.broker_process import BrokerProcess
-from quorumlog.broker import BrokerAdmin, Message, connect
+from quorumlog.broker import BrokerAdmin, BrokerClient, Message, connect
 from quorumlog.errors import Forbidden, LedgerError, NotAuthenticated
 from quorumlog.net.credentials import ClientUser
 from quorumlog.server.free_ports import free_ports
@@ -134,3 +135,54 @@ def test_the_first_administrator_is_left_in_the_directory_of_a_stopped_master(
         with BrokerAdmin(slave.address, user=ALICE) as admin:
             eventually(lambda: not (tmp_path / "s" / "admin-bootstrap").exists())
             assert [each.name for each in admin.users().users] == ["alice"]
+
+
+def test_a_switch_by_force_opens_no_broker_while_one_that_refuses_all_alike_has_users(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c was down when users came, the master is lost, and b, which has not heard it, refuses the switch
+    without a word of users but in its bare status."""
+    ports = free_ports(3)
+    master = ("--master", f"127.0.0.1:{ports[0]}")
+    a, b, c = (
+        BrokerProcess(
+            tmp_path / name,
+            *("--role", *role, "--id", name, "--ha-port", str(port), *SMALL_FILES, *HEARTBEAT),
+        )
+        for name, port, role in zip(
+            "abc", ports, (["sync-master"], ["slave", *master], ["slave", *master]), strict=True
+        )
+    )
+
+    def has_one(slave: BrokerClient) -> bool:
+        return len(slave.pull("t", 0, 0).messages) == 1
+
+    monkeypatch.setenv("QUORUMLOG_NEW_PASSWORD", "sesame")
+    with ExitStack() as stack:
+        for process in (a, b, c):
+            stack.push(process)
+        a.start()
+        b.start()
+        with connect(a.address) as broker:
+            eventually(lambda: [s.counts for s in broker.replica().slaves] == [True])
+            broker.send(Message("t", b"one"), queue_id=0)
+        c.start()
+        with connect(c.address) as slave:
+            eventually(partial(has_one, slave))
+        listed = cli("broker", "add", "--servers", a.address, "--broker", "c")
+        assert listed.exit_code == 0, listed.output
+        eventually(lambda: "a, b, c" in cli("broker", "status", "--servers", c.address).stdout)
+        c.kill()
+        added = cli("user", "add", "alice", "--role", "admin", "--servers", a.address)
+        assert added.exit_code == 0, added.output
+        with connect(b.address, user=ALICE) as slave:
+            eventually(partial(has_one, slave))
+        a.kill()
+        c.start()
+        bare = ("broker", "status", "--servers", b.address, "--timeout", "1")
+        eventually(lambda: "users: unknown" in cli(*bare).stdout)
+        switch = ("broker", "switch", "--servers", c.address, "--to", "c", "--unsafe")
+        switched = cli(*switch, "--without", "a", "--without", "b")
+        assert "there may be users" in switched.output, switched.output
+        with pytest.raises(NotAuthenticated), connect(c.address) as nobody:
+            nobody.pull("t", 0, 0)

@@ -181,6 +181,15 @@ def test_a_body_of_any_size_up_to_the_limit_is_taken(size_bytes: int, is_chunked
     run(scene)
 
 
+def test_a_chunk_may_be_a_byte() -> None:
+    async def scene(port: Port) -> None:
+        client = await port.dial(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n" + GET)
+        assert await client.answer() == (200, ["POST", "/c", "", 100_000])
+        assert await client.answer() == (200, ["GET", "/g", "me", ""])
+
+    run(scene)
+
+
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_above_the_limit_is_refused_while_it_comes(is_chunked: bool) -> None:
     body = b"x" * (MAX_BODY_BYTES + 1)

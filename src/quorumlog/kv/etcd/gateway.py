@@ -34,6 +34,8 @@ from quorumlog.stray_log import is_loopback
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
 """Behind a request that is not answered yet."""
+PIECE_BYTES = 16 << 10
+"""Fed at a time: a chunk for each byte takes milliseconds."""
 MAX_BODY_BYTES = 4 << 20
 """A request of 1.5 MiB, in base64."""
 MOST_WAITING_BYTES = 64 << 20
@@ -226,15 +228,14 @@ class _GatewayClient:
 
     def _go_on(self) -> None:
         """Raises ProtocolViolation."""
-        if self._stage is _Stage.HEAD and not self._connection.closed:
-            if not self._head_bytes:  # there may be empty lines between requests
-                self._ahead = self._ahead.lstrip(b"\r\n")
-            if self._ahead:
-                self._http.data_received(self._block())
-                if not self._end:
-                    self._stage = _Stage.WAITING
-                    self._wait(MOST_TURNS)
-                self._look_at_head()
+        if not self._head_bytes and self._stage is _Stage.HEAD:  # empty lines between requests
+            self._ahead = self._ahead.lstrip(b"\r\n")
+        while self._ahead and self._stage is _Stage.HEAD and not self._connection.closed:
+            self._http.data_received(self._block())
+            self._look_at_head()
+            if not self._end:
+                self._stage = _Stage.WAITING
+                self._wait(MOST_TURNS)
         self._hold()
         self._has_come.set()
         if self._says_no_more and (self._is_watching or self._stage is _Stage.HEAD):
@@ -253,15 +254,15 @@ class _GatewayClient:
 
     def _block(self) -> bytes:
         """Up to an empty line, with which heads end, and bodies in chunks."""
-        end = (self._end + self._ahead).find(b"\r\n\r\n")
-        data = self._taken(len(self._ahead) if end < 0 else end + 4 - len(self._end))
+        end = (self._end + self._ahead[:PIECE_BYTES]).find(b"\r\n\r\n")
+        data = self._taken(PIECE_BYTES if end < 0 else end + 4 - len(self._end))
         self._end = (self._end + data)[-3:] if end < 0 else b""
         self._head_bytes += len(data)
         return data
 
     def _taken(self, size_bytes: int) -> bytes:
-        data = bytes(self._ahead[:size_bytes])
-        del self._ahead[:size_bytes]
+        data = bytes(self._ahead[: min(size_bytes, PIECE_BYTES)])
+        del self._ahead[: len(data)]
         return data
 
     def _look_at_head(self) -> None:
@@ -298,7 +299,8 @@ class _GatewayClient:
                 self._http.data_received(self._block())
                 # The reader of a body is not told that its chunks are broken: aiohttp queues a complaint
                 # for whatever follows, and asks for a pause when they are many.
-                for _ in range(0 if content.is_eof() else MOST_COMPLAINTS):
+                is_last = not self._ahead and not content.is_eof()
+                for _ in range(MOST_COMPLAINTS if is_last else 0):
                     self._http.data_received(b"")
             else:
                 data = self._taken(missing_bytes)

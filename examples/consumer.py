@@ -1,7 +1,7 @@
 """A consumer that remembers its place: each entry counts once, however often the consumer is restarted.
 
-What it makes of an entry and where it goes on are stored in one transaction. Were the position stored
-apart, a crash between the two would let an entry count twice, or never.
+The result of an entry and the position are stored in one transaction. If they were stored separately, a
+crash between the two could count an entry twice, or never.
 
 python examples/consumer.py
 """

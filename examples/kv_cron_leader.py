@@ -1,4 +1,4 @@
-"""A nightly job on two machines that one of them runs: whoever leads, until it is gone.
+"""A nightly job on two machines, run by the leader until it fails.
 
 The job writes with its token, and what it writes to refuses an older one: a leader that was paused may
 come back in the middle of its job, when the other one leads already.
@@ -15,7 +15,7 @@ from quorumlog.kv.testing import LocalStores
 
 
 def run_job(kv: KeyValueClient, token: int, night: int) -> bool:
-    """False: somebody with a higher token was here."""
+    """False: a client with a higher token was here before."""
     with_token = Compare(b"report/token", Target.VALUE, Relation.GREATER, b"%020d" % token)
     done = kv.txn(
         [with_token],

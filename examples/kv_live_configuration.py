@@ -1,4 +1,4 @@
-"""Configuration that reloads itself: a program reads it once, and is told of each change from there on.
+"""Configuration that reloads itself: a program reads it once, and watches every later change.
 
 python examples/kv_live_configuration.py
 """
@@ -20,7 +20,7 @@ class Configuration:
         self._kv = connect(servers, codec="json")
         found = self._kv.prefix(PREFIX)
         self.values = {item.key.decode(): item.value for item in found.items}
-        # From the revision behind what was read: no change falls between the two.
+        # From the revision after the read: no change is missed.
         self._watch = self._kv.watch_prefix(PREFIX, first_revision=found.revision + 1)
         self._changed = threading.Condition()
         threading.Thread(target=self._follow, daemon=True).start()
@@ -47,4 +47,4 @@ with LocalStores() as stores, connect(stores.servers, codec="json") as operator:
     stores.cluster.kill(stores.cluster.leader())
     operator["config/workers"] = 8
     configuration.wait_for("config/workers", 8)
-    print("goes on with", configuration.values)
+    print("continues with", configuration.values)

@@ -18,7 +18,7 @@ with LocalStores() as stores, connect(stores.servers, codec="text") as client:
             instance.put(PREFIX + name, f"http://{name}:8080", lease=lease)
             (change,) = changes.batch(timeout_ms=30_000)
             print("up:", change.item.key.decode(), change.item.value)
-        one.close()  # as if it were killed: nobody keeps its lease alive
+        one.close()  # as if it were killed: its lease is not kept alive
         (change,) = changes.batch(timeout_ms=30_000)
         print("down:", change.item.key.decode())
     print("left:", *(item.value for item in client.prefix(PREFIX).items))

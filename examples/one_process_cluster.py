@@ -21,7 +21,7 @@ def main() -> None:
             receipt = log.append(b"without it")
             print(f"index {receipt.first_index}, term {receipt.term}")
         except OutcomeUnknown as error:
-            # Perhaps written: only whoever can recognise a duplicate may append it again.
+            # Perhaps written: append it again only if duplicates are recognised.
             print(f"unknown: {error}")
 
         cluster.restart(killed)

@@ -53,7 +53,7 @@ def append_once(log: LedgerClient, body: bytes, last_index: int) -> int:
         except WrongLastIndex as error:
             if error.actual > last_index and log.get(error.actual).body == body:
                 return error.actual  # an earlier try of ours
-            raise  # somebody else writes to this group
+            raise  # another client writes to this group
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Append many bodies in order, and know of each what became of it, whatever happens on the way.
+"""Append many bodies in order, and know the outcome of each, through any failure.
 
 python examples/producer.py                        # a cluster of its own
 python examples/producer.py 127.0.0.1:20911        # a running one

@@ -1,6 +1,6 @@
 """Tests of software that uses quorumlog: on a real cluster in the process, and on a simulated one.
 
-In a project of your own the line `pytest_plugins` stands in the top `conftest.py`.
+In a project of your own the line `pytest_plugins` is in the top `conftest.py`.
 
 python -m pytest examples/pytest_fixture.py
 """

@@ -1,4 +1,4 @@
-"""A log becomes Arrow record batches, and from there whatever reads Arrow. Needs the extra `arrow`.
+"""Read a log as Arrow record batches, for any library that takes Arrow. Needs the extra `arrow`.
 
 python examples/read_arrow.py
 """

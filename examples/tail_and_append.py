@@ -26,7 +26,7 @@ async def follow(log: AsyncLedgerClient, first_index: int) -> None:
 
 async def main(servers: str) -> None:
     async with connect_async(servers) as log:
-        begin = await log.append(b"the tail starts behind this one")
+        begin = await log.append(b"the tail starts after this one")
         follower = asyncio.create_task(follow(log, begin.last_index + 1))
         for number in range(MESSAGES):
             receipt = await log.append(b"message %d" % number)

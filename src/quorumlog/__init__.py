@@ -191,7 +191,7 @@ a server and a shell command starts at once."""
 
 
 def __dir__() -> list[str]:
-    """What `help` and completion show, loaded or not."""
+    """Names for `help` and completion, loaded or not."""
     return [*globals(), *(name for name in __all__ if name not in globals())]
 
 

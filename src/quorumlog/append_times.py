@@ -19,7 +19,7 @@ class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
 
 
 def time_of(time_ms: int) -> datetime | None:
-    """In UTC; None below 0, and for what Python's calendar does not reach."""
+    """In UTC; None below 0, and beyond Python's calendar."""
     try:
         return BEGINNING + timedelta(milliseconds=time_ms) if time_ms >= 0 else None
     except OverflowError:
@@ -33,8 +33,8 @@ def milliseconds_of(time: datetime) -> int:
 
 class AppendTimes:
     def __init__(self, time_ms: int, resets: Sequence[Reset] = ()) -> None:
-        """`time_ms`: what counts at the first entry that comes; -1: nothing does. `resets`: of the log's
-        clock, also those after what comes."""
+        """`time_ms`: that of the first entry to come; -1: none. `resets`: of the log's clock, also later
+        ones."""
         self._time_ms = time_ms
         self._resets = resets
 

@@ -28,9 +28,9 @@ ENTRY_SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""What an application sees of an entry, as `quorumlog.Entry`."""
+"""The fields of an entry for applications, as `quorumlog.Entry`."""
 TIME_COLUMN = "append_time"
-"""What the last time mark before an entry says; null where there is none."""
+"""Time of the last time mark before an entry; null without one."""
 _ALL_FIELDS = pa.schema([*ENTRY_SCHEMA, pa.field(TIME_COLUMN, pa.timestamp("ms", tz="UTC"))])
 
 _OFFSETS_END = 2**31

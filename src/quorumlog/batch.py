@@ -364,7 +364,7 @@ class EntryBatch:
         return list(zip((words[SHAPE] >> BITS_32).tolist(), words[TERM].tolist(), strict=True))
 
     def body_crcs(self) -> UInt32Array:
-        """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
+        """Shape (count,): the CRC-32 of each body as it is, not of its header."""
         size = int(self.sizes[0]) if self.count and self._is_uniform else 0
         if HEADER_BYTES < size <= _LONG_BODY_BYTES:
             # Copies made in bulk are faster than a view of each.
@@ -414,7 +414,7 @@ class EntryBatch:
         return chain
 
     def set_channel(self, channel: int) -> None:
-        """Of all entries, before they are stamped; whatever their producer has written there."""
+        """Of all entries, before they are stamped; overwrites the producer's value."""
         if self.count == 1:
             one = self._first_header or self.first_header
             if one.channel != channel:
@@ -495,14 +495,14 @@ class EntryBatch:
             raise ProtocolViolation(f"body_crc does not match at index {index}")
 
     def bodies_surely_match(self) -> bool:
-        """By one call for all of them; False: look at each.
+        """By one call for all of them; False: check each.
 
         A CRC is a remainder. A body with the complement of its CRC after it leaves none, wherever it
         lies in a text of such pairs and zeros, and a text with a changed bit leaves one. So a copy of
         the batch becomes such a text: in place of each header the complement of the CRC that the header
-        before it has, zeros, and the word that puts the register where a CRC begins. What the
-        remainder does not tell from a good batch is what a CRC of the same bytes would not, one in
-        2^32 of what chance makes of several bodies, and no change of two bits or of 32 in a row.
+        before it has, zeros, and the word that puts the register where a CRC begins. The remainder
+        misses as many errors as a CRC of the same bytes: one in 2^32 random changes of several bodies,
+        and no change of two bits or of 32 in a row.
         """
         count = self.count
         if count < _FEW_BODIES or self.total_bytes > _LONG_BODY_BYTES * count:

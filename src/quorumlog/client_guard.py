@@ -1,4 +1,4 @@
-"""What a client says may end its connection, and never the member that serves it.
+"""A client's message may end its connection, and never the member that serves it.
 
 Everything that a request makes the serving code do (check, convert, encode an answer) is guarded here.
 An error that is raised within the member itself, from the moment that a value was given to it, is not
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MEMBER = ("quorumlog.node.", "quorumlog.consensus.", "quorumlog.log_state.", "quorumlog.store.")
 PASSED_THROUGH = ("quorumlog.node.node_handle",)
-"""It hands over what serving code has said, and what the member answers."""
+"""It passes on messages of serving code and the member's answers."""
 
 
 class Client(Protocol):
@@ -28,7 +28,7 @@ class Client(Protocol):
 
 
 def is_full(client: object) -> bool:
-    """It does not read what it was answered: more has to wait (see `Connection.is_full`)."""
+    """It does not read its answers: more has to wait (see `Connection.is_full`)."""
     return bool(getattr(client, "is_full", False))
 
 
@@ -44,7 +44,7 @@ def contain(error: Exception, client: object) -> None:
 
 
 def guarded(act: Callable[[], None], client: object) -> Callable[[], None]:
-    """`act` carries out what the client has asked for."""
+    """`act` carries out the client's request."""
 
     def acting() -> None:
         try:

@@ -21,7 +21,7 @@ class EntryKind(IntEnum):
     """Opens a leader's term; carries no body. The search for damage reads it."""
     # Bodies of those that follow: `quorumlog.log_state.control_entries`. 10 is kept free.
     MEMBERSHIP = 3
-    """Who votes. The log's state reads it, as it does all that follow."""
+    """The voters. The log's state reads it, as it does all kinds below."""
     TIME = 4
     """Wall-clock time, never falling within a log."""
     OPEN = 5
@@ -41,14 +41,14 @@ class EntryKind(IntEnum):
     LEVEL = 13
     """An upgrade is finished: entries of a level of the format that earlier releases do not know."""
     USERS = 14
-    """Users, roles and what is granted to them."""
+    """Users, roles and grants."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))
 
 
 class EntryId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """What Raft compares: two logs that hold the same id hold the same entries up to it."""
+    """Index and term: two logs that hold the same id hold the same entries up to it."""
 
     index: int
     """Position in the log, from 0; -1 names the place before the first entry."""
@@ -76,18 +76,18 @@ class Replica(NamedTuple):
 
 
 class SetBack(NamedTuple):
-    """A directory is older than it was: an older copy was put back, or its disk lost what it had synced.
-    It has forgotten what it promised, also in terms of which the finder knows nothing."""
+    """A directory was set back: an older copy was restored, or its disk lost synced data. It has lost
+    votes and acknowledgements, also of terms unknown to the finder."""
 
     directory_id: str
     acknowledged_index: int
-    """What it has acknowledged, as it had synced that, to the leader that finds this."""
+    """The last entry it acknowledged as synced to the leader that finds this."""
     held_index: int
     """Above this entry it holds nothing of the same log."""
 
 
 class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One file of a state machine's state. Two members may save other bytes behind the same entry."""
+    """One file of a state machine's state. Two members may save different bytes after the same entry."""
 
     name: str
     """Of the machine."""
@@ -96,7 +96,7 @@ class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
     total_bytes: int
     """Of the file."""
     digest: bytes
-    """SHA-256 of what the machine has saved."""
+    """SHA-256 of the machine's saved state."""
 
 
 class HardState(NamedTuple):
@@ -115,9 +115,9 @@ class Formation(NamedTuple):
     founding: tuple[Replica, ...] = ()
     cluster_id: str = ""
     pending_id: str = ""
-    """The cluster id that goes with `pending`; nobody but those who form knows it."""
+    """The cluster id of `pending`; known only to forming members."""
     level: int = 0
-    """Of the log's format, up to which every founder knew it; 0: not all said it."""
+    """Level of the log's format known to every founder; 0: not reported by all."""
 
 
 class Durability(StrEnum):

@@ -1,4 +1,4 @@
-"""The 48 bytes before every body, and what an entry adds to the chain: one entry, Python ints.
+"""The 48-byte header of an entry, and its digest for the chain: one entry, Python ints.
 
     offset  bytes  field       (big-endian; docs/formats.md, data entry)
          0      4  magic       its kind: `quorumlog.entry.EntryKind`
@@ -54,7 +54,7 @@ class EntryHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def digest(self) -> int:
-        """d(i), what this entry adds to the chain: one splitmix64 finaliser over its fields."""
+        """d(i), this entry's digest for the chain: one splitmix64 finaliser over its fields."""
         z = (
             self.index * MIX_INDEX
             + self.term * MIX_TERM

@@ -1,4 +1,4 @@
-"""Three kinds of failure, three roads (docs/architecture.md, "Three kinds of failure").
+"""Three kinds of failure (docs/architecture.md, "Three kinds of failure").
 
     Exception
     +-- LedgerError            expected by callers; travels the wire as its `code`
@@ -18,7 +18,7 @@
     |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
     +-- ConfigError            an option, a file or a directory has to be changed
     +-- ProtocolViolation      invalid bytes from a peer: the connection closes
-    +-- StoreFailure           ours: the disk refuses, or an invariant of the files is broken
+    +-- StoreFailure           internal: the disk fails, or an invariant of the files is broken
         +-- DirectoryDamaged   recognised damage at or below the durable point
 
 The codes are DLedger's numbers (docs/formats.md, response codes).
@@ -110,7 +110,7 @@ class ConnectionFull(Overloaded):
 
 
 class DiskFull(Refused):
-    """Appends are refused until space returns; reads and elections go on."""
+    """Appends are refused until space returns; reads and elections continue."""
 
     code = 415
     retriable = True
@@ -157,7 +157,7 @@ class UnknownGroup(Refused):
     code = 400
 
     def __init__(self, message: str = "", *, groups: Iterable[str] = ()) -> None:
-        """`groups`: those that it serves; empty: not known."""
+        """`groups`: served by it; empty: unknown."""
         super().__init__(message)
         self.groups = tuple(groups)
 
@@ -288,7 +288,7 @@ class ReaderMoved(Refused):
     code = 441
 
     def __init__(self, message: str = "", *, committed_index: int = -1) -> None:
-        """`committed_index`: of the log that refuses it; -1: an older server, which does not say."""
+        """`committed_index`: of the log that refuses it; -1: from an older server."""
         super().__init__(message)
         self.committed_index = committed_index
 

@@ -1,4 +1,4 @@
-"""Figures that change while a problem lasts stand apart in its sentence, which is so known again.
+"""Figures that change while a problem lasts are marked in its sentence, so that it is recognized again.
 
 f"the disk of /data fills up{now('91 %')}: free space"
 "the disk of /data fills up (now 91 %): free space"

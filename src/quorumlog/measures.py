@@ -1,11 +1,11 @@
-"""What the data path counts: plain attributes, and histograms whose buckets are powers of two."""
+"""Counters of the data path: plain attributes, and histograms whose buckets are powers of two."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 BUCKETS = 28
-"""The last has whatever is larger."""
+"""The last has all larger values."""
 
 
 class Taken(NamedTuple):

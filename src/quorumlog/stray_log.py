@@ -1,4 +1,4 @@
-"""Who comes to a port that is open to others, and does not belong there."""
+"""Unwanted connections to a port."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def is_loopback(host: str) -> bool:
 
 
 class StrayLog:
-    """Of one listener: connections that are closed for what came on them. Scanners of ports, and clients
-    that speak another protocol, come as often as they like: they get a line a minute."""
+    """Of one listener: connections closed for the bytes they sent. Port scanners and clients of other
+    protocols get one log line a minute."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log

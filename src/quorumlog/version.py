@@ -3,6 +3,6 @@
 VERSION = "0.2.0.dev0"
 
 IS_COMPILED = not __file__.endswith((".py", ".pyc"))
-"""This module is compiled with what every append passes through, or neither is (`make wheel`)."""
+"""This module is compiled together with the append path (`make wheel`), or neither is."""
 
 DESCRIPTION = f"quorumlog {VERSION}" + (", compiled" if IS_COMPILED else "")

@@ -268,5 +268,5 @@ def test_it_says_what_was_committed_and_would_be_lost_for_certain(tmp_path: Path
     assert plan.best.owed_index == 25
     assert plan.lost == (20, 25)
     (sentence,) = plan.best.snapshots_ahead
-    assert "the state machine counter cannot go on with this log" in sentence
+    assert "the state machine counter cannot continue with this log" in sentence
     assert "of entry 24, and the log ends with 19" in sentence

@@ -276,7 +276,7 @@ def test_what_verify_says_of_a_directory_that_no_cluster_can_be_made_of(
     record.write_bytes(encode_backup(never_complete))
     refused("is a backup that was never complete")
     record.unlink()
-    refused("backup: is missing, and it says up to where this is a backup")
+    refused("backup: is missing, which records the end of the backup")
 
 
 def test_a_hold_of_no_possible_name_begins_no_backup(

@@ -469,7 +469,7 @@ def test_inspect_shows_the_start_and_the_states_boundary_states(cli: Cli, tmp_pa
     ]
     said = " ".join(plain(cli("inspect", path).stdout).split())
     assert "after entry 7 (term 1), state of 14 B" in said
-    assert f"in front of 12, 20 states/{4096:020d} is damaged" in said
+    assert f"before 12, 20 states/{4096:020d} is damaged" in said
     assert objects(cli("verify", path, "--json").stdout)[0]["ok"], "a state is a help"
     start = bytearray((path / "start").read_bytes())
     start[100] ^= 1

@@ -487,7 +487,7 @@ def test_follow_sits_out_a_cluster_that_is_away(
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"before\n"
         cluster.kill("n0")
-        assert b"waiting for the cluster, reading goes on at index" in process.stderr.readline()
+        assert b"waiting for the cluster, reading continues at index" in process.stderr.readline()
         cluster.restart("n0")
         with connect(cluster.servers) as log:
             log.append(b"after")

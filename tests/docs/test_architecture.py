@@ -25,7 +25,7 @@ def test_every_file_that_a_change_touches_exists() -> None:
 
 
 def test_every_folder_of_the_package_has_its_row() -> None:
-    (rows, *_) = tables(section(TEXT, "Who may know whom"))
+    (rows, *_) = tables(section(TEXT, "Import rules"))
     named = {name.strip("`") for row in rows for name in row["folder"].split(", ")}
     folders = {path.parent.name for path in (ROOT / "src/quorumlog").glob("*/__init__.py")}
     assert folders <= named, folders - named

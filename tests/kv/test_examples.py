@@ -24,7 +24,7 @@ def run(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_configuration_reloads_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("kv_live_configuration.py", capsys) == [
         "started with {'config/workers': 4}",
-        "goes on with {'config/workers': 8}",
+        "continues with {'config/workers': 8}",
     ]
 
 

@@ -32,14 +32,14 @@ def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
     directory.ratio = 0.86
     report.problem(quiet)
     assert "nearly full (now 86 %) and nothing is deleted" in report.problem(quiet)
-    assert "oldest segments go whatever their age, also past readers;" in report.problem(keeping)
+    assert "oldest segments are deleted at any age, also past readers;" in report.problem(keeping)
     lost = [LostRange("billing", 3, 10), LostRange("mail", 0, 10)]
     assert (
         "also past readers (now billing has lost entries 3 to 9, mail has lost entries 0 to 9);"
         in report.problem(keeping, lost)
     )
     assert "90 % (disk_full_ratio)" in report.problem(keeping)
-    assert "but only what an archive has taken" in report.problem(
+    assert "but only archived entries" in report.problem(
         StoreConfig(file_reserved_hours=72, retention="archived")
     )
     assert "retention = off" in report.problem(StoreConfig(file_reserved_hours=72, retention="off"))

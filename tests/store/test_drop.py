@@ -418,7 +418,7 @@ def test_a_lost_start_is_refused_by_name_once_the_first_segment_is_gone(tmp_path
     drop(directory, 8)
     directory.close(clean=True)
     (path / START_NAME).unlink()
-    with pytest.raises(DirectoryDamaged, match=f"{START_NAME} is missing, which says where the log"):
+    with pytest.raises(DirectoryDamaged, match=f"{START_NAME} is missing, the record of the begin"):
         open_small(path)
 
 

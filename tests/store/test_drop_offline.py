@@ -88,7 +88,7 @@ def test_a_lost_start_is_named(tmp_path: Path) -> None:
     path = made(tmp_path / "n0", 8)
     (path / START_NAME).unlink()
     named = [each.problem for each in verify_directory(disk, str(path)).damage]
-    assert "is missing: nothing tells where the log begins" in named
+    assert "is missing: the begin of the log is unknown" in named
     (path / START_NAME).write_bytes(bytes(1 << 18))
     assert "start cannot be used: neither slot is good" in verify_directory(disk, str(path)).problem
 

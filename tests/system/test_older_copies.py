@@ -75,7 +75,7 @@ def test_a_member_that_is_put_back_is_an_observer_until_it_takes_its_own_place(t
         eventually(lambda: any(said in each for each in row_of(client, member.member_id).problems))
         checked = check(members.servers)
         assert checked.returncode == 1, checked
-        assert f"directory {old} of {member.member_id} is older than it was" in checked.stderr
+        assert f"directory {old} of {member.member_id} was set back" in checked.stderr
         client.append(b"without it")
         member.kill()
         member.start()

@@ -1,4 +1,4 @@
-"""The port for those who run a server: health, metrics, and a page. It changes nothing."""
+"""The admin port of a server: health, metrics, and a page. It changes nothing."""
 
 from quorumlog.admin.port import AdminPort
 from quorumlog.admin.process import LogProcess, Process

@@ -18,7 +18,7 @@ from quorumlog.broker.wire import BrokerStatusResponse
 from quorumlog.store.disk import OsDisk
 
 MOST_QUEUES = 1_000
-"""Of which each is told; of all of a broker, or of all groups."""
+"""Shown one by one; of a whole broker, or of all groups."""
 FLUSH_WAITS_MS = 2_500
 Queue = tuple[str, int]
 
@@ -66,7 +66,7 @@ class BrokerProcess:
 
 
 def look_at_member(broker: DLedgerBroker, group: str) -> Look:
-    """On the loop of its member, which tells whether it is ready."""
+    """On the loop of its member, which decides whether it is ready."""
     status = broker.status(0)
     leads, state = status.broker_id == 0, None if broker.groups is None else broker.groups.feed.state
     samples = (

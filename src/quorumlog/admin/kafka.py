@@ -12,7 +12,7 @@ from quorumlog.kafka.endpoint import KafkaEndpoint
 
 
 def look_at_kafka(endpoint: KafkaEndpoint) -> Look:
-    """On the loop of its member, which tells whether it is ready."""
+    """On the loop of its member, which decides whether it is ready."""
     group = endpoint.group or ""
     if not endpoint.is_open:
         return Look(group, "kafka", unready=("its port for clients of Kafka is not open",))

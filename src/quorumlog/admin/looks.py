@@ -1,4 +1,4 @@
-"""What is left for the port by the loop that it looks at: values, and nothing that the loop changes."""
+"""Values that a loop leaves for the port: never changed by the loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sample(NamedTuple):
     """Of a metric in `METRICS`."""
     value: float | Taken
     labels: tuple[str, ...] = ()
-    """Behind `group`, in the order of the metric."""
+    """After `group`, in the order of the metric."""
 
 
 def _name_of(code: int) -> str:

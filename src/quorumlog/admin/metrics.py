@@ -1,4 +1,4 @@
-"""What `/metrics` says: the table of all metrics, and how looks become an exposition."""
+"""`/metrics`: the table of all metrics, and their exposition."""
 
 from __future__ import annotations
 

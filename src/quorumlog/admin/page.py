@@ -1,4 +1,5 @@
-"""The page: what was seen last as tables, and the throughput of the last hour. All of it is ours."""
+"""The page: the last values as tables, and the throughput of the last hour. It loads nothing
+external."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("quorumlog.server")
 
 OPEN = ("/healthz", "/readyz")
-"""Where nobody is asked who it is: an orchestrator has no password."""
+"""Paths without authentication: an orchestrator has no password."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOK_EVERY_S = 0.5
 PAGE_EVERY_S = 1.0
@@ -50,8 +50,8 @@ class AdminPort:
     def __init__(
         self, listen: str, process: Process, *, tls: Tls | None = None, insecure: bool = False
     ) -> None:
-        """`listen`: HOST:PORT. `tls`: what it speaks; None: it is plain, and other
-        machines reach it only if it may be `insecure`. Raises ConfigError."""
+        """`listen`: HOST:PORT. `tls`: of the port; None: it is plain, and other machines reach it only
+        if it may be `insecure`. Raises ConfigError."""
         try:
             import aiohttp.web
             import prometheus_client  # noqa: F401
@@ -124,7 +124,7 @@ class AdminPort:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception:
-            log.exception("the admin port has failed; the member goes on")
+            log.exception("the admin port has failed; the member continues")
         finally:
             self._loop.close()
 
@@ -294,4 +294,4 @@ def _taken(take: TakeLook) -> Look:
         return take()
     except Exception as error:
         log.exception("the admin port could not look")
-        return Look("", "", unready=(f"nobody knows: {type(error).__name__}: {error}",))
+        return Look("", "", unready=(f"unknown: {type(error).__name__}: {error}",))

@@ -1,4 +1,4 @@
-"""Whom the port looks at: a server, and what stands beside the log in it."""
+"""The process that the port shows: a server, and its other services."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Process(Protocol):
 
 
 class LogProcess:
-    """A `LedgerServer`, and what its endpoints tell."""
+    """A `LedgerServer`, and the state of its endpoints."""
 
     def __init__(self, server: LedgerServer, beside: Sequence[TakeLook] = ()) -> None:
         self._server = server

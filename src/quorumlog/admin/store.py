@@ -11,7 +11,7 @@ from quorumlog.kv.service import StoreFigures
 
 
 def look_at_store(endpoint: KeyValueEndpoint, group: str) -> Look:
-    """On the loop of its member, which tells whether it is ready."""
+    """On the loop of its member, which decides whether it is ready."""
     if not endpoint.is_open:
         return Look(group, "store", unready=("its store is not open",))
     figures = endpoint.service.figures()

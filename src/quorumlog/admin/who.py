@@ -1,4 +1,4 @@
-"""Who may look, where the process has users: by HTTP's basic authentication, or a certificate."""
+"""Authentication of the admin port: by HTTP's basic authentication, or a certificate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Refusal = tuple[int, str]
 
 class Lookers:
     def __init__(self, tls: Tls | None, *, is_loopback: bool, wrong: Callable[[str, str], None]) -> None:
-        """`wrong`: is told the name and the address of who gave a wrong password."""
+        """`wrong`: called with the user's name and address after a wrong password."""
         self._tls = tls
         self._takes_passwords = tls is not None or is_loopback
         self._wrong = wrong

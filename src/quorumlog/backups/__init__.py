@@ -1,9 +1,8 @@
-"""A log that lies elsewhere, too: backups of a cluster, and new clusters made from them; and what is
-made of the directories that are left of one.
+"""Backups of a cluster, new clusters made from them, and recovery from the remaining directories of one.
 
 Read in this order: `taking` (a backup, of any member while it works), `folding` (the state of the log at
-its end), `restoring` (a new cluster). Then `survivors` (what is left once a majority is lost),
-`recovering` (a new cluster of it).
+its end), `restoring` (a new cluster). Then `survivors` (directories left after the loss of a majority),
+`recovering` (a new cluster of them).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of a log that nobody serves: what its control entries lead to, as a member folds them."""
+"""The state of an offline log: computed from its control entries as by a member."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["controls_of", "state_at_end", "state_of"]
 
 
 def state_at_end(store: LedgerStore) -> AnyState:
-    """All entries are committed and durable. What follows up to the boundary of each segment is saved,
-    so that the next call looks only at what is new. Raises DirectoryDamaged, RangeDamaged, StoreFailure,
+    """All entries are committed and durable. The state at the boundary of each segment is saved, so that
+    the next call reads only new entries. Raises DirectoryDamaged, RangeDamaged, StoreFailure,
     DiskFull."""
     states, boundary_states = _read(store, store.end.index).finished()
     for point, state in boundary_states:

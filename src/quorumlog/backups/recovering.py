@@ -1,9 +1,8 @@
-"""What is left of a cluster that has lost its majority becomes a new one: the best log is kept, with one
-voter.
+"""Recovery of a cluster that has lost its majority as a new one: the best log is kept, with one voter.
 
-It has a cluster id of its own, so that no member of the old cluster, dead or alive, talks to it; its
-directory gets a new id, so that nothing that was promised by the old one is expected of it. The other
-members join as new ones and are fed.
+It has a cluster id of its own, so that no member of the old cluster connects to it; its directory gets a
+new id, so that votes and acknowledgements of the old one do not bind it. The other members join as new
+ones and receive the log.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     """The last entry that was kept."""
     membership_index: int
-    """Of the entry that says who votes; the log ends with it."""
+    """Of the membership entry, the last of the log."""
     term: int
 
 
@@ -50,7 +49,7 @@ def plan_recovery(
     directories: Sequence[str | os.PathLike[str]], *, disk: Disk | None = None
 ) -> RecoveryPlan:
     """The result that `recover_cluster` would have for these directories of stopped members. Nothing is
-    written. Raises ConfigError (what a person must change), DirectoryDamaged, StoreFailure."""
+    written. Raises ConfigError (for the operator to fix), DirectoryDamaged, StoreFailure."""
     paths = [os.fspath(path) for path in directories]
     if not paths:
         raise ConfigError("name the data directory of each member that is left")
@@ -67,7 +66,8 @@ def recover_cluster(
     """Make the best directory of `plan` the only voter of a new cluster; the others stay as they are.
 
     Acknowledged entries that this log lacks are lost for good. Raises ConfigError, DirectoryDamaged,
-    StoreFailure, DiskFull; the directory is then what it was, or the next start of its member goes on.
+    StoreFailure, DiskFull; the directory is then unchanged, or the next start of its member completes
+    it.
     """
     if not plan.is_needed:
         raise ConfigError("the members that are left are a majority: start them, nothing is lost")

@@ -69,7 +69,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     last_term: int
     last_chain: int
     membership_index: int
-    """Of the entry that says who votes; the log ends with it."""
+    """Of the membership entry, the last of the log."""
     segment_bytes: int
     index_segment_bytes: int
     lost_machines: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def restore(
 
     `last_index`: the last restored entry; `time_ms`: restore entries appended up to this time, in
     milliseconds since 1970. Otherwise the whole backup. `with_users`: restore the backup's users,
-    including any that were removed since; otherwise the new cluster admits nobody until it has an
+    including any that were removed since; otherwise the new cluster refuses clients until it has an
     administrator.
 
     Raises ConfigError, DirectoryDamaged with file and position if the backup is damaged, StoreFailure,

@@ -1,5 +1,5 @@
-"""The directories that are left of a cluster which has lost its majority, only looked at: whose log is
-the best, and what is known of it."""
+"""The remaining directories of a cluster that has lost its majority, read only: the best log, and its
+state."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[str, ...]
     """Everything else that is wrong with it, in sentences."""
     snapshots_ahead: tuple[str, ...] = ()
-    """State machines that nothing here can make again, in sentences: their snapshots hold what this log
-    does not."""
+    """State machines that cannot be rebuilt here, in sentences: their snapshots hold entries that this
+    log lacks."""
 
     @property
     def replica(self) -> Replica:
@@ -61,7 +61,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[Replica, ...]
     """Everybody whose answer may count by the best log."""
     missing: tuple[Replica, ...]
-    """Those voters that are not among the survivors, or forgot what they had promised."""
+    """Those voters that are not among the survivors, or lost votes and acknowledgements."""
     is_needed: bool
     """False: the survivors are a majority, and nothing is lost."""
     committed_index: int
@@ -86,7 +86,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at(disk: Disk, directories: Sequence[str]) -> RecoveryPlan:
-    """Nothing is written. Raises ConfigError (what a person must change), DirectoryDamaged,
+    """Nothing is written. Raises ConfigError (for the operator to fix), DirectoryDamaged,
     StoreFailure."""
     paths = [path.rstrip("/") or "/" for path in directories]
     real = [disk.real_path(path) for path in paths]
@@ -199,7 +199,7 @@ def _snapshots_ahead(disk: Disk, path: str, reader: DirectoryReader) -> tuple[st
     except SnapshotsUnavailable as unavailable:
         return (str(unavailable),)
     return tuple(
-        f"{path}: the state machine {name} cannot go on with this log: its oldest snapshot is of"
+        f"{path}: the state machine {name} cannot continue with this log: its oldest snapshot is of"
         f" entry {oldest}, and the log ends with {reader.ledger_end_index} and begins with"
         f" {reader.ledger_begin_index}"
         for name, oldest in sorted(found.items())

@@ -2,9 +2,9 @@
 
     cut        the last committed entry, confirmed by a majority; or, of a named member, as it knows it
     same log?  the last entry that the backup holds is asked for: chains that agree there agree below
-    copy       what lies between, from one member; from the next one where it fails
-    verify     what was written is read back; the entry at the cut is asked for once more
-    complete   the directory is a backup up to the cut; what it holds, nobody needs to keep for it
+    copy       the entries between, from one member; from the next one if it fails
+    verify     written entries are read back; the entry at the cut is requested again
+    complete   the directory is a backup up to the cut; the log need not keep these entries for it
 
 A follower gives the entries where one can: reading them costs the leader nothing.
 """
@@ -149,7 +149,7 @@ class BackupTaking:
 
     @property
     def next_index(self) -> int:
-        """Before which an interrupted backup goes on."""
+        """Index from which an interrupted backup continues."""
         return self._copied.end.index + 1 if self._target.log is not None else 0
 
     @property
@@ -160,7 +160,8 @@ class BackupTaking:
     # ---------------------------------------------------------------- whom to ask for what
 
     def prepare(self) -> None:
-        """Where the backup ends, who gives the entries, and that they go on with what is there."""
+        """Choose the backup's end and the member to read, and check that its entries continue the
+        backup."""
         if self._hold is not None:
             refuse_consumer(self._client.readers(), self._hold, "a backup")
         if self._from_member is None:
@@ -293,7 +294,7 @@ class BackupTaking:
             except (IndexOutOfRange, RangeDamaged):
                 if number + 1 == len(members):
                     raise
-        raise AssertionError("somebody was asked")
+        raise AssertionError("a member was asked")
 
     def _is_held_by(self, member_id: str | None, point: LogPoint) -> bool:
         index = point.index
@@ -346,8 +347,8 @@ class BackupTaking:
     # ---------------------------------------------------------------- what was written
 
     def verify(self, report: Progress = _no_progress) -> None:
-        """Every entry is read back from the disk, those of earlier runs, too, unless only what is new
-        was asked for; and the last one is the log's, too: its chain is the digest of all.
+        """Every entry is read back from the disk, those of earlier runs, too, unless only new ones were
+        requested; and the last one is compared with the log's: its chain is the digest of all.
 
         Raises DirectoryDamaged, ConfigError."""
         log = self._copied

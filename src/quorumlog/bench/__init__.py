@@ -1,9 +1,9 @@
-"""Load generators, and what they measure of a running group and of a disk.
+"""Load generators, and measurements of a running group and of a disk.
 
-`quorumlog bench` parses, calls what is here and prints; the repository's `benchmarks/` call it too.
+`quorumlog bench` and the repository's `benchmarks/` call it.
 
-Read in this order: `figures` (what is promised of what is measured), `running_group` (what is loaded,
-and what it has used), `workloads` (the loads, and one in a closed loop), `raw_writer` (bare
-connections), `raw_limit` (what the disk alone allows), `closed_loop` (all loads beside it),
-`flush_cost` (what a sync costs), `machine`.
+Read in this order: `figures` (measured values), `running_group` (the loaded group, and its usage),
+`workloads` (the loads, and one in a closed loop), `raw_writer` (bare connections), `raw_limit` (the
+limit of the disk alone), `closed_loop` (all loads beside it), `flush_cost` (the cost of a sync),
+`machine`.
 """

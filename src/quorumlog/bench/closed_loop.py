@@ -1,4 +1,4 @@
-"""Loads in closed loops, each beside the raw limit of what it syncs."""
+"""Loads in closed loops, each beside the raw limit of its syncs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def run_loads(
     scratch: str | None,
     report: Callable[[str], None],
 ) -> Iterator[Result]:
-    """Before a load the raw limit of what it syncs is measured in `scratch`; `report`: what begins."""
+    """Before a load the raw limit of its syncs is measured in `scratch`; `report`: called with each
+    step."""
     for load in loads:
         raw = math.nan
         if scratch is not None and isinstance(load, AppendLoad):

@@ -1,4 +1,4 @@
-"""Figures: what is promised of them, and how they become JSON."""
+"""Figures: their guarantees, and their JSON."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def target_rows(measured: HasTargets) -> list[dict[str, Any]]:
 
 
 def without_nan(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no NaN: what was not measured is null."""
+    """JSON has no NaN: values not measured are null."""
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()}

@@ -1,7 +1,7 @@
-"""What a sync costs on a disk, by how the file was prepared and what is called.
+"""The cost of a sync on a disk, by preparation of the file and system call.
 
-Every write goes to a place that was not written before, as in a log. The ways take turns, one write
-each, so that whatever else the disk does meets all alike.
+Every write goes to a place not written before, as in a log. The variants take turns, one write each, so
+that other load of the disk affects all alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quorumlog.entry_header import HEADER_BYTES
 SIZES = (1 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)
 INDEX_UNIT_BYTES = 32
 RECORD_BYTES = HEADER_BYTES + 1 * KIB
-"""What one index unit stands for."""
+"""Bytes of the entry of one index unit."""
 _FILL_BYTES = 1 << 20
 
 
@@ -48,7 +48,7 @@ WAYS = (
     SyncWay("fdatasync of data and index", os.fdatasync, "reserved", with_index=True),
 )
 OURS = WAYS[0].name
-"""What a member does for an acknowledgement."""
+"""The calls of a member for an acknowledgement."""
 
 
 class FlushCost(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the disk itself allows: three plain writers at once, each writing and syncing as a member would.
+"""The limit of the disk itself: three plain writers at once, each writing and syncing as a member would.
 
 A replicated append cannot be faster than the disk that every member syncs. Three processes `pwrite` and
 `fdatasync` the same sizes, into reserved space that was never written: to overwrite the same blocks is
@@ -93,7 +93,7 @@ def scratch_directory(parent: Path | None) -> Iterator[str | None]:
 
 @contextmanager
 def unnamed_file(folder: str, flags: int = 0) -> Iterator[int]:
-    """The descriptor of an empty file that is gone with the process, whatever becomes of it."""
+    """The descriptor of an empty file that ends with the process."""
     path = os.path.join(folder, f"quorumlog-{os.getpid()}-{time.monotonic_ns()}")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Bare connections: what is left of a client when nothing goes wrong.
+"""Bare connections: clients without error handling.
 
 Hundreds of full clients in one Python process would measure that process. These send real frames, with
 no retries and no routing.
@@ -92,7 +92,7 @@ C = TypeVar("C", bound=RawConnection)
 async def leader_connections(
     make: Callable[[], C], count: int, group: RunningGroup
 ) -> AsyncIterator[list[C]]:
-    """So many connections to the leader; every one stands before the first is used."""
+    """So many connections to the leader; all are open before the first is used."""
     leader = await group.leader_address()
     connections = await asyncio.gather(*(make().connect(leader) for _ in range(count)))
     try:
@@ -104,7 +104,7 @@ async def leader_connections(
 
 class RawWriter(RawConnection):
     """Appends the same body, one request at a time, from `start` until it `is_over` after an answer;
-    `on_answer(sent_s)` for each. Whatever is not an AppendResponse ends the measurement."""
+    `on_answer(sent_s)` for each. Any other answer than an AppendResponse ends the measurement."""
 
     def __init__(self, group: str, body: bytes) -> None:
         super().__init__(group)

@@ -1,4 +1,4 @@
-"""The group that is loaded, and what its members here have used."""
+"""The loaded group, and the resources its local members used."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class RunningGroup(NamedTuple):
         return connect_async(self.servers, group=self.name, idempotent=in_session)
 
     async def leader_address(self) -> str:
-        """Where the leader says that it is reached: another member may know it behind a proxy.
+        """The leader's own address: another member may know it by that of a proxy.
 
-        Waits for a leader; raises what the client raises once its deadline has passed.
+        Waits for a leader; raises the client's error once its deadline has passed.
         """
         async with self.connect() as client:
             while True:

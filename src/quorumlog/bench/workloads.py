@@ -1,4 +1,4 @@
-"""The loads of `quorumlog bench`: what is sent, for how long, and what was measured.
+"""The loads of `quorumlog bench`: requests, durations and measurements.
 
 One asyncio process plays all writers, each with a connection of its own. Only answers inside the
 measured window, after the warm-up, count. Latencies are wall times around one call.
@@ -62,7 +62,7 @@ class AppendLoad:
 
 @dataclass(frozen=True, slots=True)
 class ReadLoad:
-    """One client reads what was appended just before, and so is in the page cache."""
+    """One client reads entries appended just before, which are in the page cache."""
 
     name: str
     is_random: bool
@@ -153,7 +153,7 @@ class _Window:
 
 
 async def measure(load: Load, group: RunningGroup, seconds: float) -> Measured:
-    """Raises what the client raises once its own deadline has passed."""
+    """Raises the client's error once its own deadline has passed."""
     if isinstance(load, AppendLoad):
         return await _measure_appends(load, group, seconds)
     return await _measure_reads(load, group, seconds)

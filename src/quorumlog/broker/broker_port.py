@@ -1,4 +1,4 @@
-"""Where clients reach a broker, classic or on a replicated log, and what it answers them."""
+"""A broker's port for clients, classic or on a replicated log."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Puts(Protocol):
 
 class ReadPool(Protocol):
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """`work` may wait for the disk; `done` gets what it gave, a LedgerError or a StoreFailure."""
+        """`work` may wait for the disk; `done` gets its result, a LedgerError or a StoreFailure."""
 
 
 class QueueTable(Protocol):
@@ -533,7 +533,7 @@ PutCallback = Callable[[PutOutcome], None]
 
 MAX_PENDING_BYTES = 64 << 20
 REQUEST_BYTES = 1 << 10
-"""What a request takes beside its records, about."""
+"""Approximate size of a request without its records."""
 EXPIRY_INTERVAL_S = 0.1
 
 
@@ -649,7 +649,7 @@ MOST_READS = 4
 
 
 class ReadQueue:
-    """Few reads at a time, for all clients: what was read is in memory until the loop has sent it."""
+    """Bounds concurrent reads of all clients: data read is in memory until the loop has sent it."""
 
     def __init__(self, thread: ReadPool) -> None:
         self._thread = thread
@@ -685,7 +685,7 @@ class BrokerPort:
         access: Access = EVERYBODY,
     ) -> None:
         """`tls`: None: it is plain. `tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`.
-        `access`: who may do what."""
+        `access`: authorization."""
         self._service = service
         self._listen = parse_address(listen)
         self._tick_service = tick

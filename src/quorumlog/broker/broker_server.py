@@ -242,9 +242,9 @@ class BrokerServer:
         users: UsersOptions = NO_OPTIONS,
         limits: Callable[[], LimitOptions] | None = None,
     ) -> None:
-        """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
-        the loop runs, before anybody is let in. `limits`: asked for again at each SIGHUP; may raise
-        ConfigError. Raises ConfigError."""
+        """`ha_service`: of a master or a slave. `failover`: decides which of both it is; called on the
+        loop, before clients are accepted. `limits`: called again at each SIGHUP; may raise ConfigError.
+        Raises ConfigError."""
         self.store = store
         self._tls = tls
         self.ha_service = ha_service
@@ -255,8 +255,8 @@ class BrokerServer:
         self.groups = ClassicGroupLog(store, GroupService(), replica)
         if replica is not None and not replica.has_epochs and store.has_users:
             raise ConfigError(
-                f"{store.root} has users, of whom --ha-dialect rocketmq tells slaves nothing: start it"
-                " with --ha-dialect quorumlog"
+                f"{store.root} has users, which --ha-dialect rocketmq does not replicate to slaves:"
+                " start it with --ha-dialect quorumlog"
             )
         is_plain = ha_service is not None and tls is None
         self._limits = limits

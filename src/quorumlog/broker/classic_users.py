@@ -1,10 +1,10 @@
-"""ClassicUsers: who may do what at a classic broker, as the commands in its log say it.
+"""ClassicUsers: authorization at a classic broker, from the commands in its log.
 
-A broker whose file `users` says that there may be some acts on them while it knows that they are not
-old: a master while nobody else can have taken its place; a slave once it has carried out all that its
-master called confirmed, and for a time (`[users] may_be_old_ms`) after that was said. Until then it
-tells how it is; and whom to follow it is told by who was an administrator last, else nobody could
-switch where the master is gone.
+A broker whose file `users` says that users may exist serves requests while it knows that they are
+current: a master while no other can have replaced it; a slave once it has applied all that its master
+reported as confirmed, and for `[users] may_be_old_ms` after that report. Until then it answers status
+requests only, and takes the master to follow from the last known administrators; else no switch would be
+possible without a master.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from quorumlog.wire.client_messages import (
 )
 
 HEARTBEATS = 6
-"""Users may be as old as so many, whatever the option says: a slave knows what its master knew a report
-and a heartbeat ago, and that what slaves had said as long before."""
+"""Least age allowed for users, in heartbeats: a slave knows its master's state of a report and a
+heartbeat ago, which depends on reports as old."""
 PROPOSE_EVERY_MS = 500.0
 DEFAULTS = UsersOptions()
 NOBODY = Users(is_on=True)
 LOST_USERS = (
-    "the log has lost its users, with a disk or by --unsafe, and nobody may do anything: stop the"
+    "the log has lost its users, with a disk or by --unsafe, and every request is refused: stop the"
     " master, and name an administrator (quorumlog init-admin)"
 )
 LACKS_USERS = (
-    "the log lacks what its users are made from: switch to a broker that knows them, or stop this one"
-    " and begin with a new administrator as the only user (quorumlog init-admin --reset)"
+    "the log lacks the entries that define its users: switch to a broker that knows them, or stop this"
+    " one and begin with a new administrator as the only user (quorumlog init-admin --reset)"
 )
 PLAIN_USERS = (
-    "there are users, and --ha-port has no TLS: whoever reaches it may copy the log, and what passwords"
-    " are checked by (docs/security.md)"
+    "there are users, and --ha-port has no TLS: any host that reaches it may copy the log, and the"
+    " password verifiers (docs/security.md)"
 )
 
 
@@ -74,7 +74,7 @@ class ClassicUsers:
         *,
         is_plain: bool = False,
     ) -> None:
-        """`replica`: None of a broker that stands alone. `is_plain`: slaves need not use TLS. Raises
+        """`replica`: None for a single broker. `is_plain`: slaves need not use TLS. Raises
         ConfigError."""
         self.access = Access()
         self.access.clock = lambda: store.clock() / 1000
@@ -111,7 +111,7 @@ class ClassicUsers:
     # ---------------------------------------------------------------- known or not
 
     def look(self) -> None:
-        """Every now and then, and before anybody is answered by what was carried out."""
+        """Called periodically, and before an answer that depends on applied commands."""
         store, state = self._store, self._groups.state
         if state.users.is_on and not store.has_had_users:
             try:
@@ -137,7 +137,7 @@ class ClassicUsers:
         else:
             why = (
                 f"this broker has not heard for {self._may_be_old_ms / 1000:.0f} s what its master has"
-                " confirmed, or has not caught up yet: until then it does not know who the users are"
+                " confirmed, or has not caught up yet: until then its users are unknown"
             )
             access.learn(None, why, self._last())
         replica = self._replica
@@ -223,13 +223,13 @@ class ClassicUsers:
             self._over("")
         elif users is not None and is_init and users.has_administrator:
             self._over(
-                f"{order.name} does not become an administrator: there is one, who adds others (the help"
-                " of quorumlog init-admin says what to do where that one is lost)"
+                f"{order.name} does not become an administrator: there is one, which adds others (the"
+                " help of quorumlog init-admin says what to do if that one is lost)"
             )
         elif not self._groups.is_master or (users is None and (is_init or not lacks)):
             self._problem = f"{order.name} becomes an administrator once this broker is the master"
             if lacks:
-                self._problem += ", and knows who the users are"
+                self._problem += ", and knows the users"
         elif now_ms >= self._propose_at_ms:
             self._propose_at_ms = math.inf
             self._problem = f"{order.name} is to become an administrator, and is not one yet"

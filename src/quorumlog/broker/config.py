@@ -67,9 +67,9 @@ class MessageStoreConfig:
     slave_timeout: int = _in(3_000, 1, DAY_MS)
     """A put that slaves have not acknowledged by then gets FLUSH_SLAVE_TIMEOUT."""
     ha_max_gap_not_in_sync: int = _in(256 * MIB, 1, 1 << 50)
-    """A slave that is more bytes behind is not in sync,"""
+    """A slave that lags by more bytes is not in sync,"""
     ha_max_lag_not_in_sync: int = _in(10_000, 1, DAY_MS)
-    """nor one that has been behind for this long."""
+    """nor one that has lagged for this long."""
     ha_send_heartbeat_interval: int = _in(1_000, 1, DAY_MS)
     ha_housekeeping_interval: int = _in(20_000, 1, DAY_MS)
     """A connection silent for this long is closed."""

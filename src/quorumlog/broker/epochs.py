@@ -1,4 +1,4 @@
-"""Epochs of a replicated log: its history, and the rule of who counts and who may lead."""
+"""Epochs of a replicated log: its history, the in-sync list and the rule for a new leader."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Text
     directory_id: Text = ""
-    """Empty: it was not said."""
+    """Empty: not sent."""
     address: Text = ""
     """HOST:PORT, of its clients; `ha_address`: of its slaves."""
     ha_address: Text = ""
@@ -59,8 +59,8 @@ class CopyList(msgspec.Struct, frozen=True):
 
     members: tuple[Peer, ...]
     copies: Int
-    """More than there are members while a group is being formed: nothing is taken then. 0: somebody
-    outside says who leads and who counts, and the only member is who led last."""
+    """More than there are members while a group is being formed: no message is accepted then. 0: a
+    coordinator decides the master and the in-sync set, and the only member is the last master."""
     needs_all: bool = False
     """Made with --unsafe, and not known to be confirmed: a member that has not heard of it goes by lists
     that nobody asks any more."""
@@ -93,7 +93,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     is_forced: bool = False
     """Begun with --unsafe: the lists before it are asked nothing, and all of its own once."""
     is_flushed: bool = False
-    """What is acknowledged in it is on the disks of those that count, the leader's among them."""
+    """Messages acknowledged in it are on the disks of the counted brokers, the leader's included."""
 
     @property
     def epoch(self) -> Epoch:
@@ -104,7 +104,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         return RunKey(self.number, self.leader, self.run)
 
     def is_as(self, other: Run) -> bool:
-        """One of an earlier release does not name who leads."""
+        """One of an earlier release does not name the leader."""
         is_named = self.leader and other.leader and self.leader != other.leader
         mine = self.number, self.run, self.start_offset
         return mine == (other.number, other.run, other.start_offset) and not is_named
@@ -256,8 +256,8 @@ def judge(
 
 
 class Rank(NamedTuple):
-    """Of a log, as far as it is on its disk: the greater, the more. A leader that has written nothing
-    may have confirmed what its slaves have up to its begin, so its run counts without bytes."""
+    """Of a log, as far as it is on its disk: the greater, the more complete. A leader that has written
+    nothing may have confirmed its slaves' messages up to its begin, so its run counts without bytes."""
 
     run: RunKey
     end: int
@@ -267,8 +267,8 @@ class Rank(NamedTuple):
 
 
 def lists_in_force(history: EpochHistory, confirmed: RunKey) -> tuple[CopyList, ...]:
-    """What must be satisfied, the newest last: that of the newest run that is known to be confirmed, and
-    every later one. Empty: no list was ever made by hand."""
+    """The lists to be satisfied, the newest last: that of the newest confirmed run, and every later one.
+    Empty: no list was ever set by an operator."""
     lists: list[CopyList] = []
     for run in history.runs:
         if run.is_forced:
@@ -281,8 +281,8 @@ def lists_in_force(history: EpochHistory, confirmed: RunKey) -> tuple[CopyList, 
 
 
 def held_offset(lists: Iterable[CopyList], offsets: Mapping[str, int], own_offset: int) -> int:
-    """Up to where enough of each list have the log, the leader always among them. `offsets`: by
-    directory, as far as they count; -1 where too few have ever said anything."""
+    """The offset up to which enough brokers of each list have the log, the leader always among them.
+    `offsets`: by directory; -1: too few have ever reported."""
     held = own_offset
     for each in lists:
         found = sorted((offsets.get(one, -1) for one in each.directories), reverse=True)
@@ -361,7 +361,7 @@ def named_by(shown: Iterable[Shown]) -> dict[str, Peer]:
 
 
 def forced_list(to: Shown, shown: Iterable[Shown]) -> CopyList:
-    """Of an epoch that `to` begins with --unsafe: everybody on any list who has promised it."""
+    """Of an epoch that `to` begins with --unsafe: all brokers on any list that have voted for it."""
     answers = {each.me.directory_id: each for each in shown}
     members = {to.me.directory_id: to.me} | {
         one: answers[one].me for one in sorted(named_by(answers.values())) if one in answers

@@ -1,4 +1,4 @@
-"""What a broker refuses beyond what a log refuses, with its codes on the wire (530-559)."""
+"""A broker's refusals in addition to a log's, with their codes on the wire (530-559)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failover by a coordinator: when a broker may lead, for how long, and whom it waits for."""
+"""Failover by a coordinator: leases of the master and the in-sync set."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class GrantedLease(NamedTuple):
 
 
 class Coordinator(Protocol):
-    """Every call raises LedgerError where it is not known what became of it; a late request may still be
-    carried out afterwards."""
+    """Every call raises LedgerError if its outcome is unknown; a late request may still be carried out
+    afterwards."""
 
     @property
     def relays_renewals(self) -> bool:
@@ -66,8 +66,9 @@ class Coordinator(Protocol):
         """A lease. It runs from when the coordinator granted it."""
 
     async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
-        """Replace the record of that revision as its holder; `takes`: where nobody is, and become it.
-        The new revision. None: nothing has changed, because it was not so or the lease has ended."""
+        """Replace the record of that revision as its holder; `takes`: if there is no holder, and become
+        it. The new revision. None: nothing has changed, as the condition failed or the lease has
+        ended."""
 
     async def renew(self, lease: int) -> int:
         """Its full time again, in milliseconds, from when the coordinator did it; 0: it has ended."""
@@ -76,8 +77,8 @@ class Coordinator(Protocol):
         """It ends, and with it the holder. No error if it has ended."""
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` soon after each change of record or holder, until it is cancelled or cannot go
-        on. To be called again then; what happened between may not be told."""
+        """Call `changed` soon after each change of record or holder, until it is cancelled or fails.
+        Call it again then; changes in between may be missed."""
 
     async def close(self) -> None: ...
 
@@ -139,7 +140,8 @@ class InSyncMembers:
         return members_of(self.members, *self._undecided) | self._joining
 
     def look(self, slaves: Sequence[SlaveState], now_ms: float) -> Members | None:
-        """Once in a while. Returns what the coordinator ought to hold, None where it does for sure."""
+        """Called periodically. Returns the record that the coordinator should hold, None if it certainly
+        does."""
         for slave in slaves:
             if slave.is_caught_up:
                 # One that says nothing is connected for long: what it lacks since when counts.
@@ -382,7 +384,7 @@ class FailoverRules:
         self.tick(now_ms)
 
     def done(self, step: OnDisk, now_ms: float, error: str = "") -> None:
-        """The broker is what it was asked to be; `error`: why it is not."""
+        """The broker has taken the requested role; `error`: why not."""
         if isinstance(step, FollowMaster):
             if self._following == step:
                 self.problem = self._follow_problem = error
@@ -645,7 +647,7 @@ RESIGN_S = 2.0
 
 
 def boot_clock_ms() -> float:
-    """Goes on while the machine sleeps."""
+    """Milliseconds of a clock that continues while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
@@ -700,7 +702,7 @@ class FailoverService:
         )
 
     async def stop(self) -> None:
-        """A master resigns, so that nobody waits for the end of its lease."""
+        """A master resigns, so that no wait for the end of its lease is needed."""
         if self._timer is not None:
             self._timer.cancel()
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""What is said to the state machine of topics and groups, and by which names."""
+"""Commands of the state machine of topics and groups, and their encoding."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ UNDELIVERED_TOPIC = "%UNDELIVERED%"
 """Where a delayed message ends up whose topic was deleted meanwhile."""
 
 GROUPS_TOPIC = "%GROUPS%"
-"""Of a classic broker: commands of topics and groups in one queue, snapshots of what follows from them
-in the other."""
+"""Of a classic broker: commands of topics and groups in one queue, snapshots of their state in the
+other."""
 COMMANDS_QUEUE, SNAPSHOTS_QUEUE = 0, 1
 
 SYSTEM_PREFIX = "%"
@@ -54,7 +54,7 @@ REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 """Names of properties, as Java has them."""
 DLQ_CAUSE, DLQ_ATTEMPT = "DLQ_CAUSE", "DLQ_ATTEMPT"
-"""Of ours, in a dead letter: what the last attempt ended with, and how many there were."""
+"""Our own, in a dead letter: the error of the last attempt, and the number of attempts."""
 
 
 def retry_topic(group: str) -> str:
@@ -159,7 +159,7 @@ class TrimQueues(MachineInput, frozen=True, tag=4):
 
 
 class CreateGroup(MachineInput, frozen=True, tag=5):
-    """With its topics for retries and for what cannot be consumed."""
+    """With its topics for retries and dead letters."""
 
     group: Name
     begins: Annotated[tuple[Offset, ...], Meta(max_length=2)] = ()
@@ -184,7 +184,7 @@ class Assign(MachineInput, frozen=True, tag=7):
 
     group: Name
     generation: Annotated[int, Meta(ge=1)]
-    """The one after the one that stands; else it is refused."""
+    """The current one plus one; else it is refused."""
     members: Annotated[tuple[Assignment, ...], Meta(max_length=MOST_QUEUES)]
 
 
@@ -221,7 +221,7 @@ class ReleaseDelayed(MachineInput, frozen=True, tag=11):
 
 
 class ChangeUsers(MachineInput, frozen=True, tag=12):
-    """Of a classic broker: of users, roles, and what is granted to them."""
+    """Of a classic broker: changes users, roles and grants."""
 
     order: UserOrder
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)]
@@ -288,7 +288,7 @@ _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
 def decode_command(body: bytes | memoryview) -> Command:
-    """Raises msgspec.DecodeError, of what is nested too deeply as well: all members do, or none."""
+    """Raises msgspec.DecodeError, also for too deep nesting: on all members alike."""
     if nested_deeper(body):
         raise msgspec.DecodeError(REFUSAL)
     return _commands.decode(body)
@@ -320,7 +320,7 @@ def refused(error: LedgerError) -> bytes:
 
 
 def read_answer(answer: bytes, kind: type[_T]) -> _T:
-    """Raises what the machine refused with, ProtocolViolation."""
+    """Raises the machine's refusal, ProtocolViolation."""
     try:
         code, body = _head.decode(answer)
         if code == 0:

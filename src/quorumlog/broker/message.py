@@ -25,13 +25,13 @@ MAX_BODY_BYTES = 4 * MIB - 64 * 1024
 """Of a message that is taken in. Larger ones that are stored already are served all the same."""
 MAX_PROPERTIES_BYTES = 32_767
 RETRY_PROPERTIES_BYTES = 1024
-"""Of these, for what a retry adds: names of topics, a message id, a delay level."""
+"""Of these, for the properties of a retry: names of topics, a message id, a delay level."""
 MAX_TOPIC_BYTES = 255
 
 TAGS, KEYS, UNIQ_KEY, WAIT, DELAY = "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY"
 """Names of properties, as Java has them."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""A queue for each delay level; what lies in it has the same delay, so the oldest is due first."""
+"""A queue for each delay level; its messages have the same delay, so the oldest is due first."""
 _NAMED = frozenset((TAGS, KEYS, UNIQ_KEY, WAIT))
 
 
@@ -85,11 +85,11 @@ class PutStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
-    """The store stops: what became of it is not known."""
+    """The store stops: the outcome is unknown."""
 
 
 class PutMessageResult(NamedTuple):
-    """Where a batch stands: its messages follow each other in the queue."""
+    """The place of a batch: its messages are contiguous in the queue."""
 
     status: PutStatus
     queue_offset: int
@@ -128,7 +128,7 @@ def properties_of(message: Message, uniq_key: str = "") -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Of a record; the last 0x02 may be missing, as in what some releases of RocketMQ wrote."""
+    """Of a record; the last 0x02 may be missing, as written by some releases of RocketMQ."""
     pairs = (pair.partition("\x01") for pair in text.split("\x02") if pair)
     return {name: value for name, separator, value in pairs if separator}
 
@@ -158,7 +158,7 @@ def parse_properties(text: str) -> dict[str, str]:
 MAGIC = 0xDAA320A7
 MAGIC_WIDE_TOPIC = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
-"""Of what fills a file up to its end."""
+"""Of the filler up to the end of a file."""
 BLANK_BYTES = 8
 NARROW_TOPIC_BYTES = 127
 
@@ -193,7 +193,7 @@ def blank_record(size_bytes: int) -> bytes:
 
 
 def host_bytes(host: str, port: int) -> bytes:
-    """Of an IPv4 address; zeros stand for one that is none."""
+    """Of an IPv4 address; zeros for any other."""
     try:
         return socket.inet_aton(host) + struct.pack(">i", port)
     except OSError:
@@ -242,7 +242,7 @@ def encode_records(
     uniq_keys: Sequence[str] = (),
     born_host: bytes = bytes(V4_BYTES),
 ) -> tuple[bytearray, list[int]]:
-    """Records of one topic, and their sizes; the store fills in what only it knows. Raises BadRequest,
+    """Records of one topic, and their sizes; the store fills in its own fields. Raises BadRequest,
     BodyTooLarge."""
     if not messages:
         raise BadRequest("a batch has one message at least")
@@ -306,7 +306,7 @@ class RecordParts(NamedTuple):
     topic_at: int
     topic_bytes: int
     properties_at: int
-    """They go on to the end."""
+    """They extend to the end."""
 
 
 def parse_record(data: memoryview) -> RecordParts | None:
@@ -379,7 +379,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def properties_that_fit(properties: Mapping[str, str]) -> bytes:
-    """All, or without the largest ones: what was stored in other bytes may be longer once it is text."""
+    """All, or without the largest ones: values stored in another encoding may be longer as text."""
     left = dict(properties)
     while True:
         try:

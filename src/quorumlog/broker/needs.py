@@ -1,7 +1,7 @@
-"""What each request of the broker's port needs. One that does not stand here is refused.
+"""The rights each request of the broker's port needs. One not listed here is refused.
 
-A group's topics for retries and dead letters are the group's; the broker's other topics, in which
-messages of many topics lie, are for administrators. A delayed message needs what its own topic does.
+A group's topics for retries and dead letters need the group's rights; the broker's other internal topics
+are for administrators. A delayed message needs the rights of its own topic.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _of_body(decode: Callable[[bytes], Any]) -> Callable[[Any], Needs | None]:
 
 
 STATUS = (wire.BrokerStatusRequest, wire.RoleRequest)
-"""Answered while it is not known who the users are: without them no client could begin."""
+"""Answered while users are unknown: without these requests no client could begin."""
 
 NEEDS: dict[type, Callable[[Any], Needs | None]] = {
     wire.SendRequest: _nothing,  # and those of its records
@@ -148,7 +148,7 @@ BY_OLD_USERS = (wire.ReplicaRequest, wire.FailoverRequest, wire.QueuesRequest)
 
 
 def asks_blank(request: Any) -> bool:
-    """Requests that an empty broker answers without users: it must be told its master."""
+    """Requests that an empty broker answers without users: it must learn its master."""
     if isinstance(request, wire.ReplicaRequest):
         return request.verb in ("", "promise", "slave")
     return isinstance(request, wire.FailoverRequest) and request.only_looks

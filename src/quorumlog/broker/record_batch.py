@@ -336,7 +336,7 @@ class PropertyColumns:
         return values
 
     def numbers(self, found: Found) -> Int64Array:
-        """Values as numbers; -1 of what is none: anything but one to nine digits."""
+        """Values as numbers; -1 for anything but one to nine digits."""
         numbers = np.full(len(found.rows), -1, np.int64)
         some = np.flatnonzero((found.sizes > 0) & (found.sizes <= _MOST_DIGITS))
         if not len(some):
@@ -389,7 +389,7 @@ class QueueKey(NamedTuple):
 
 
 class IndexKeys(NamedTuple):
-    """What an index file is to find records by; one row a key, in the order of the records."""
+    """Keys of the index file; one row a key, in the order of the records."""
 
     rows: Int64Array
     hashes: Int64Array
@@ -573,7 +573,7 @@ class RecordBatch:
 
     @cached_property
     def delay_levels(self) -> Int64Array:
-        """-1 of a message that is not delayed, or by what is no number."""
+        """-1 for a message without a valid delay level."""
         found = self.properties.find(DELAY)
         levels = np.full(len(self), -1, np.int64)
         levels[found.rows] = self.properties.numbers(found)
@@ -648,7 +648,7 @@ class ScanStop(Enum):
     """Why a scan went no further."""
 
     BYTES = "bytes"
-    """The next record is not whole in what was given."""
+    """The next record is incomplete in the given bytes."""
     BLANK = "blank"
     """The rest of the file is empty, and closed."""
     NOTHING = "nothing"

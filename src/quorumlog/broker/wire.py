@@ -1,4 +1,4 @@
-"""What is said between a broker and its clients."""
+"""Messages between a broker and its clients."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class GroupHeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
 class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
     generation: Int
     queues: list[QueueOffsetRow]
-    """What the member reads, and the committed offset; -1: none yet."""
+    """The member's queues, and the committed offset; -1: none yet."""
     resets: tuple[tuple[Text, Int], ...] = ()
     """Those of them that were reset since the generation that the member has."""
     asked_for: tuple[tuple[Text, Int], ...] = ()
@@ -104,7 +104,7 @@ class CommitRequest(ClientMessage, frozen=True, kw_only=True, tag=93):
     member: Text = ""
     """Empty: of no member; the group must have none then."""
     generation: Int = -1
-    """-1: the one that stands, of no member."""
+    """-1: the current one, of no member."""
     offsets: list[QueueOffsetRow]
 
 
@@ -118,7 +118,7 @@ class OpenSessionRequest(ClientMessage, frozen=True, kw_only=True, tag=95):
     producer: Text
     token: bytes
     ends: tuple[Int, Int] | None = None
-    """(index, term) of the epoch that stands; None: there is none."""
+    """(index, term) of the current epoch; None: there is none."""
 
 
 class OpenSessionResponse(ClientMessage, frozen=True, kw_only=True, tag=96):
@@ -137,7 +137,7 @@ class SessionSendRequest(ClientMessage, frozen=True, kw_only=True, tag=97):
 
 
 class SessionSendResponse(ClientMessage, frozen=True, kw_only=True, tag=98):
-    """Where each message stands: 8 bytes big-endian; empty: stored earlier, and not told where."""
+    """Queue offset of each message: 8 bytes big-endian; empty: stored earlier, and not reported."""
 
     queue_offsets: bytes
     positions: bytes
@@ -173,13 +173,13 @@ AnyGroupMessage = (
 
 
 class EarlierHello(ClientMessage, frozen=True, kw_only=True, tag=1):
-    """As clients of the release before greeted: they are told that theirs is too old, and no more."""
+    """The greeting of the previous release's clients: answered only that they are too old."""
 
     protocol: Int = 1
 
 
 class EarlierHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
-    """To which such a client says that the broker speaks another protocol."""
+    """For which such a client reports another protocol."""
 
     protocol: Int = PROTOCOL_VERSION + 1
     version: Text = ""
@@ -293,7 +293,7 @@ class BrokerStatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     broker_id: Int = 0
     term: Int = 0
     master: Text = ""
-    """Of a broker on a replicated log: who is master, and in which term."""
+    """Of a broker on a replicated log: the master, and its term."""
     users: Text = ""
     """Of a classic broker: on, off, or unknown."""
     has_users: bool = False
@@ -330,7 +330,8 @@ class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
 
 
 class OldLogRequest(ClientMessage, frozen=True, kw_only=True, tag=99):
-    """Of any member of a group that has taken a classic store over: what a later member needs of it."""
+    """Of any member of a group that has taken a classic store over: the data needed by a later
+    member."""
 
     position: Int = 0
     size_bytes: Int = 0
@@ -346,9 +347,9 @@ class OldLogResponse(ClientMessage, frozen=True, kw_only=True, tag=100):
 class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     """The state of a master or slave; `verb` changes it first.
 
-    drain: the master takes nothing more for a while. resume: it does again. promise, lead, slave: as
-    `Replica` has them, with `epoch`. add, remove: broker `broker_id` counts, or does no more. copies:
-    so many have what is acknowledged.
+    drain: the master refuses messages for a while. resume: it takes them again. promise, lead, slave: as
+    in `Replica`, with `epoch`. add, remove: broker `broker_id` joins or leaves the list. copies: number
+    of copies of acknowledged messages.
     """
 
     verb: Text = ""
@@ -361,12 +362,12 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     asked_directory_id: Text = ""
     """Directory that must answer; empty: any."""
     confirmed: tuple[Int, Text, Int] = (0, "", -1)
-    """Of who leads: the newest run that is known to be confirmed."""
+    """Of a master: the newest run known to be confirmed."""
     forced_list: CopyList | None = None
-    """Of who leads: it asks nothing of the lists before."""
+    """Of a master: it ignores earlier lists."""
     copies: Int = 0
     may_lose_users: bool = False
-    """Of who leads with `forced_list`: another broker has heard of users, which may be lost."""
+    """Of a master with `forced_list`: another broker knows of users, which may be lost."""
 
     @property
     def only_looks(self) -> bool:
@@ -392,7 +393,7 @@ class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
-    """A part of the log that was cut off after what the own log and a new master's have in common."""
+    """A part of the log that was cut off after the last point in common with a new master's."""
 
     epoch: Int
     first_offset: Int
@@ -419,7 +420,7 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
     flushed_offset: Int
     confirm_offset: Int
     in_sync_replicas: Int
-    """How many have what is acknowledged."""
+    """Copies of each acknowledged message."""
     in_sync_set: list[Text] | None
     """By a coordinator."""
     dialect: Text
@@ -444,10 +445,10 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
 
 
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
-    """How the failover by a coordinator stands, after `verb` is done."""
+    """State of the failover by a coordinator, after `verb` is done."""
 
     verb: Text = ""
-    """Empty: only tell. `resign`: let another member of the in-sync set lead."""
+    """Empty: report only. `resign`: let another member of the in-sync set lead."""
 
     @property
     def only_looks(self) -> bool:
@@ -456,7 +457,7 @@ class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
 
 class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
     phase: Text
-    """What it is doing: waiting, granting, promising, taking, leading."""
+    """Its current phase: waiting, granting, promising, taking, leading."""
     epoch: Int
     """The newest that it knows to be led."""
     master: Text
@@ -486,7 +487,7 @@ AnyBrokerRequest = (
     | UsersRequest
     | AnyGroupRequest
 )
-"""What a client says."""
+"""A client's request."""
 
 AnyBrokerMessage = (
     AnyBrokerRequest
@@ -545,7 +546,7 @@ _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpac
 )
 _OF_CLIENT: Any = msgspec.msgpack.Decoder(tuple[str, AnyBrokerRequest])
 FROM_CLIENT_BYTES = MIB + GREETING_BYTES
-"""Of the control part of what a client says, beside the records: a command of topics and groups has the
+"""Of the control part of a client's request, without the records: a command of topics and groups has the
 most."""
 MOST_FRAME_RECORDS_BYTES = FRAME_LIMIT_BYTES // 2
 """Of the records of one answer."""
@@ -556,7 +557,7 @@ def broker_decoder() -> FrameDecoder:
 
 
 def broker_request_decoder() -> FrameDecoder:
-    """Of the broker: what only it says is not decoded."""
+    """Of the broker: messages that only it sends are not decoded."""
     return FrameDecoder(
         control=_OF_CLIENT, greeting_bytes=GREETING_BYTES, control_limit_bytes=FROM_CLIENT_BYTES
     )

@@ -1,4 +1,5 @@
-"""quorumlog bench: how fast a running group is, beside what its disk allows; and what a sync costs."""
+"""quorumlog bench: the speed of a running group, beside the limit of its disk; and the cost of a
+sync."""
 
 from __future__ import annotations
 
@@ -69,9 +70,9 @@ def bench(
 ) -> None:
     """Measure appends and reads on a running group. It writes to the log: do not use it in production.
 
-    The raw limit beside each figure is the rate of three plain processes together that write and
-    sync the same sizes. Processor time and memory are those of the members on this machine.
-    `quorumlog bench flush` measures what a sync costs, without a group.
+    The raw limit beside each figure is the rate of three plain processes together that write and sync
+    the same sizes. Processor time and memory are those of the members on this machine. `quorumlog bench
+    flush` measures the cost of a sync, without a group.
 
     Example: quorumlog bench --servers 127.0.0.1:20911 --seconds 5
     """

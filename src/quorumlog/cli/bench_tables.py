@@ -23,7 +23,7 @@ def figure_table(names: Iterable[str], figures: Iterable[str]) -> Table:
 
 
 def number(value: float, digits: int) -> str:
-    """`-` for what was not measured."""
+    """`-` for a value not measured."""
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 

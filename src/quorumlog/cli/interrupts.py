@@ -2,8 +2,8 @@
 read its file again.
 
 Imported before everything else, so it imports nothing that Python has not loaded by then: `signal` loads
-`enum`, and while that goes on nobody watches. A KeyboardInterrupt inside an import may end in any other
-error, and before and after the command nobody catches it: there the process ends at once.
+`enum`, and during that nothing is caught. A KeyboardInterrupt inside an import may end in any other
+error, and before and after the command it is not caught: there the process ends at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def watch_signals() -> None:
 
 
 class Running:
-    """Inside, an interrupt is a KeyboardInterrupt, so that what is open is closed."""
+    """Inside, an interrupt is a KeyboardInterrupt, so that open files and connections are closed."""
 
     def __enter__(self) -> None:
         global _is_running

@@ -1,5 +1,5 @@
-"""quorumlog inspect, verify, recover: what lies in directories of stopped members, whether it is
-whole, and what an operator decides about what is left of a cluster without a majority."""
+"""quorumlog inspect, verify, recover: contents and integrity of directories of stopped members, and
+recovery of a cluster without a majority."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _print_facts(found: Inspection) -> None:
             ("formed", f"with {founding}" if founding else "not yet"),
         ]
     if found.in_use:
-        facts.append(("in use", "a running member holds it; what is shown may be out of date"))
+        facts.append(("in use", "a running member holds it; the output may be out of date"))
     facts += [
         ("log", f"index {found.ledger_begin_index} to {found.ledger_end_index}"),
         *_start_and_states(found),
@@ -108,9 +108,7 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
         facts.append(("start", description))
     if found.states:
         firsts = [str(state.first_index) for state in found.states if not state.problem]
-        facts.append(
-            ("saved states", f"in front of {', '.join(firsts)}" if firsts else "none that counts")
-        )
+        facts.append(("saved states", f"before {', '.join(firsts)}" if firsts else "none that counts"))
         facts += [("", f"{state.file} {state.problem}") for state in found.states if state.problem]
     return facts
 
@@ -174,7 +172,7 @@ def verify(
         with entry_progress(path) as progress:
             results.append(verify_directory(disk, path, progress))
         if disk.is_locked(f"{path}/lock"):
-            note(f"{path}: a running member holds it; what it writes now may show as damage")
+            note(f"{path}: a running member holds it; its current writes may show as damage")
     if len(paths) > 1:
         results = _compared(disk, results)
     for result in results:
@@ -285,9 +283,9 @@ def recover(
 ) -> None:
     """Make a new cluster of one voter from the rest of a cluster that has lost its majority for good.
 
-    The best log is kept. Acknowledged entries that only lost members have are lost; use it
-    if these cannot come back. A member of a larger group that still works does not need this: its
-    leader replaces it. A group of one that lost its term and vote does.
+    The best log is kept. Acknowledged entries that only lost members have are lost; use it if these
+    cannot return. A member of a larger group that still works does not need this: its leader replaces
+    it. A group of one that lost its term and vote does.
 
     Example: quorumlog recover --unsafe /data/n1 /data/n2
     """

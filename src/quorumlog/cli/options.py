@@ -1,5 +1,5 @@
 """Options that several commands share, declared once: addresses, group, time-out and --json of each
-product, and what a command does with them."""
+product, and their use."""
 
 from __future__ import annotations
 
@@ -441,7 +441,7 @@ def speaking_tls(
     password_file: Path | None = None,
     as_user: str | None = None,
 ) -> Iterator[None]:
-    """All clients of a command, and as whom. Raises ConfigError."""
+    """TLS and user of all clients of a command. Raises ConfigError."""
     with ExitStack() as stack:
         files = ("" if each is None else str(each) for each in (tls_ca, tls_cert, tls_key))
         if any(named := tuple(files)):
@@ -745,11 +745,11 @@ _WILL_NOT_MEND = (
 
 
 def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
-    """Raises Unreachable, with the reason of each address, if nobody listens at any of them or its name
-    does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
+    """Raises Unreachable, with the reason of each address, if none of them accepts connections or its
+    name does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
 
-    Whatever else goes wrong may pass: a server that is silent, or one that answers and has no leader.
-    Then the operation itself goes on trying. Only before a command has had its first answer.
+    Other failures may pass: a server that is silent, or one without a leader. Then the operation itself
+    keeps trying. Only before a command has had its first answer.
     """
     from quorumlog.errors import Unreachable
 

@@ -1,10 +1,10 @@
-"""What every command prints with. Standard output carries results only, so that it can be piped.
+"""Output of all commands. Standard output carries results only, so that it can be piped.
 
 A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, from every layer.
 
-Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
-failed, 130 interrupted, 143 terminated. A name that no cluster could know is something to change; one
-that this cluster does not know is refused.
+Exit status: 0 done, 1 refused or damaged, 2 wrong usage or configuration (an option, a file), 3 the
+store failed, 130 interrupted, 143 terminated. An invalid name is wrong usage; one that this cluster does
+not know is refused.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def spoken_size(size_bytes: int) -> str:
 
 
 def print_table(headings: str, rows: Iterable[Sequence[object]]) -> None:
-    """`headings`: with commas between them, and `#` after those of numbers, which stand at the right.
+    """`headings`: with commas between them, and `#` after those of numbers, which are right-aligned.
     None is a `-`."""
     from rich.markup import escape
     from rich.table import Table
@@ -245,8 +245,8 @@ def error_line(text: str, status: int = EXIT_REFUSED) -> None:
 
 @contextmanager
 def entry_progress(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on standard error, if that is a terminal; yields what is called with (done, in all), in
-    entries or `in_bytes`. None: nobody knows how much there will be."""
+    """A bar on standard error, if that is a terminal; yields a callback for (done, in all), in entries
+    or `in_bytes`. None: the total is unknown."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -271,7 +271,7 @@ def entry_progress(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[
 
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""What typer raises for a command line that it cannot read; it has no public name of its own there."""
+"""typer's exception for an invalid command line, which has no public name there."""
 MAX_INTEGER = (1 << 63) - 1
 """Indices, offsets, revisions and counts are signed 64-bit numbers on the wire and on the disk."""
 MAX_DURATION_S = 1_000_000
@@ -280,7 +280,7 @@ MAX_DURATION_S = 1_000_000
 
 class CommandGroup(TyperGroup):
     """A group of commands. Help lists them with the whole first sentence of each, by `rich_help_panel`,
-    which typer does only where rich lays it out. Numbers have bounds and names for what they count."""
+    as typer does only with rich. Numbers have bounds and metavars."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command: Any = super().get_command(ctx, cmd_name)
@@ -321,8 +321,8 @@ def _complete(parameter: Any) -> None:
 
 
 class ReportingGroup(CommandGroup):
-    """The outermost group. Turns what a person can act on into one line and an exit status: commands
-    raise, and nothing else reports an error that ends one."""
+    """The outermost group. Turns errors that a user can act on into one line and an exit status:
+    commands raise, and nothing else reports an error that ends one."""
 
     _has_options = True
 
@@ -430,7 +430,7 @@ def _outcome_of_system(error: OSError, closed: list[str]) -> tuple[int, str]:
         return EXIT_CONFIG, f"{error.filename}: {error.strerror}; name another path, or change it"
     let_go_of(sys.stdout)
     if error.errno == errno.EBADF and closed:
-        return EXIT_CONFIG, f"closed: {' and '.join(closed)}; redirect those that this command needs"
+        return EXIT_CONFIG, f"closed: {' and '.join(closed)}; redirect the ones that this command needs"
     # Full is standard output: whatever else a command writes to has a name, or is the store's.
     place = "standard output: " if error.errno in _FULL else ""
     return EXIT_REFUSED, f"{place}{error.strerror or error}"

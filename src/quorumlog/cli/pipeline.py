@@ -1,4 +1,4 @@
-"""quorumlog pipeline: what is done with a whole log."""
+"""quorumlog pipeline: work over a whole log."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Clients of a log: `connect_async` gives one for asyncio, `connect` one that blocks, made from it.
+"""Clients of a log: `connect_async` gives one for asyncio, `connect` a blocking one, generated from it.
 
-Read in this order: `operations` (what each operation does, as requests) and `result_streams` (those
-that give many results), with `arguments` (what callers give), `status_rows` (a status) and `events`
-(what callbacks are told); `reading` (whom a read asks, and for what), `reader_operations` (of readers
-that the cluster keeps), `handles`, `append_streams`; `async_client`, which drives the room `protocol`
-on the loop of `net/io_loop.py`; `blocking_client` and `connecting`.
+Read in this order: `operations` (each operation as requests) and `result_streams` (operations with many
+results), with `arguments` (of callers), `status_rows` (a status) and `events` (for callbacks); `reading`
+(servers and consistency of reads), `reader_operations` (named readers), `handles`, `append_streams`;
+`async_client`, which drives the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and
+`connecting`.
 """
 
 from __future__ import annotations

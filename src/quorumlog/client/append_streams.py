@@ -1,4 +1,4 @@
-"""A stream of appends, for who iterates its receipts."""
+"""A stream of appends, iterated by receipt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AsyncSource:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
-        """What the source raised; what was gathered before is then not sent."""
+        """The source's exception; bodies gathered before are then not sent."""
 
     @property
     def is_ended(self) -> bool:
@@ -42,7 +42,7 @@ class AsyncSource:
         return not self._batches and self._task is not None and self._task.done()
 
     def take(self) -> EntryBatch | None:
-        """A batch that is complete, or else what has gathered before a pause."""
+        """A complete batch, or else the bodies gathered before a pause."""
         if not self._batches and not self._is_pause_looked_for and self.failure is None:
             self._batches.extend(self._gatherer.rest())
         batch = self._batches.popleft() if self._batches else None
@@ -51,7 +51,7 @@ class AsyncSource:
         return batch
 
     async def changed(self, receipt: asyncio.Future[None] | None) -> None:
-        """Until there may be something to take, or `receipt` is here; lets the source run first."""
+        """Wait until bodies may be available, or `receipt` is done; lets the source run first."""
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = self._loop.create_task(self._run())
@@ -107,9 +107,9 @@ class AsyncSource:
 class AsyncAppendStream:
     """Receipts of one `append_stream`, in order; one a batch. Iterate with `async for`.
 
-    Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
+    Nothing is sent before the first receipt is requested. On an error the iteration ends with it:
     `StreamOutcomeUnknown` if some batch's outcome is unknown, else the `Refused` that stopped the
-    stream. `progress` says at any time how many records are committed, unknown and not written.
+    stream. `progress` counts the records committed, unknown and not written.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class AsyncAppendStream:
             self._client._submit(appending.add_batch(batch))
 
     async def close(self) -> None:
-        """Send nothing more; `progress` then counts what is in flight as unknown."""
+        """Send nothing more; `progress` then counts appends in flight as unknown."""
         self._is_begun = True
         await self.__aexit__()
 
@@ -198,7 +198,7 @@ class AsyncAppendStream:
 
 
 class AppendStream(Shell[AsyncAppendStream]):
-    """See `AsyncAppendStream`. The source is asked by the thread that iterates: it may wait, and use the
+    """See `AsyncAppendStream`. The iterating thread reads the source, which may block, and use the
     client."""
 
     def __init__(self, thread: LoopThread, made: AsyncAppendStream) -> None:
@@ -248,7 +248,7 @@ class AppendStream(Shell[AsyncAppendStream]):
         self._made._client._submit(requests)
 
     def close(self) -> None:
-        """Send nothing more; `progress` then counts what is in flight as unknown."""
+        """Send nothing more; `progress` then counts appends in flight as unknown."""
         self._made._is_begun = True
         if not self._is_left:
             self._thread.run(self._made.close())

@@ -1,4 +1,4 @@
-"""What callers give to a client, checked: numbers, times and lists of servers of whatever type."""
+"""Checked arguments of a client's callers: numbers, times and lists of servers of any type."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def parse_servers(servers: str | Sequence[str]) -> list[str]:
 
 
 def milliseconds(timeout_ms: Any) -> float | None:
-    """Within `MAX_TIMEOUT_MS`; None for what is no number. The clock does not fit into numpy's short
-    floats, so the result is Python's own."""
+    """Within `MAX_TIMEOUT_MS`; None for a non-number. The clock does not fit into numpy's short floats,
+    so the result is Python's own."""
     try:
         value_ms = float(timeout_ms) if isinstance(timeout_ms, Real) else math.nan
     except OverflowError:  # an integer beyond all floats
@@ -50,7 +50,8 @@ def milliseconds(timeout_ms: Any) -> float | None:
 
 
 def time_ms_of(time: Any) -> int:
-    """Milliseconds since 1970, rounded down. Raises BadRequest for what is no time of a known zone."""
+    """Milliseconds since 1970, rounded down. Raises BadRequest for a value that is no time of a known
+    zone."""
     if not isinstance(time, datetime) or time.utcoffset() is None:
         raise BadRequest(
             f"time must be a datetime with a time zone, as in datetime.now(UTC), not {time!r}"
@@ -77,7 +78,7 @@ def positive(name: str, value: SupportsIndex) -> int:
 
 
 def check_items(items: object, *, may_wait: bool) -> None:
-    """Of a stream: what is one body by itself would be taken for many numbers."""
+    """Of a stream: a single body would be taken for many numbers."""
     if isinstance(items, AsyncIterable):
         if not may_wait:
             raise BadRequest(

@@ -233,8 +233,8 @@ class AsyncLedgerClient:
 
         `expected_last`: append only if the last data entry is at this index; the no-ops of elections do
         not count, -1 means an empty log. Otherwise raises WrongLastIndex, which has the actual index.
-        Repeating it after OutcomeUnknown does not tell the outcome by itself: if the first try
-        succeeded, the repetition is refused.
+        Repeating it after OutcomeUnknown does not reveal the outcome: if the first try succeeded, the
+        repetition is refused.
 
         `sequence`, for a client with a `producer_id`: the sequence number of this entry, from 0 on. If
         the log has it already, the original receipt is returned. Without it each append gets the next

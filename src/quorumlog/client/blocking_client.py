@@ -83,7 +83,7 @@ class NamedReader(Shell[AsyncNamedReader]):
 
     @property
     def position(self) -> int:
-        """Index of the next entry that it wants, as this object was last told."""
+        """Index of the next entry to read, as last known to this object."""
         return self._it.position
 
     @property
@@ -140,27 +140,27 @@ class NamedReader(Shell[AsyncNamedReader]):
         return Results(self._thread, self._it.tail(timeout_ms=timeout_ms, from_member=from_member))
 
     def commit(self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None) -> int:
-        """Everything below `index` is done with; returns where the reader stands once a majority has
-        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
-        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
-        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange after the end of the log."""
+        """Commit every entry below `index`; returns the reader's position once a majority has it: never
+        lower than before. `last_chain`: of an archive, the `chain_crc` of its last entry, index - 1;
+        with `retention = archived` a member deletes only entries of an archive that ends there with the
+        chain of its own log. Raises UnknownReader if the reader was ended, IndexOutOfRange after the end
+        of the log."""
         return self._thread.run(self._it.commit(index, last_chain=last_chain, timeout_ms=timeout_ms))
 
     def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
-        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
-        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
+        """Move to `index`, forward or back. Raises ReaderMoved if the reader is no longer at `position`,
+        or was elsewhere since; IndexOutOfRange if the entry may be deleted by now."""
         return self._thread.run(self._it.seek(index, timeout_ms=timeout_ms))
 
     def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
-        """The entries of [first_index, stop_index) were deleted before it reached them, and it goes on
-        without: they are counted in its row of `readers()`, once however often they are named. It does
-        not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
+        """The entries of [first_index, stop_index) were deleted before it reached them, and it skips
+        them: they are counted in its row of `readers()`, once however often reported. It does not move.
+        Nothing is counted while a member is of a release before this one. Raises UnknownReader,
+        BadRequest for no range, IndexOutOfRange after the end of the log."""
         self._thread.run(self._it.note_skipped(first_index, stop_index, timeout_ms=timeout_ms))
 
     def end(self, *, timeout_ms: int | None = None) -> None:
-        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        """Delete the reader with its hold. Raises UnknownReader, ReaderMoved if it was moved back
         meanwhile."""
         self._thread.run(self._it.end(timeout_ms=timeout_ms))
 
@@ -266,8 +266,8 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
 
         `expected_last`: append only if the last data entry is at this index; the no-ops of elections do
         not count, -1 means an empty log. Otherwise raises WrongLastIndex, which has the actual index.
-        Repeating it after OutcomeUnknown does not tell the outcome by itself: if the first try
-        succeeded, the repetition is refused.
+        Repeating it after OutcomeUnknown does not reveal the outcome: if the first try succeeded, the
+        repetition is refused.
 
         `sequence`, for a client with a `producer_id`: the sequence number of this entry, from 0 on. If
         the log has it already, the original receipt is returned. Without it each append gets the next

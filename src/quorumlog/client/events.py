@@ -1,4 +1,4 @@
-"""What a client tells of the group, to the log `quorumlog.client` and to callbacks."""
+"""A client's events about the group, for the log `quorumlog.client` and callbacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Events:
         self._callbacks = {EventKind.LEADER: on_leader_change, EventKind.BACK: on_reconnect}
 
     def told(self, event: GroupEvent) -> list[Callable[[], None]]:
-        """Logs it; returns what to call, which raises nothing."""
+        """Logs it; returns the callbacks to call, which raise nothing."""
         sentence = f"{event.kind.value} ({event.reason})" if event.reason else event.kind.value
         level = logging.ERROR if event.kind is EventKind.SET_BACK else logging.INFO
         log.log(level, "group %s, %s: %s", self._group, event.address, sentence)

@@ -1,4 +1,4 @@
-"""What `log.machine(name)` and `log.reader(name)` give."""
+"""The handles that `log.machine(name)` and `log.reader(name)` return."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class AsyncNamedReader:
 
     @property
     def position(self) -> int:
-        """Index of the next entry that it wants, as this object was last told."""
+        """Index of the next entry to read, as last known to this object."""
         return self._state.position
 
     @property
@@ -166,18 +166,18 @@ class AsyncNamedReader:
     async def commit(
         self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None
     ) -> int:
-        """Everything below `index` is done with; returns where the reader stands once a majority has
-        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
-        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
-        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange after the end of the log."""
+        """Commit every entry below `index`; returns the reader's position once a majority has it: never
+        lower than before. `last_chain`: of an archive, the `chain_crc` of its last entry, index - 1;
+        with `retention = archived` a member deletes only entries of an archive that ends there with the
+        chain of its own log. Raises UnknownReader if the reader was ended, IndexOutOfRange after the end
+        of the log."""
         commit = self._operations.commit_reader(self.name, index, self._state, last_chain, timeout_ms)
         self._state = await self._run(commit)
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
-        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
-        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
+        """Move to `index`, forward or back. Raises ReaderMoved if the reader is no longer at `position`,
+        or was elsewhere since; IndexOutOfRange if the entry may be deleted by now."""
         seek = self._operations.seek_reader(self.name, index, self._state, timeout_ms)
         self._state = await self._run(seek)
         return self.position
@@ -185,15 +185,15 @@ class AsyncNamedReader:
     async def note_skipped(
         self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
     ) -> None:
-        """The entries of [first_index, stop_index) were deleted before it reached them, and it goes on
-        without: they are counted in its row of `readers()`, once however often they are named. It does
-        not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange after the end of the log."""
+        """The entries of [first_index, stop_index) were deleted before it reached them, and it skips
+        them: they are counted in its row of `readers()`, once however often reported. It does not move.
+        Nothing is counted while a member is of a release before this one. Raises UnknownReader,
+        BadRequest for no range, IndexOutOfRange after the end of the log."""
         self._state = await self._run(
             self._operations.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
         )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
-        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        """Delete the reader with its hold. Raises UnknownReader, ReaderMoved if it was moved back
         meanwhile."""
         await self._run(self._operations.end_reader(self.name, self._state, timeout_ms))

@@ -431,7 +431,7 @@ class ClientOperations:
     def skip_in_reader(
         self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
     ) -> ClientOperation[ReaderState]:
-        """Said for no log in particular: a late copy of it changes nothing."""
+        """Not tied to one log: a late copy of it changes nothing."""
         skipped = whole("first_index", first_index), whole("stop_index", stop_index)
         message = MoveReaderRequest(reader=name, skipped=skipped)
         return reader_operations.move(message, self.timeout_ms_of(timeout_ms))
@@ -469,8 +469,8 @@ class ClientOperations:
     def status(
         self, timeout_ms: float, *, events: bool = False
     ) -> ClientOperation[list[MemberStatusRow]]:
-        """Of every listed server, then of the members that the answers told of. Raises WrongPort where
-        none is a log's."""
+        """Of every listed server, then of the members named in the answers. Raises WrongPort if none is
+        a log's."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
         view = self._protocol.view
         sent: dict[str, Request] = {}

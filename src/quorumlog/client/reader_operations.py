@@ -1,4 +1,4 @@
-"""Readers that the cluster keeps by name: their rows, and what the leader is asked of them."""
+"""Named readers kept by the cluster: their rows, and requests to the leader."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     hold: GivenHold
     """Unread entries are kept: True, unless forced; "archive", always."""
     lag_entries: int
-    """Data entries from `position` to the committed index. For a reader more than a million entries
-    behind, and with a server of an older release, the few control entries in between count as well."""
+    """Data entries from `position` to the committed index. For a reader that lags more than a million
+    entries, and with a server of an older release, the few control entries in between count as well."""
     lag_ms: int
     """From the time of the first remaining data entry at or after `position` to that of the newest; -1:
     unknown."""
@@ -68,8 +68,8 @@ def number_of(hold: GivenHold | None) -> int | None:
 
 
 def refuse_consumer(readers: Iterable[ReaderRow], name: str, what: str) -> None:
-    """Led on by `what`, which has another use for it, a consumer would never see what it had not read by
-    then. Raises ConfigError."""
+    """Moved by `what`, which uses the reader otherwise, a consumer would never see the entries skipped.
+    Raises ConfigError."""
     for reader in readers:
         if reader.name == name and reader.hold != "archive":
             raise ConfigError(
@@ -110,7 +110,7 @@ class ReaderState(NamedTuple):
 
     @property
     def known_index(self) -> int | None:
-        """For what is asked next."""
+        """For the next request."""
         return self.seen_index if self.seen_index >= 0 else None
 
 
@@ -122,8 +122,8 @@ def seek(name: str, position: int, state: ReaderState) -> MoveReaderRequest:
 
 
 def open_reader(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
-    """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
-    make a reader anew that somebody else has ended meanwhile."""
+    """`message` is for the log as it is when this begins: repeated after an unknown outcome, it must not
+    recreate a reader that was ended meanwhile."""
     deadline_ms = now_ms() + timeout_ms
     response = yield from asked(ReadersRequest(), LEADER, timeout_ms, ReadersResponse)
     message = replace(message, seen_index=response.committed_index)
@@ -131,10 +131,10 @@ def open_reader(message: MoveReaderRequest, timeout_ms: float) -> ClientOperatio
 
 
 def move(message: MoveReaderRequest, timeout_ms: float) -> ClientOperation[ReaderState]:
-    """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
-    more where it was meant for an older log; but neither an opening nor an end whose outcome is unknown,
-    since somebody may have ended or made that reader by now, and a commit only if nobody can have led
-    the reader back behind it."""
+    """Repeated if its outcome is unknown: a second time it changes nothing. Also repeated if it was
+    meant for an older log; but not an open or end with an unknown outcome, since the reader may have
+    been ended or created by others meanwhile, and a commit only if the reader cannot have been moved
+    back below it."""
     deadline_ms = now_ms() + timeout_ms
     unknown: OutcomeUnknown | None = None
     while True:

@@ -1,4 +1,4 @@
-"""Which member a read goes to, what it is promised, and what it gives."""
+"""Reads: the member asked, the consistency and the results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ReadChoice(NamedTuple):
         return self.target.name if self.target.kind is TargetKind.MEMBER else None
 
     def promise(self, at_least_index: int) -> ReadGuarantee | None:
-        """`at_least_index`: of what the client has appended, or was told of."""
+        """`at_least_index`: of the client's own appends or known entries."""
         if not self.consistency:
             return None
         if self.consistency == READ_INDEX:
@@ -317,9 +317,8 @@ class AsyncResults(AsyncIterator[T]):
 
 
 class Results(Shell[AsyncResults[T]], Iterator[T]):
-    """The results of a read, one by one. A caller that breaks off should `close` it, from whatever
-    thread; a thread that waits for the next result then finds the end. `with`, or `contextlib.closing`,
-    does it.
+    """The results of a read, one by one. A caller that stops early should `close` it, from any thread; a
+    thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
     """
 
     def __init__(self, thread: LoopThread, made: AsyncResults[T]) -> None:

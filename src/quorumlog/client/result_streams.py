@@ -1,7 +1,7 @@
 """Operations with many results: each next one is a generator of requests of its own.
 
-What both clients do with them: `next_part` or `next_receipt` is driven like an operation, until it gives
-None; `stop` may come from any thread.
+Both clients drive `next_part` or `next_receipt` like an operation, until it returns None; `stop` may
+come from any thread.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def of_one(appending: ClientOperation[AppendReceipt]) -> ClientOperation[AppendR
 
 
 def settled(operation: ClientOperation[T]) -> T:
-    """Its outcome by what is known, where nothing more can be sent: the client is closed. Raises
-    BadRequest where that is not enough."""
+    """Its known outcome, when nothing more can be sent: the client is closed. Raises BadRequest if it is
+    not known."""
     while True:
         try:
             step = next(operation)
@@ -90,7 +90,8 @@ def settled(operation: ClientOperation[T]) -> T:
 
 
 class Reading(Generic[T]):
-    """One read under way: `next_part` gives what each batch brings, in order, and None at the end."""
+    """One read under way: `next_part` returns the results of each batch, in order, and None at the
+    end."""
 
     def __init__(
         self,
@@ -106,11 +107,12 @@ class Reading(Generic[T]):
 
     @property
     def end_source(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
-        """The newest answer that said how far the log goes."""
+        """The newest answer with the log's end."""
         return None if self._plan is None else self._plan.end_source
 
     def stop(self) -> list[Request]:
-        """Nobody reads on: a waiter for a part gets None. Any thread; returns what to cancel."""
+        """The reader has stopped: a waiter for a part gets None. Any thread; returns the calls to
+        cancel."""
         self._is_stopped = True
         return self._plan.open_requests if self._plan is not None else []
 
@@ -196,7 +198,7 @@ class Tailing(Reading[T]):
         if end_index < plan.read_index:
             raise IndexOutOfRange(
                 f"entry {plan.read_index} was read, but the log now ends at {end_index}: the group has"
-                " lost committed entries and goes on without them (were older copies of directories"
+                " lost committed entries and continues without them (were older copies of directories"
                 f" restored?); to continue without them, read from {end_index + 1}",
                 committed_index=end_index,
             )
@@ -209,8 +211,8 @@ class Tailing(Reading[T]):
 
 
 class TimedReading(Reading[T]):
-    """The results of each batch, with the times of its entries: what holds at the first one is asked for
-    once, the marks among the entries tell the rest."""
+    """The results of each batch, with the times of its entries: the time at the first one is requested
+    once, the others follow from the marks among the entries."""
 
     def __init__(
         self,
@@ -274,7 +276,7 @@ class Appending(AppendWindow):
         return head is None or not (self._has_added and head.is_done)
 
     def add_batch(self, batch: EntryBatch | None) -> Sequence[Request]:
-        """Returns what to submit; None: the source has no more."""
+        """Returns the request to submit; None: the source is exhausted."""
         if batch is None:
             self._is_exhausted = True
             return ()
@@ -292,8 +294,8 @@ class Appending(AppendWindow):
         return (request,)
 
     def next_receipt(self) -> ClientOperation[AppendReceipt | None]:
-        """None: the stream is at its end. Raises why it stopped, or what its source raised, once
-        the outcome of all is known."""
+        """None: the stream is at its end. Raises its error, or that of its source, once all outcomes are
+        known."""
         self._has_added = False
         head = self.head
         if head is None:

@@ -1,4 +1,4 @@
-"""Where a process answers those who run it."""
+"""The admin port of a process."""
 
 from __future__ import annotations
 

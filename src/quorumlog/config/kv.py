@@ -1,4 +1,4 @@
-"""What a key-value store may be given anew while it runs."""
+"""Reloadable options of a key-value store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class KvOptions:
     """The table `[kv]`."""
 
     quota_mib: int = 8192
-    """Above it puts are refused, while deletions and compaction go on."""
+    """Above it puts are refused, while deletions and compaction continue."""
     auto_compaction_s: float = 3600.0
     """History older than that ends; 0: it does not end by itself."""
     max_watches: int = 10_000
     """Of one client; ten times so many of all."""
     etcd: str = ""
-    """Port of etcd's gRPC API, PORT or HOST:PORT; empty: there is none. This and what follows is read at
-    the start only."""
+    """Port of etcd's gRPC API, PORT or HOST:PORT; empty: there is none. This and the options below are
+    read at the start only."""
     etcd_gateway: str = ""
     """The same of etcd's JSON gateway."""
     servers: str = ""

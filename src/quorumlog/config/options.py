@@ -104,8 +104,8 @@ class ConsensusConfig:
     push_limit_bytes: int = _number(1 * MIB, 1, LARGEST_PUSH_BYTES, _FRAME_WHY)
     """Bytes of one push; a single larger entry still goes, alone."""
     push_resend_ms: int = _number(1000, 1, HOUR_MS)
-    """After this time without an answer, and without bytes in flight, a follower is asked what has
-    arrived; then after twice as long, and so on up to 16 times. Lost pushes are sent again."""
+    """After this time without an answer, and without bytes in flight, a follower is queried for received
+    entries; then after twice as long, and so on up to 16 times. Lost pushes are resent."""
     commit_delay_ms: int = _number(5, 0, HOUR_MS)
     """How much later than the leader a follower learns of a commit, unless a push carries it earlier."""
     max_waiting_pushes: int = _number(256, 1, 1_000_000)
@@ -113,9 +113,9 @@ class ConsensusConfig:
     preferred_leader_ids: tuple[str, ...] = ()
     preferred_check_interval_ms: int = _number(1000, 1, DAY_MS)
     max_transfer_lag_bytes: int = _number(64 * MIB, 1, TIB)
-    """A transfer is refused to a member further behind than this. It equals the bytes that may wait for
-    commit, so that a follower which keeps up under full load is no further behind; and the bytes that a
-    gigabit link carries in an election time-out, while appends wait."""
+    """A transfer is refused to a member that lags more than this. It equals the bytes that may wait for
+    commit, so that a follower which keeps up under full load lags no more; and the bytes that a gigabit
+    link carries in an election time-out, while appends wait."""
     preferred_cool_down_ms: int = _number(30_000, 1, DAY_MS)
     """After a failed or short-lived hand-over to a preferred leader, none is tried for this long."""
 
@@ -146,7 +146,7 @@ class ConsensusConfig:
 
 RETENTIONS = ("on", "off", "archived")
 MAX_ENTRY_BYTES = 4 * MIB
-"""DLedger's limit on one encoded entry, header included; what one body may be is 48 bytes less."""
+"""DLedger's limit on one encoded entry, header included; a body may have 48 bytes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ class StoreConfig:
     disk_space_ratio_to_check_expired: float = 0.70
     """Above it `delete_when` is ignored."""
     disk_space_ratio_to_force_clean: float = 0.85
-    """Above it the oldest segment is deleted whatever its age and size, and past readers' holds; only
-    if age or size is configured."""
+    """Above it the oldest segment is deleted regardless of age, size and readers' holds; only if age or
+    size is configured."""
     flush_interval_ms: int = _number(100, 1, DAY_MS)
     """How often `flush = async` syncs in the background; many unsynced entries cause an earlier sync."""
     checkpoint_interval_ms: int = _number(3000, 1, DAY_MS)
@@ -339,11 +339,11 @@ class GroupConfig:
     """Limit of the pending appends of one connection (ConnectionFull), so that one client leaves room
     for others."""
     catch_up_bytes_per_second: int = _number(64 * MIB, 1, TIB)
-    """Rate to a follower far behind while appends arrive, in addition to twice the appended bytes;
-    without appends it gets all that it can take."""
+    """Rate to a lagging follower while appends arrive, in addition to twice the appended bytes; without
+    appends it gets all that it can take."""
     retention_follower_budget_bytes: int = _number(1 * GIB, 0, 1024 * TIB)
-    """Entries that a follower has not acknowledged are kept for it up to this size. If it is further
-    behind it gets a new start of the log."""
+    """Entries that a follower has not acknowledged are kept for it up to this size. If it lags more it
+    gets a new start of the log."""
     linger_ms: int = _number(0, 0, DAY_MS)
     """A batch waits this long for more appends. 0: batches form while the disk works, without a timer.
     """

@@ -1,4 +1,4 @@
-"""What a running member may be given anew."""
+"""Reloadable options of a running member."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ RELOADABLE = frozenset(
         "scrub_bytes_per_second",
     }
 )
-"""What a running member may be given anew. The rest is read at a start: it is part of what a directory
-is, or of how the members time one another."""
+"""Reloadable options of a running member. The rest is read at a start: it defines the directory, or the
+time-outs between members."""
 
 
 class Reloaded(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a process encrypts with, and whom it asks who they are."""
+"""TLS options of a process, and which peers must present certificates."""
 
 from __future__ import annotations
 

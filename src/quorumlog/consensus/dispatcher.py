@@ -40,12 +40,12 @@ class DispatcherEvent(Enum):
     MISSED = "the follower does not hold the compared entry"
     MATCHED = "the compared entry is held, and nothing above it is known to differ"
     MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"
-    CUT = "the follower has cut what contradicts ours above the match, or leaves that to the next push"
+    CUT = "the follower has cut conflicting entries above the match, or will at the next push"
     INCONSISTENT = "the follower does not hold the entry before a push or a cut"
     LOG_GREW = "there are entries to send, or to send again"
     CAUGHT_UP = "everything has been sent"
-    BELOW_BEGIN = "what the follower lacks is no longer in this log: it gets the start"
-    INSTALLED = "the follower has the start, holds it already, or comes back"
+    BELOW_BEGIN = "the entries the follower lacks are no longer in this log: it gets the start"
+    INSTALLED = "the follower has the start, held it already, or reconnects"
 
 
 TRANSITIONS: dict[tuple[DispatcherState, DispatcherEvent], DispatcherState] = {
@@ -108,7 +108,7 @@ class PushWindow:
         assert self.size_bytes >= 0, self.size_bytes
 
     def drop_from(self, index: int) -> None:
-        """What brought this entry or later ones is lost, and is timed anew when it goes again."""
+        """Forget the pushes of this entry and later ones; they are timed anew when sent again."""
         while self.pushes and self.pushes[-1][0] >= index:
             self.size_bytes -= self.pushes.pop()[1]
         if self._timed is not None and self._timed[0] >= index:
@@ -182,8 +182,7 @@ class MatchSearch:
         self.index = max(self.most_held(refusal), bottom)
 
     def most_held(self, refusal: PushEntryResponse) -> int:
-        """The last entry that the follower can have in common with us. Whatever the answer says, it lies
-        below `index`."""
+        """The last entry that the follower can have in common with this leader: below `index`."""
         runs = self._runs
         if refusal.begin.index > runs.end_index:
             candidate = -1  # no entry is in both
@@ -321,7 +320,7 @@ class EntryDispatcher:
         self._unanswered = 0
         """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
-        """What has arrived there, on disk or not, as its newest answer on this connection says."""
+        """Last entry received there, on disk or not, by its newest answer on this connection."""
         self._paused_until_ms: float | None = None
         """The follower refused (disk full, too far ahead, not formed), or a push could not be made:
         quiet until the first heartbeat from then on, whatever is answered or moves meanwhile."""
@@ -372,7 +371,7 @@ class EntryDispatcher:
         self._order_counts = False
 
     def reconnect(self) -> None:
-        """It is back: whatever was on its way is lost."""
+        """The follower is connected again: messages in flight were lost."""
         self.is_proven = self._acknowledged_index < 0
         self._committed_sent = -1
         self._paused_until_ms = None
@@ -390,7 +389,7 @@ class EntryDispatcher:
     # ---------------------------------------------------------------- work
 
     def next_order(self) -> PushOrder | None:
-        """Ask, push or tell, whichever the state has due; the push comes back as an order."""
+        """Send the next COMPARE or COMMIT, or return the next push as an order."""
         commit_due_ms, self.commit_due_ms = self.commit_due_ms, NEVER
         state = self._state
         if (
@@ -477,21 +476,21 @@ class EntryDispatcher:
         return last_index < state.runs.end_index or bool(self._again)
 
     def on_push_failed(self) -> None:
-        """The order could not be carried out; it is given again after the time-out. What was sent before
-        it is on its way."""
+        """The order could not be carried out; it is repeated after the time-out. Earlier pushes are
+        still in flight."""
         assert self._order is not None, self.to
         self._order = None
         if self._order_counts:
             self._pause()
 
     def on_bytes_moved(self) -> None:
-        """Its machine takes what it is sent, so no question is in vain yet: it is on a slow way, behind
-        the pushes. But none is put off, for the bytes may be those of newer pushes, which wait there for
-        one that was dropped."""
+        """The follower's machine acknowledges bytes, so a COMPARE is not lost but queued after the
+        pushes. Pushes keep their time-out: those bytes may belong to newer pushes that wait for a
+        dropped one."""
         self._unanswered = 0
 
     def tick(self) -> None:
-        """Called with every heartbeat: what is not answered for too long may be lost."""
+        """Called with every heartbeat: messages unanswered past the time-out may be lost."""
         now_ms = self._state.now_ms
         if not self.active:
             return
@@ -694,7 +693,7 @@ class EntryDispatcher:
         self._paused_until_ms = None
 
     def on_begin_raised(self) -> None:
-        """What it lacks may be gone: whether it holds the last of that is asked."""
+        """The entries that the follower lacks may be deleted: ask for the last deleted one."""
         begin_index = self._state.runs.before_begin.index
         if self.state is DispatcherState.COMPARE:
             if self._search.stay_above_begin():

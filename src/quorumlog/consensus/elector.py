@@ -1,4 +1,4 @@
-"""Who leads: silence, pre-vote, vote, heartbeats, stepping down."""
+"""Leader election: silence, pre-vote, vote, heartbeats, stepping down."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ LONG_AGO_MS = -math.inf
 
 
 class HeartbeatAnswers:
-    """Of the term that this member leads; who would not take over is remembered beyond."""
+    """Heartbeat answers of this leader's term; members that declined a transfer are remembered across
+    terms."""
 
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
@@ -105,7 +106,7 @@ class HeartbeatAnswers:
         """Members whose newest answer says that not all state machines run there."""
 
     def begin(self) -> None:
-        """Elected: everybody counts as just heard."""
+        """Elected: all members count as just heard."""
         self._begun_ms = self._state.now_ms
         self._answered_ms.clear()
         self._answered_round.clear()
@@ -122,11 +123,11 @@ class HeartbeatAnswers:
         return self._sent_ms.get(confirmed_round)
 
     def fresh_round(self, newest_round: int) -> int:
-        """The newest that is confirmed, once this leader knows what is committed; 0: none."""
+        """The newest confirmed round, once this leader knows the committed index; 0: none."""
         return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
 
     def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
-        """`counts`: it confirms that nobody else leads."""
+        """`counts`: it confirms that no other member leads."""
         if response.accepted:
             keep = self._kept_back.discard if response.takes_over else self._kept_back.add
             keep(response.sender)
@@ -162,12 +163,12 @@ class HeartbeatAnswers:
         return self._answered_round.get(replica, 0)
 
     def quorum_clock_ms(self) -> int:
-        """A time that the wall clocks of a quorum have reached: of three the median. -1 while too few
-        have told theirs.
+        """A time in milliseconds that the wall clocks of a quorum have reached: of three the median. -1
+        while too few have reported theirs.
 
-        A clock counts as it was told, however long ago. An older answer can make this late, as a clock
-        that stands still does, but never early; and to add this member's own time to it would make
-        everything depend on the one clock again.
+        Each clock counts as last reported, however old. An old report, like a stopped clock, can make
+        the result late but never early; adding this member's elapsed time would make it depend on one
+        clock again.
         """
         state = self._state
         clocks = dict.fromkeys(state.membership.voters(), -1)
@@ -316,8 +317,8 @@ class LeaderElector:
         return self._leaderless_since_ms + waits * self._config.election_timeout_ms
 
     def step_down_without_commit(self) -> None:
-        """This leader could not commit for its damage. Where a quorum is damaged, nobody can, and each
-        attempt costs a term and a no-op: so they become rarer."""
+        """This leader could not commit because of its damage. If a quorum is damaged, no member can, and
+        each attempt costs a term and a no-op: so they become rarer."""
         self._terms_without_commit += 1
         self.step_down()
 
@@ -531,7 +532,7 @@ class LeaderElector:
 
     @property
     def adopts_terms_of_replies(self) -> bool:
-        """This member leads or wants to: an older term than somebody's own is of no use to it."""
+        """This member leads or campaigns: a term older than another member's is of no use to it."""
         return self._state.role in (Role.LEADER, Role.CANDIDATE) or self._campaign is not None
 
     # ---------------------------------------------------------------- follower
@@ -571,7 +572,8 @@ class LeaderElector:
         )
 
     def on_connection_lost(self, replica: Replica) -> None:
-        """Nobody answers where the leader was: its process died, most likely. The majority decides."""
+        """The leader's address no longer answers: its process died, most likely. The majority
+        decides."""
         if self._state.role is Role.FOLLOWER and self._state.leader == replica:
             self._heard_leader_ms = LONG_AGO_MS
             self._connection_lost = True
@@ -624,7 +626,7 @@ class LeaderElector:
         self._outbox.send_unconnected(replica, message)
 
     def on_connected(self, replica: Replica) -> None:
-        """A flapping connection should depose nobody: our heartbeat cancels the peer's suspicion."""
+        """A flapping connection should depose no leader: a heartbeat cancels the peer's suspicion."""
         if self._state.role is Role.LEADER:
             self._send_heartbeat(replica)
 

@@ -5,12 +5,12 @@
         -> stores both as *founding* list and cluster id
 
 The first on the list draws the cluster id when it stores a list that is new to it. The others adopt it
-once it tells them the list that they hold themselves; without an id nobody forms.
+once it reports the list that they hold themselves; without an id no member forms.
 
-A majority is not enough to form: a majority of empty directories would form a second group over the
-data of the rest. A formed member tells the others, and they join; a member that is told
-of a list without its own directory (it was wiped) observes. Nothing else ever forms a group, and the
-founding list and the cluster id are never changed here.
+A majority is not enough to form: a majority of empty directories would form a second group over the data
+of the rest. A formed member informs the others, and they join; a member that learns of a list without
+its own directory (it was wiped) observes. Nothing else ever forms a group, and the founding list and the
+cluster id are never changed here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Forming:
         self.formation = formation
         self._level = level
         self.changed = False
-        """`formation` differs from what is stored; the next Ready carries it."""
+        """`formation` differs from the stored one; the next Ready carries it."""
         self.problem = ""
         self._number = 0
         self._answers: dict[Replica, bool] = {}

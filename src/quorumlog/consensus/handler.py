@@ -1,20 +1,20 @@
 """EntryHandler: the follower's answers to the four kinds of push, in the order they come.
 
-    COMPARE   do I hold this entry?
-    TRUNCATE  cut what is known to differ
-    APPEND    the entry before the first one must be held; then write what is new
-    COMMIT    commit what has been verified; one that asks wants to know what has arrived
+    COMPARE   does this member hold the entry?
+    TRUNCATE  cut entries known to differ
+    APPEND    the entry before the first one must be held; then write the new ones
+    COMMIT    commit verified entries; a query asks for the last entry received
 
-A message that gets here has passed the term gate of `Inbox`: the sender leads this member's current
-term. Four rules stand above all others:
+A message that gets here has passed the term check of `Inbox`: the sender leads this member's current
+term. Four invariants:
 
 1. Cutting happens only at an index where the leader's term and ours differ. An older or repeated
-   message names entries that we hold already, so it cuts nothing.
+   message names entries that this log already holds, so it cuts nothing.
 2. A cut at or below the committed index is refused with DIVERGED_BELOW_COMMIT, and `status` says so.
 3. No acknowledgement leaves for the first entry on that is damaged and not known to be committed;
    the newest one is kept until it may leave.
 4. The committed index moves only up to `_verified_index`, the last entry that this leader has shown to
-   be the same as its own. Our own log end may be a tail that nobody else has.
+   be the same as its own. The own log end may be a tail that no other member has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class EntryHandler:
         """(first index, -last index, push) of pushes ahead of the log, ordered, the longest first."""
         self._verified_index = -1
         self.leader_committed_index = -1
-        """What this leader has said to be committed, which may lie beyond what is verified yet."""
+        """This leader's committed index, which may be beyond the verified index."""
         self._withheld: tuple[Replica, PushEntryResponse] | None = None
         """The acknowledgement that reaches farthest of those that may not leave yet."""
         self.problem = ""
@@ -134,8 +134,8 @@ class EntryHandler:
         return min(push.last_index, runs.end_index) if differs is None else differs - 1
 
     def judge_install(self, begin: EntryId, leader: Replica) -> InstallResult | None:
-        """May this log make way for the leader's, which begins behind `begin`? None: yes. What a member
-        has committed makes way in async mode alone, and only to the leader of a higher term."""
+        """May this log be replaced by the leader's, which begins after `begin`? None: yes. Committed
+        entries may be replaced in async mode only, and only by the leader of a higher term."""
         runs, committed_index = self._state.runs, self._state.committed_index
         if runs.holds(begin):
             return InstallResult.HELD

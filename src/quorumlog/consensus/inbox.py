@@ -1,8 +1,7 @@
-"""Inbox: every message passes the term gate before the part that it is for takes it.
+"""Inbox: checks each message's term, then dispatches it to its handler.
 
-What only leaders send makes this member follow its sender, whether its own list names that or not, or is
-refused. A reply of a higher term is
-worth only that term; one of a lower term is worth nothing.
+A message that only leaders send is refused or makes this member follow its sender, a known member or
+not. Of a reply of a higher term only the term is used; one of a lower term is dropped.
 """
 
 from __future__ import annotations

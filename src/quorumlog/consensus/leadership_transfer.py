@@ -2,8 +2,8 @@
 
 During a transfer the leader refuses appends, so that the target's match index can reach the log end:
 under load there are always entries on their way. When it has, the target is asked to take over and
-campaigns with the transfer flag (leader, term), which opens the ears of those who still follow this
-leader. It ends after one election time-out at the latest.
+campaigns with the transfer flag (leader, term), which passes the stickiness of members that still follow
+this leader. It ends after one election time-out at the latest.
 
 A preferred member that is sick would take leadership back and forth for ever. So a hand-over to a
 preferred member is tried once per cool-down; and every member starts a cool-down when it sees a
@@ -38,8 +38,8 @@ class LeadershipTransfer:
         self.target: Replica | None = None
         self._reason = ""
         self.successor: Replica | None = None
-        """Who leads as far as this member knows, until it follows somebody: whom it has handed over to,
-        or whose message waits here."""
+        """The presumed leader until this member follows one: the target of its transfer, or the sender
+        of a message that waits here."""
         self._deadline_ms = 0.0
         self._is_requested = False
         self._next_check_ms = 0.0
@@ -124,8 +124,8 @@ class LeadershipTransfer:
             self._hand_over_to_preferred()
 
     def hand_over_unfit(self) -> None:
-        """This leader holds damaged entries, has no space for more, or a disk that hangs: a caught-up
-        member that has not said the same of itself should lead."""
+        """This leader holds damaged entries, is out of space or has a hung disk: transfer to a caught-up
+        member that has not reported the same of itself."""
         now_ms = self._state.now_ms
         if self.target is not None or now_ms < self._next_unfit_try_ms:
             return

@@ -1,4 +1,4 @@
-"""The log as the core knows it: which term wrote what, what is durable, what is damaged; no bytes."""
+"""The log as the core knows it: terms, durable and damaged ranges; no bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorumlog.entry import EntryId, Replica
 
 
 class TermRuns:
-    """The ids of the entries behind `before_begin` up to `end_index`.
+    """The ids of the entries after `before_begin` up to `end_index`.
 
     The entry `before_begin`, (-1, -1) in a log that begins at 0, is compared like any other.
     """
@@ -181,8 +181,8 @@ class MembershipHistory:
         self._note()
 
     def truncate_from(self, index: int) -> None:
-        """Where even the oldest that is known is cut, which takes a committed entry, a member that knows
-        the log's state tells anew."""
+        """Drop memberships from `index` on. If that drops the oldest known one, a committed entry was
+        cut, and a member that knows the log's state reports the memberships anew."""
         before = len(self._held)
         while len(self._held) > 1 and self._held[-1][0] >= index:
             self._held.pop()
@@ -195,7 +195,7 @@ class MembershipHistory:
         return held[-1] if held else self._held[0]
 
     def behind(self, index: int) -> tuple[Membership, ...]:
-        """Those whose entries lie behind `index`."""
+        """The memberships whose entries lie after `index`."""
         return tuple(membership for at, membership in self._held if at > index)
 
     def _note(self) -> None:
@@ -232,7 +232,7 @@ class DamagedIndices:
         self.ranges = sorted([*apart, (first_index, stop_index)])
 
     def replace(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """These are all: what the store has left after a repair, cuts included."""
+        """Set all damaged ranges: those left in the store after a repair, cuts included."""
         self.ranges = sorted(ranges)
 
     def truncate_from(self, index: int) -> None:

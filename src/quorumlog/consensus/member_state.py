@@ -1,4 +1,4 @@
-"""What a member knows of itself and says to others: all transitions, and what leaves next."""
+"""A member's own state, all its transitions, and its outgoing messages."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MemberState:
         """Of which hand-over the role has changed since the last Ready."""
         self.term, self.voted_for = hard_state
         self.restart_term = hard_state.term
-        """No vote is ever asked for at or below this term: what this member promised or led in it
-        before the restart may have been forgotten with the tail of its log."""
+        """No vote is ever asked for at or below this term: votes or entries of its own in it, from
+        before the restart, may be lost with the tail of its log."""
         self.leader: Replica | None = None
         self.hard_state_changed = False
         self.log = log
@@ -61,17 +61,16 @@ class MemberState:
         """The state that the log's control entries lead to; a member that does not know it never
         leads."""
         self.runs_machines = True
-        """Its state machines run: who is preferred as a leader is not while they do not."""
+        """Its state machines run: otherwise a preferred leader is not preferred."""
         self.set_back: dict[Replica, SetBack] = {}
-        """Directories that this process has found older than they were. Nothing that they say is taken
-        any more, whatever they hold by then."""
+        """Directories that this process has found set back. Their messages are ignored from then on."""
         self.reported: tuple[int, Membership] | None = None
         """The newest committed membership that another member has reported, and its index."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.clock_ms = -1
-        """What this member's wall clock says, an input, too; it is told to the leader and decides
-        nothing here. -1: unknown."""
+        """This member's wall clock, an input, too; it is sent to the leader and decides nothing here.
+        -1: unknown."""
         self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None
         """Called with the old role, term and leader, when the new state is complete."""
         self.observer: Callable[[str], None] | None = None
@@ -91,8 +90,8 @@ class MemberState:
 
     @property
     def first_unproven_index(self) -> int | None:
-        """Nothing at or above it is acknowledged, to others or to itself. A group of one has committed
-        whatever it once had on disk."""
+        """The first index not to be acknowledged, to others or to itself. In a group of one all that was
+        ever on disk is committed."""
         return None if self.is_quorum_alone else self.log.damaged.first_unproven(self.committed_index)
 
     @property
@@ -113,8 +112,8 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Any membership from the committed index to the log's end names it. Were it the newest alone, a
-        log that is longer than all others could be held by nobody who may ask for votes with it."""
+        """True if any membership from the committed index to the log's end includes this member. If only
+        the newest counted, the longest log could be on a member that may not ask for votes."""
         history, reported = self.log.memberships, self.reported
         if reported is not None and reported[0] > self.committed_index:
             memberships = (reported[1], *history.behind(reported[0]))
@@ -128,7 +127,7 @@ class MemberState:
 
     @property
     def has_committed_in_its_term(self) -> bool:
-        """Only then a leader knows what earlier ones have acknowledged."""
+        """Only then does a leader know all entries that earlier leaders acknowledged."""
         return self.committed_index >= 0 and self.runs.term_at(self.committed_index) == self.term
 
     @property
@@ -138,8 +137,8 @@ class MemberState:
 
     @property
     def is_unfit_leader(self) -> bool:
-        """A caught-up member that is fit should lead. A leader whose disk hangs goes on while nothing is
-        committed without it: the others may hang as well."""
+        """A caught-up member that is fit should lead. A leader whose disk hangs continues while nothing
+        is committed without it: the others may hang as well."""
         hangs_alone = self.disk_hangs and self.committed_index > self.log.durable_index
         return bool(self.log.damaged) or self.lacks_space or hangs_alone
 
@@ -183,7 +182,7 @@ class MemberState:
         return Role.FOLLOWER if self.may_campaign else Role.OBSERVER
 
     def hear_of(self, index: int, membership: Membership) -> None:
-        """Another member has told of a membership that is committed."""
+        """Another member has reported a committed membership."""
         if index > self.committed_index and (self.reported is None or index > self.reported[0]):
             self.reported = index, membership
 
@@ -212,7 +211,7 @@ class MemberState:
         self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, self.term, None)
 
     def adopt_term(self, term: int) -> None:
-        """Somebody holds a higher term: store it without a vote."""
+        """Another member has a higher term: store it without a vote."""
         assert term > self.term, (term, self.term)
         self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, term, None)
 
@@ -293,7 +292,7 @@ class Outbox:
         return replica in self.connected
 
     def syncs(self, replica: Replica) -> bool:
-        """It is connected, and acknowledges only what it has synced: so it holds that for good."""
+        """The peer is connected and acknowledges only synced entries, so it holds them for good."""
         return replica in self._syncs
 
     def send(self, to: Replica, message: AnyMessage) -> None:

@@ -1,8 +1,8 @@
-"""Membership: who votes and acknowledges, and what makes a quorum of them.
+"""Membership: the voters, the learners, and their quorums.
 
-A membership has two halves. They are equal but for the time of a change from the old voters to the new
-ones (joint consensus): then every decision needs a majority of each half. Nothing else counts voters.
-Learners take the log and are counted in nothing.
+A membership has two halves. They differ only during a change from the old voters to the new ones (joint
+consensus): then every decision needs a majority of each half. Nothing else counts voters. Learners
+receive the log and count for no quorum.
 
 Raft paper, section 6; Ongaro's thesis, 4.3.
 """
@@ -17,13 +17,13 @@ from quorumlog.entry import Replica
 
 
 class Membership(NamedTuple):
-    """A value. Both halves are empty before the group has formed: nobody is a quorum then."""
+    """A value. Both halves are empty before the group has formed: there is no quorum then."""
 
     old: tuple[Replica, ...] = ()
     new: tuple[Replica, ...] = ()
     learners: tuple[Replica, ...] = ()
     addresses: tuple[tuple[str, str], ...] = ()
-    """(member id, `host:port`) of those above, by id; who is not named is where the options say."""
+    """(member id, `host:port`) of those above, by id; for others the options apply."""
 
     @classmethod
     def of(
@@ -51,7 +51,7 @@ class Membership(NamedTuple):
         return tuple(dict.fromkeys((*self.voters(), *self.learners)))
 
     def voters(self) -> tuple[Replica, ...]:
-        """Everybody whose answer counts in one half or in both, each once."""
+        """All voters of one half or of both, each once."""
         return self.old if self.old == self.new else tuple(dict.fromkeys((*self.old, *self.new)))
 
     def is_voter(self, replica: Replica) -> bool:
@@ -66,13 +66,13 @@ class Membership(NamedTuple):
         return max(_majority_of(self.old), _majority_of(self.new))
 
     def has_quorum(self, replicas: Collection[Replica]) -> bool:
-        """Are a majority of each half among `replicas`? Who is no voter counts for nothing."""
+        """Are a majority of each half among `replicas`? Non-voters do not count."""
         return _has_majority(self.old, replicas) and (
             self.old == self.new or _has_majority(self.new, replicas)
         )
 
     def quorum_value(self, values: Mapping[Replica, float], missing: float = -math.inf) -> float:
-        """The largest value that a quorum has reached; `missing` is that of a voter who has none."""
+        """The largest value that a quorum has reached; `missing` is that of a voter without one."""
         value = _majority_value(self.old, values, missing)
         return value if self.old == self.new else min(value, _majority_value(self.new, values, missing))
 

@@ -44,7 +44,7 @@ class MembershipChange:
         self._judged_index: int | None = None
         self.settled_changes = -1
         self.settled_reported: tuple[int, Membership] | None = None
-        """What the role was settled by last, with `MembershipHistory.changes`."""
+        """The state by which the role was settled last, with `MembershipHistory.changes`."""
 
     # ---------------------------------------------------------------- every member
 
@@ -59,7 +59,7 @@ class MembershipChange:
             self._replication.on_membership()
 
     def on_read(self, held: Sequence[tuple[int, Membership]]) -> None:
-        """What the log leads to was read from it: (index of the entry, membership), the first of them
+        """The memberships in the log were read: (index of the entry, membership), the first of them
         committed."""
         self._history.take(held)
 
@@ -137,7 +137,7 @@ class MembershipChange:
         )
 
     def check(self, wanted: Membership) -> None:
-        """Raises what `RaftNode.propose` raises, or MembershipRefused with the reason."""
+        """Raises as `RaftNode.propose` does, or MembershipRefused with the reason."""
         self._check_may_propose()
         state, present = self._state, self._state.membership
         if self._replication.acks.first_index > state.committed_index:

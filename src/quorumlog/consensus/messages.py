@@ -1,8 +1,8 @@
-"""What members say to each other about leadership and the log: frozen values, no bodies.
+"""Messages between members about leadership and the log: frozen values, no bodies.
 
-The transport fills in `sender` from the connection that the message came on, so that no message can
-speak for another directory. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle
-that the core passes through.
+The transport fills in `sender` from the connection, so that no message can claim to come from another
+directory. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle that the core
+passes through.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class InstallResult(IntEnum):
     """Answers to a piece of an installation."""
 
     MORE = 1
-    """Go on at `offset`."""
+    """Continue at `offset`."""
     HELD = 2
     """The log holds the entry after which the start begins: there is nothing to install."""
     DIVERGED_BELOW_COMMIT = 3
     """Another entry is committed there; refused, and shown in `status`."""
     REFUSED = 4
-    """It cannot be taken now: no space, or it is not what it says."""
+    """It cannot be taken now: no space, or inconsistent content."""
 
 
 class PeerMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
@@ -106,8 +106,8 @@ class VoteResponse(PeerMessage, frozen=True, kw_only=True, tag=2):
     result: VoteResult
     membership_index: int = -1
     membership: Membership | None = None
-    """With a refusal: the newest membership that the replier knows to be committed, and its entry. So
-    one that was removed learns what it is. None: it is the founding list, or not known."""
+    """With a refusal: the newest membership that the replier knows to be committed, and its entry. So a
+    removed member learns that it was removed. None: it is the founding list, or unknown."""
 
 
 class HeartbeatRequest(PeerMessage, frozen=True, kw_only=True, tag=3):
@@ -120,8 +120,8 @@ class HeartbeatRequest(PeerMessage, frozen=True, kw_only=True, tag=3):
     """A quorum has answered it, and `committed_index` covers all that was acknowledged before it was
     sent; 0: none yet, -1: an earlier release, which answers no ReadIndexRequest."""
     set_back: SetBack | None = None
-    """The directory that gets this was found older than it was: it is to be another one from now on.
-    Earlier releases do not read it; whatever they answer counts in nothing."""
+    """The receiving directory was set back: it is to be another one from now on. Earlier releases do not
+    read it; their answers are ignored."""
 
 
 class HeartbeatResponse(PeerMessage, frozen=True, kw_only=True, tag=4):
@@ -131,9 +131,9 @@ class HeartbeatResponse(PeerMessage, frozen=True, kw_only=True, tag=4):
     """False: it holds damaged entries, has no space or a disk that hangs, and lets a hand-over of
     leadership pass."""
     clock_ms: int = -1
-    """What the sender's wall clock said, in milliseconds since 1970; -1: an earlier release."""
+    """The sender's wall clock, in milliseconds since 1970; -1: an earlier release."""
     runs_machines: bool = True
-    """False: a state machine of the group has stopped there, or lacks what it follows from."""
+    """False: a state machine of the group has stopped there, or lacks entries for its state."""
 
 
 class PushEntryRequest(PeerMessage, frozen=True, kw_only=True, tag=5):
@@ -141,18 +141,18 @@ class PushEntryRequest(PeerMessage, frozen=True, kw_only=True, tag=5):
 
     COMPARE   `previous`: does the follower hold this entry?
     TRUNCATE  `previous`: the last entry that may stay; `first_index` and `term_runs` name the leader's
-              entry above it: who holds that one too cuts nothing
+              entry above it: a follower that holds it too cuts nothing
     APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `batch`
     COMMIT    `previous`: an entry that the follower has acknowledged, so that one with nothing left to
-              fetch can verify its log; `committed_index`, as every push carries it; `first_index`: of
-              one that asks, the entry that should come next if all that was sent has arrived
+              fetch can verify its log; `committed_index`, as every push carries it; `first_index`:
+              in a query, the entry due next if all pushes have arrived
     """
 
     push: PushType
     committed_index: int
     number: int = 0
-    """Of a question (COMPARE, TRUNCATE, and a COMMIT that `asks_what_arrived`) within the leader's term;
-    echoed. 0: it only tells."""
+    """Of a query (COMPARE, TRUNCATE, and a COMMIT that `asks_what_arrived`) within the leader's term;
+    echoed. 0: no answer is expected."""
     previous: EntryId = NO_ENTRY
     first_index: int = -1
     count: int = 0
@@ -204,15 +204,15 @@ class TakeLeadershipRequest(PeerMessage, frozen=True, kw_only=True, tag=7):
 
 
 class FormRequest(PeerMessage, frozen=True, kw_only=True, tag=8):
-    """I have stored this list as pending; what have you stored?"""
+    """The sender has stored this list as pending and asks for the receiver's."""
 
     number: int
     """A fresh number: answers to older ones count for nothing."""
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...] = ()
-    """Set by a formed sender: it tells rather than asks."""
+    """Set by a formed sender: informs, without a request."""
     cluster_id: str = ""
-    """Of a formed sender's cluster; before, what goes with `pending`. Earlier releases do not say it."""
+    """Of a formed sender's cluster; before, that of `pending`. Not sent by earlier releases."""
     level: int = 0
     """Of the log's format, up to which the sender knows it; of a formed one, up to which all founders
     did."""
@@ -255,11 +255,11 @@ class RangeResponse(PeerMessage, frozen=True, kw_only=True, tag=11):
 
 
 class InstallRequest(PeerMessage, frozen=True, kw_only=True, tag=12):
-    """A piece of what a member needs whose log ends before the leader's begins. Neither it nor its
-    answer enters the core, which judges by `begin`."""
+    """A piece of the state for a member whose log ends before the leader's begins. The core sees neither
+    this nor its answer; it judges by `begin`."""
 
     begin: EntryId
-    """The entry before the leader's first one; names what is being installed."""
+    """The entry before the leader's first one; identifies the installed start."""
     committed_index: int
     """The leader's."""
     file: str
@@ -271,8 +271,9 @@ class InstallRequest(PeerMessage, frozen=True, kw_only=True, tag=12):
     last: bool
     """Nothing comes after this piece."""
     snapshots: tuple[SnapshotId, ...] = ()
-    """Of the leader's state machines, none older than `begin`. Who runs such a machine asks for what it
-    lacks of them (SnapshotRequest), and takes the start once it has all. Earlier releases name none."""
+    """Of the leader's state machines, none older than `begin`. A member that runs such a machine
+    requests missing ones (SnapshotRequest), and takes the start once it has all. Earlier releases name
+    none."""
 
 
 class InstallResponse(PeerMessage, frozen=True, kw_only=True, tag=13):
@@ -281,7 +282,7 @@ class InstallResponse(PeerMessage, frozen=True, kw_only=True, tag=13):
     result: InstallResult
     file: str = ""
     offset: int = 0
-    """Where to go on: so much of the file has arrived, on whatever connection."""
+    """Where to continue: so much of the file has arrived, on any connection."""
 
 
 class ReadIndexRequest(PeerMessage, frozen=True, kw_only=True, tag=14):
@@ -322,23 +323,23 @@ class SnapshotResponse(PeerMessage, frozen=True, kw_only=True, tag=17):
 
 
 class MachinesRequest(PeerMessage, frozen=True, kw_only=True, tag=18):
-    """Asks which state machines run on a member, and what they hold. Of a leader on which one does not
-    run, or that is to have one leave an entry out."""
+    """Asks which state machines run on a member and how far they have applied. Sent by a leader on which
+    one does not run, or that is to have one skip an entry."""
 
 
 class MachinesResponse(PeerMessage, frozen=True, kw_only=True, tag=19):
     applied: tuple[tuple[str, int], ...]
     """(name, index of the last entry that it has applied) of those that run."""
     holds: tuple[tuple[str, int], ...] = ()
-    """(name, index of the last entry of which this member has ever held the effects), of all that it
-    knows, as far as its files tell. Earlier releases do not say it."""
+    """(name, index of the last entry whose effects this member ever held), of all that it knows by its
+    files. Not sent by earlier releases."""
     begin_index: int = -1
     """The entry before the first of its log."""
 
 
 class FirstAdminRequest(PeerMessage, frozen=True, kw_only=True, tag=20):
-    """To the leader, of a member in whose directory an administrator was written while it stood
-    still. It comes again and again, and is not answered."""
+    """To the leader, from a member in whose directory an administrator was written while it was stopped.
+    Repeated, and not answered."""
 
     order: bytes
     """msgpack of a `UserOrder`."""
@@ -357,7 +358,7 @@ AnyMessage = (
     | ReadIndexRequest
     | ReadIndexResponse
 )
-"""What the core takes."""
+"""Messages for the core."""
 NodeMessage = (
     RangeRequest
     | RangeResponse
@@ -369,15 +370,15 @@ NodeMessage = (
     | MachinesResponse
     | FirstAdminRequest
 )
-"""What the core never sees."""
+"""Messages that the core never sees."""
 NODE_MESSAGES = frozenset(get_args(NodeMessage))
 """The same, to look a type up."""
 AnyPeerMessage = AnyMessage | NodeMessage
-"""What members send to each other."""
+"""Messages between members."""
 
 
 def carries_push(message: AnyPeerMessage) -> bool:
-    """It has entries, and its dispatcher hears if it did not leave."""
+    """It has entries, and its dispatcher is notified if it did not leave."""
     return isinstance(message, PushEntryRequest) and message.batch is not None
 
 

@@ -1,7 +1,7 @@
-"""RaftNode: the seam. Inputs change the core at once, `ready()` says what has to be done about it.
+"""RaftNode: the core's interface. Inputs change the core at once; `ready()` returns the effects.
 
     node.advance(now_ms)            every turn begins with the time
-    node.step(message)              what arrived; then proposals, disk and network reports
+    node.step(message)              a received message; then proposals, disk and network reports
     ready = node.ready()            carried out by `node/ledger_node.py`, in the order of ready.py
 
 This file only connects the parts, and decides nothing.
@@ -52,10 +52,10 @@ class RaftNode:
         level: int = 0,
     ) -> None:
         """Everything given here is on disk. `member_ids`: the configured ones, this member's included.
-        `committed_index`: what the checkpoint proved, -1 if nothing. `term_runs`: ((first_index, term),
-        ...) of the log behind `before_begin`. `damaged`: ((first_index, stop_index), ...) of the entries
-        whose bytes are damaged. `owed_index`: the log was installed, and up to here the group had
-        committed entries then. `level`: of the log's format, up to which this member says it knows it.
+        `committed_index`: of the checkpoint, -1 if nothing. `term_runs`: ((first_index, term), ...) of
+        the log after `before_begin`. `damaged`: ((first_index, stop_index), ...) of damaged entries.
+        `owed_index`: the log was installed, and up to here the group had committed entries then.
+        `level`: of the log's format, the newest that this member reports to know.
         """
         self._log = LogChanges(
             TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
@@ -108,7 +108,8 @@ class RaftNode:
         self._forming.start()
 
     def observe(self, observer: Callable[[str], None]) -> None:
-        """It is told by name of every step of a dispatcher and of what else no Ready shows."""
+        """Set an observer: called with the name of each dispatcher step and of other events that no
+        Ready shows."""
         self._state.observer = observer
 
     @property
@@ -129,7 +130,8 @@ class RaftNode:
 
     @property
     def leader_committed_index(self) -> int:
-        """As far as the leader of this term has told; what lies above is being written just now."""
+        """The committed index that the leader of this term last reported; entries above it are still
+        being replicated."""
         is_leader = self._state.role is Role.LEADER
         return self._state.committed_index if is_leader else self._handler.leader_committed_index
 
@@ -182,8 +184,8 @@ class RaftNode:
         return self._state.lacks_space
 
     def advance(self, now_ms: float, clock_ms: int = -1) -> None:
-        """Every turn begins so: a process that was stopped must notice it before it answers. `clock_ms`:
-        what the wall clock says, which may be anything."""
+        """Set the time; every turn begins with it, so that a process that was stopped notices before it
+        answers. `clock_ms`: the wall clock, unchecked."""
         state = self._state
         assert now_ms >= state.now_ms, (now_ms, state.now_ms)
         state.now_ms, state.clock_ms = now_ms, clock_ms
@@ -229,8 +231,8 @@ class RaftNode:
         """Take the next `count` indices for entries of the current term; the id of the first.
         `size_bytes`: of all of them together.
 
-        Raises NotLeader, LeaderNotReady, LeaderTransferring, or DiskFull while so many followers have
-        refused what came before that it cannot be committed; nothing has changed then.
+        Raises NotLeader, LeaderNotReady, LeaderTransferring, or DiskFull while too many followers
+        refused earlier entries for these to be committed; nothing has changed then.
         """
         assert count > 0 and kind is not EntryKind.MEMBERSHIP, (count, kind)
         self._check_may_propose(frees_space=kind is EntryKind.KEEP)
@@ -306,8 +308,8 @@ class RaftNode:
             self._handler.release_withheld()
 
     def on_log_state(self, *, is_known: bool) -> None:
-        """Whether this member knows what its control entries lead to, each time that this changes. While
-        it does not, it votes and takes entries, but neither campaigns nor leads."""
+        """Called whenever this member learns or loses the state of its control entries. Without it, it
+        votes and takes entries, but neither campaigns nor leads."""
         self._state.knows_log_state = is_known
         self._elector.on_fitness_changed()
 
@@ -331,12 +333,12 @@ class RaftNode:
 
     def on_disk(self, *, hangs: bool) -> None:
         """Whether a sync of this member's has been under way for far too long, each time that this
-        changes. While it has, this member does not campaign, and takes leadership over from nobody."""
+        changes. While it has, this member does not campaign, and takes over no leadership."""
         self._state.disk_hangs = hangs
         self._elector.on_fitness_changed()
 
     def hear_of_leader(self, leader: Replica, term: int) -> None:
-        """It says so in a message that cannot be taken yet; for those who ask where to go."""
+        """A leader known from a message that cannot be taken yet; used to redirect clients."""
         if self._state.leader is None and term >= self._state.term:
             self._transfer.successor = leader
 
@@ -355,7 +357,7 @@ class RaftNode:
             self.replication.on_bytes_moved(replica)
 
     def on_connected(self, replica: Replica, *, syncs: bool = False) -> None:
-        """`syncs`: it says that it acknowledges only what it has synced."""
+        """`syncs`: the peer acknowledges only synced entries."""
         assert replica != self._state.member, replica
         if replica in self._state.set_back:
             return  # the next heartbeat tells it
@@ -367,8 +369,8 @@ class RaftNode:
             self.replication.on_connected(replica, may_be_set_back=self._async_mode)
 
     def on_connection_lost(self, replica: Replica, *, is_gone: bool) -> None:
-        """`is_gone`: nobody answered when the control connection was dialled again. It is reported
-        although the loss was."""
+        """`is_gone`: dialling the control connection again was refused. Reported in addition to the
+        loss."""
         if is_gone:
             self._elector.on_connection_lost(replica)
         self._outbox.disconnect(replica)

@@ -1,4 +1,4 @@
-"""Reads that are fresh: how a member knows that it has not missed what others were told."""
+"""Linearizable reads: how a member knows that it holds every acknowledged entry."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReadIndex:
         self._waiting.append((PendingQuestion(number, asker, index), current_round + 1))
 
     def forget(self, asker: Replica) -> None:
-        """What this follower asks now is another process' question, perhaps under the same number."""
+        """The follower's process has restarted: its read numbers may repeat."""
         self._waiting = deque(each for each in self._waiting if each[0].asker != asker)
 
     @property
@@ -177,7 +177,7 @@ class ReadQuestions:
 # high, and never too low. No clock is compared with another one.
 
 MOST_ROUNDS = 64
-"""Remembered of each kind: rounds are confirmed within a few. What falls out makes the age higher."""
+"""Remembered of each kind: rounds are confirmed within a few. A dropped round makes the age higher."""
 
 
 class ReadFreshness:
@@ -202,12 +202,12 @@ class ReadFreshness:
 
     @property
     def leader_tells(self) -> bool:
-        """The leader has said in a heartbeat that it answers questions."""
+        """The leader has announced in a heartbeat that it answers read requests."""
         return self._tells and self._followed == (self._state.leader, self._state.term)
 
     def since_ms(self) -> float:
-        """All that anybody had acknowledged before is at or below the committed index of this member;
-        -inf while nothing is known."""
+        """Every entry acknowledged before this time is at or below this member's committed index; -inf
+        while unknown."""
         while self._reported and self._reported[0][0] <= self._state.committed_index:
             self._settle(*self._reported.popleft())
         if self._state.committed_index < self._index:
@@ -287,9 +287,9 @@ class LinearizableReads:
     # ---------------------------------------------------------------- what is asked for
 
     def request(self) -> int:
-        """A linearizable read of this member: the number comes back in `Ready.read_grants`, or never if
-        the leader changes first. Raises LeaderNotReady where nobody leads, or cannot be asked, and
-        NotLeader where only the leader itself can be."""
+        """A linearizable read of this member: the number is returned in `Ready.read_grants`, or never if
+        the leader changes first. Raises LeaderNotReady if there is no leader, or it cannot be asked, and
+        NotLeader if only the leader itself can be."""
         state = self._state
         if state.role is not Role.LEADER:
             if state.leader is None:
@@ -325,8 +325,8 @@ class LinearizableReads:
 
     @property
     def knows_commit(self) -> bool:
-        """What was committed before this member began to run is at or below its committed index: it
-        leads, or a leader has told it how far the log is committed, and the log has come there."""
+        """True if this member's committed index covers all entries committed before it started: it
+        leads, or its log has reached the committed index that a leader sent."""
         state = self._state
         if state.role is Role.LEADER:
             return state.has_committed_in_its_term
@@ -357,7 +357,7 @@ class LinearizableReads:
         self.may_grant = True
 
     def on_round_answered(self) -> None:
-        """Of this leader: somebody has answered a round of its heartbeats."""
+        """Of this leader: a member has answered a round of its heartbeats."""
         confirmed_round = self._elector.confirmed_round
         self._read_index.confirm(confirmed_round)
         sent_ms = self._elector.answers.sent_ms_of(confirmed_round)
@@ -379,8 +379,8 @@ class LinearizableReads:
         self.on_round_answered()
 
     def take_grants(self) -> tuple[ReadGrant, ...]:
-        """Of this member's own reads; a leader answers its followers. Begins a round, or asks, where
-        somebody waits for it."""
+        """Of this member's own reads; a leader answers its followers. Begins a round, or asks, if a read
+        waits for it."""
         state = self._state
         if state.role is not Role.LEADER:
             self.may_grant = not self._questions.is_idle

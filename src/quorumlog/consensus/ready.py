@@ -1,11 +1,11 @@
-"""Ready: what the core wants done, each field with the order it imposes.
+"""Ready: the effects that the core asks for, each field with the order it imposes.
 
 `node/ledger_node.py` carries a Ready out, always in this order:
 
     1  hard_state, formation   written and synced: everything below may depend on them
     2  truncate_from           synced step by step by the store
     3  append                  written, not yet synced
-    4  messages, pushes        may leave now: step 1 has made what they promise durable
+    4  messages, pushes        may leave now: step 1 made the state they depend on durable
     5  a sync is asked for     when it ends, `on_durable(number)`; of `messages_after_durable` those
                                leave that still may (`EntryHandler.may_leave`)
     6  complete appends up to `committed_index`; grant reads
@@ -132,18 +132,18 @@ class PeerStatus:
     match_index: int
     """Highest index that it has acknowledged in this term; -1: none."""
     stalled_since_ms: float | None = None
-    """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
-    clock); None while something does."""
+    """Connected, and since then without progress of its missing entries (on the core's clock); None
+    while there is some."""
     has_arrived: bool = False
     """It received more than it has acknowledged."""
     lacks_nothing: bool = False
-    """It holds what the leader holds; otherwise it is being fed, or gets the start of the log."""
+    """It holds all of the leader's entries; otherwise it is being fed, or gets the start of the log."""
     lacks_space: bool = False
     """It could take neither entries nor the start of the log when it was given some last."""
 
     @property
     def is_installing(self) -> bool:
-        """What it lacks is gone: it gets the start of the leader's log."""
+        """The entries it lacks are deleted: it receives the start of the leader's log."""
         return self.state == "INSTALL"
 
     @property

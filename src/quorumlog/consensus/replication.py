@@ -1,4 +1,4 @@
-"""The leader's term: dispatchers, acknowledgements, and what is committed by them."""
+"""The leader's term: dispatchers, acknowledgements and commitment."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class PeerWaterMarks:
         return True
 
     def lower_to(self, replica: Replica, index: int) -> None:
-        """A disk turned out to hold less than it was counted for: this leader's own for damage, another
-        one for a power loss under `flush = async`. What was committed by then stays committed."""
+        """A disk holds less than was acknowledged: this leader's own by damage, another's by a power
+        loss under `flush = async`. Entries committed by then stay committed."""
         mark = self._marks.get(replica)
         if mark is not None and index < mark:
             self._marks[replica] = index
@@ -63,7 +63,7 @@ class PeerWaterMarks:
 
 
 class QuorumAckChecker:
-    """Of one term: an acknowledgement speaks of the log of the leader that it was given to."""
+    """Of one term: an acknowledgement applies to the log of the leader that it was sent to."""
 
     def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
@@ -167,7 +167,7 @@ class DataProgress:
             self.on_connected(voter)
 
     def on_connected(self, replica: Replica) -> None:
-        """An observer is new here at first; a voter that comes back has still to progress."""
+        """An observer is new here at first; a returning voter has still to progress."""
         self._progressed_ms.setdefault(replica, self._state.now_ms)
 
     def note(self, replica: Replica) -> None:
@@ -211,7 +211,7 @@ class LogBytes:
     """Of the entries that this leader has appended in its term; older ones have no size here."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """What lies more than `limit_bytes` after the end is forgotten."""
+        """Sizes are kept up to `limit_bytes` after the end."""
         self._limit_bytes = limit_bytes
         self._step_bytes = limit_bytes // _STEPS
         self._total_bytes = 0
@@ -324,7 +324,7 @@ class Replication:
         self.dispatchers[replica].begin(write_index)
 
     def on_connected(self, replica: Replica, *, may_be_set_back: bool) -> None:
-        """`may_be_set_back`: a power loss may have taken what this directory has acknowledged."""
+        """`may_be_set_back`: a power loss may have lost entries that this directory acknowledged."""
         dispatcher = self.dispatchers.get(replica)
         if dispatcher is not None and dispatcher.term == self._state.term and not may_be_set_back:
             dispatcher.reconnect()
@@ -418,7 +418,7 @@ class Replication:
         self.push_due = True
 
     def next_orders(self) -> tuple[PushOrder, ...]:
-        """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
+        """The leader's next pushes; COMPARE and COMMIT messages go into the outbox."""
         if not self.push_due:
             return ()
         orders = []
@@ -546,8 +546,8 @@ class Replication:
         ]
         members = self._state.membership.members()
         older = [
-            f"directory {each.directory_id} of {each.member_id} is older than it was: an older"
-            " copy was put back, or its disk lost what it had synced"
+            f"directory {each.directory_id} of {each.member_id} was set back: an older"
+            " copy was restored, or its disk lost synced data"
             f"{now(f'acknowledged entry {found.acknowledged_index}, holds up to {found.held_index}')};"
             " it has no vote until it is replaced as a new directory, automatically"
             f" (auto_replace_after_ms) or with quorumlog member replace {each.member_id}"

@@ -1,5 +1,5 @@
-"""Coordinators for the failover of brokers: what `quorumlog.broker.failover` asks for, on a
-store that runs already.
+"""Coordinators for the failover of brokers: the interface of `quorumlog.broker.failover` on an existing
+store.
 
 Read in this order: `kv_coordinator`, `etcd_coordinator`, `zookeeper_coordinator`.
 """
@@ -28,9 +28,9 @@ def coordinator_of(
     tls: ClientTls | None = None,
     user: ClientUser | None = None,
 ) -> Coordinator:
-    """`servers`: HOST:PORT,... of the stores' client ports. `group`: brokers that fail over for each
-    other name the same. `tls`, `user`: what a key-value store speaks, and whom it knows. Asks
-    nobody yet. Raises ConfigError."""
+    """`servers`: HOST:PORT,... of the stores' client ports. `group`: common to the brokers that fail
+    over for each other. `tls`, `user`: for a key-value store. Does not connect yet. Raises
+    ConfigError."""
     from quorumlog.config import parse_address
     from quorumlog.errors import ConfigError, the_extra
 

@@ -166,8 +166,8 @@ ANY_VERSION = -1
 
 class ZooKeeperCoordinator:
     relays_renewals = True
-    """The leader ends sessions. Its followers tell it which they have heard of when it pings them, twice
-    in a tickTime."""
+    """The leader ends sessions. Its followers report renewed ones when it pings them, twice in a
+    tickTime."""
 
     def __init__(self, servers: str, group: str) -> None:
         self._servers = servers

@@ -1,15 +1,15 @@
-"""Kafka's messages: bytes from outside to values, values to bytes, in every version there is.
+"""Kafka's messages: bytes from outside to values, values to bytes, in every version.
 
-What the messages look like comes from kio, whose dataclasses are generated from Kafka's own definitions.
-They are read here as a schema, and not by kio's own reader, which makes room for as many elements as an
-array says that it has, whatever follows.
+The layout of messages comes from kio, whose dataclasses are generated from Kafka's own definitions. They
+are read here as a schema, and not by kio's own reader, which allocates as many elements as an array
+announces, regardless of the bytes that follow.
 
     request = decode(METADATA, 12, body)     request.topics[0].name; ints, str, bytes, uuid.UUID, None
     encode(METADATA, 12, {"topics": [...]})  what a version does not have is left out, what is not
                                              given is the field's default
 
-Records come as views of what was received, and go as buffers of their own: both ways without a copy.
-Times are whole milliseconds.
+Records are received as views, and sent as buffers of their own: both ways without a copy. Times are
+whole milliseconds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ VERSIONS = {
 }
 """Served, by API key: lowest and highest."""
 ADVERTISED = {**VERSIONS, PRODUCE: (0, VERSIONS[PRODUCE][1])}
-"""As Kafka itself says it: librdkafka compresses only where it is told of the oldest Produce."""
+"""As Kafka announces it: librdkafka compresses only if the oldest Produce is announced."""
 
 MOST_ELEMENTS = 25_000
 """Of all arrays of a request: all partitions that there may be, and as many words about them."""
@@ -331,7 +331,7 @@ class _Out(bytearray):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[tuple[int, list[Buffer]]] = []
-        """Where they go, and what."""
+        """Positions of records, and their bytes."""
 
     def buffers(self) -> list[Buffer]:
         if not self.records:
@@ -444,7 +444,7 @@ def encoded_request(api_key: int, version: int, correlation_id: int, values: Val
 
 
 def decoded_response(api_key: int, version: int, data: bytes) -> Any:
-    """Its fields as attributes; `data` is all behind its size. Raises ProtocolViolation."""
+    """Its fields as attributes; `data` is all after its size. Raises ProtocolViolation."""
     cursor = Cursor(memoryview(data))
     cursor.take(4)
     if is_flexible(api_key, version):
@@ -478,7 +478,7 @@ def load() -> None:
 
 
 def response_head(request: KafkaRequest, body_bytes: int) -> bytes:
-    """What precedes a response's body: its size and its header."""
+    """Size and header, which precede a response's body."""
     # The response to ApiVersions has the old header: it is read by who does not know the version yet.
     has_tags = request.api_key != API_VERSIONS and is_flexible(request.api_key, request.version)
     head = struct.pack(">ii", 4 + has_tags + body_bytes, request.correlation_id)
@@ -486,7 +486,7 @@ def response_head(request: KafkaRequest, body_bytes: int) -> bytes:
 
 
 def api_versions(request: KafkaRequest) -> list[Buffer]:
-    """Whoever asks in a version that is not known is told which ones are, in the oldest form."""
+    """A client that asks in an unknown version gets the known ones, in the oldest form."""
     low, high = VERSIONS[API_VERSIONS]
     is_known = low <= request.version <= high
     return encode(

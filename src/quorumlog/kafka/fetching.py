@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets: what is committed and applied, as the log's files have it."""
+"""Fetch and ListOffsets: committed and applied records, as in the log's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorumlog.kafka.service import MOST_TIMEOUT_MS, KafkaCall, KafkaService, co
 from quorumlog.log_state.users import Kind, Right
 
 FETCH_BYTES = 8 << 20
-"""Most of one answer, whatever is asked; a larger batch goes alone."""
+"""Most of one answer, regardless of the request; a larger batch is sent alone."""
 _DENSE = 2
 """Batches are read with what lies between them if all that is less than so many times them."""
 _SMALL_BYTES = 4096
@@ -275,7 +275,7 @@ _MOST_UNPACKED_BYTES, _MOST_LOOKED_AT = 64 << 20, 250_000
 
 
 def list_offsets(service: KafkaService, call: KafkaCall) -> None:
-    """What is the latest offset is known for certain by a leader that a majority confirms."""
+    """The latest offset is certain once a majority confirms the leader."""
     looks: list[tuple[dict[str, Any], BatchPlace, int]] = []
     """The answer for a partition, the batch that has the record, and the time that is looked for."""
     seen: set[tuple[str, int]] = set()

@@ -1,7 +1,7 @@
-"""LeaderCalls: a request that only the leader can answer, of a client that does not know who leads.
+"""LeaderCalls: a request that only the leader can answer, of a client that does not know the leader.
 
-A client that wants a topic made asks whatever member it is connected to, and some keep asking that one.
-So it is handed on as it came, and the leader's answer is handed back.
+A client sends CreateTopics to any member it is connected to, and some keep to that one. So it is
+forwarded unchanged, and the leader's answer is passed back.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ def _offset_rows(
 
 
 def list_groups(service: KafkaService, call: KafkaCall) -> None:
-    """Clients ask all members and add up what they say: one that follows coordinates none."""
+    """Clients ask all members and combine the answers: a follower coordinates none."""
     coordinator = service.coordinator
     if isinstance(coordinator, ErrorCode):
         code = ErrorCode.none if coordinator == ErrorCode.not_coordinator else coordinator

@@ -1,11 +1,11 @@
-"""Who is in a consumer group: Kafka's classic rebalance protocol, in a leader's memory.
+"""Members of consumer groups: Kafka's classic rebalance protocol, in a leader's memory.
 
-Nothing here is written into the log. A new leader knows no member: each is told UNKNOWN_MEMBER_ID and
-joins again, so a change of leaders is a rebalance. Committed offsets are entries and stand elsewhere;
-`check_commit` says whether a commit may become one.
+Nothing here is written into the log. A new leader knows no member: each gets UNKNOWN_MEMBER_ID and joins
+again, so a change of leaders is a rebalance. Committed offsets are entries and kept elsewhere;
+`check_commit` decides whether a commit may become one.
 
 A request that waits for others, as join and sync do, is answered through its callback, once and perhaps
-at once; a callback asks nothing of the coordinator. Time is what `tick` was told last.
+at once; a callback does not call the coordinator. The time is that of the last `tick`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ SyncDone = Callable[[SyncAnswer], None]
 
 
 class GroupLimits(NamedTuple):
-    """Beyond a bound stands a refusal."""
+    """A request beyond a limit is refused."""
 
     least_session_timeout_ms: int = 6_000
     most_session_timeout_ms: int = 1_800_000
@@ -120,7 +120,7 @@ class GroupLimits(NamedTuple):
     most_metadata_bytes: int = 1 << 20
     """Of one member's protocols, and of one member's assignment."""
     most_bytes: int = 64 << 20
-    """Of metadata, assignments and what else is known of the members of all groups."""
+    """Of metadata, assignments and other state of the members of all groups."""
 
 
 DEFAULT_LIMITS = GroupLimits()
@@ -201,7 +201,7 @@ class _Group:
     pending: dict[str, int] = field(default_factory=dict)
     """Ids that were given and not used yet, with their deadlines."""
     rebalance_deadline_ms: int = _NEVER
-    """While it prepares: who has not joined by then is out. Later: who has not synced by then."""
+    """Members that have not joined by then, or later not synced, are removed."""
     is_initial: bool = False
     """It prepares its first generation: all members are new, and more may come."""
     initial_left_ms: int = 0
@@ -462,7 +462,7 @@ class GroupCoordinator:
                 self._tidy(group)
 
     def close(self) -> None:
-        """The lead is lost: who waits, and who asks from now on, is told NOT_COORDINATOR."""
+        """Leadership is lost: waiting and later requests get NOT_COORDINATOR."""
         self._is_closed = True
         groups, self._groups = self._groups, {}
         self._empty.clear()

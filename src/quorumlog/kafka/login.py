@@ -1,4 +1,5 @@
-"""Login: who a client of Kafka is, by SASL: SCRAM-SHA-256, and PLAIN where TLS hides the password."""
+"""Login: authentication of Kafka's clients by SASL: SCRAM-SHA-256, and PLAIN where TLS hides the
+password."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Proofs:
 
 
 class Login:
-    """Of one connection. A certificate has said who it is before."""
+    """Of one connection. A certificate has authenticated it before."""
 
     def __init__(
         self,

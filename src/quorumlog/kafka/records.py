@@ -1,7 +1,7 @@
-"""What a producer hands over for one partition: a record batch of format v2.
+"""A producer's data for one partition: a record batch of format v2.
 
-A batch is looked at as a whole: one unpack of its header and one CRC. Its records are neither unpacked
-nor decompressed, so what stands inside a batch is between producer and consumer.
+A batch is checked as a whole: one unpack of its header and one CRC. Its records are neither unpacked
+nor decompressed: their contents are between producer and consumer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_PRODUCER = -1
 
 
 class RecordsRefused(Exception):
-    """The batch is not appended. `code` is what the client is answered."""
+    """The batch is not appended. `code` is for the client's answer."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class KafkaRecordBatch(NamedTuple):
 
 
 def check_records(data: bytes | memoryview, *, most_bytes: int) -> KafkaRecordBatch:
-    """What one Produce request has for one partition: one batch, of `most_bytes` at most.
+    """One Produce request's data for one partition: one batch, of `most_bytes` at most.
 
     Raises RecordsRefused."""
     batch = memoryview(data)

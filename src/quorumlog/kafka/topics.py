@@ -220,7 +220,7 @@ SETTINGS = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
-"""Of every topic; no other value can be given. What is deleted follows from the retention of the log."""
+"""Of every topic; no other value can be given. Deletion follows the retention of the log."""
 
 
 def create_topics(service: KafkaService, call: KafkaCall) -> None:

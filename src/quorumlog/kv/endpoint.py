@@ -67,14 +67,14 @@ from quorumlog.server import Endpoint, LedgerServer
 log = logging.getLogger("quorumlog.kv")
 
 REQUEST_BYTES = 1024
-"""What a request takes beside its command or question, with room to spare."""
+"""Size of a request without its command or query, at most."""
 MOST_ASKED_BYTES = 32 << 20
 """Of one client that sends without waiting for answers."""
 RETRY_FULL_MS = 100
 
 
 def boot_ms() -> float:
-    """Goes on while the machine sleeps."""
+    """Milliseconds of a clock that continues while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
@@ -83,13 +83,13 @@ class _PendingRequest(NamedTuple):
     generation: int
     """Of rights."""
     question: QuestionRequest | None
-    """What is to be read for it."""
+    """The query to execute for it."""
     operation: type
     began_s: float
 
 
 class StoreConnection(Protocol):
-    """Of a client: what its session needs of a `Connection`."""
+    """The part of a client's `Connection` that its session needs."""
 
     user: str
 
@@ -337,7 +337,7 @@ class KeyValueEndpoint(Endpoint):
 
     @property
     def leads(self) -> bool:
-        """Its member does: what needs the leader is answered here."""
+        """True if its member leads: requests for the leader are answered here."""
         return self._service is not None and self._service.leads
 
     def session_of(self, connection: StoreConnection) -> _LocalSession:

@@ -1,4 +1,4 @@
-"""What the key-value store refuses: codes 510 to 519, and what each means for who asked."""
+"""Refusals of the key-value store: codes 510 to 519, and their meaning for the caller."""
 
 from __future__ import annotations
 

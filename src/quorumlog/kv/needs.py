@@ -1,8 +1,8 @@
-"""What each request of the store's port needs. One that does not stand here is refused.
+"""The rights each request of the store's port needs. One not listed here is refused.
 
-Leases have no names: who may write any key may make one and keep it alive. Who lets one end has to have
-the right to delete the keys that hang on it, and who asks what is left of one to read them: which they
-are the store tells later.
+Leases have no names: the right to write any key suffices to grant one and keep it alive. Revoking one
+needs the right to delete its keys, and its time to live the right to read them, which the store checks
+later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the release before called otherwise."""
+"""Former names of the previous release."""
 
 from __future__ import annotations
 

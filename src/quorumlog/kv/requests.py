@@ -1,4 +1,4 @@
-"""What the key-value store is asked, and what it answers."""
+"""Requests and responses of the key-value store."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class History(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
 
 
 class Leases(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
-    """All that stand."""
+    """All leases."""
 
 
 class LeaseKeys(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
@@ -196,7 +196,7 @@ _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question
 
 
 def encoded(value: object) -> bytes:
-    """Of what a caller has given. Raises InvalidRequest."""
+    """Of a caller's value. Raises InvalidRequest."""
     try:
         return encode(value)
     except (OverflowError, TypeError) as error:
@@ -393,9 +393,9 @@ MAX_OPERATIONS = 128
 MAX_REQUEST_BYTES = 1_572_864
 """1.5 MiB, as etcd has it."""
 MAX_ANSWER_BYTES = 32 << 20
-"""More would hold up what else is on its way to the client; a frame of twice it ends the connection."""
+"""More would delay other messages to the client; a frame of twice it ends the connection."""
 MAX_OPEN_RANGES = 8
-"""Of a transaction that writes: every member builds what it answers, and again at each start."""
+"""Of a transaction that writes: every member builds its answer, and again at each start."""
 MAX_RANGES = 2 * MAX_OPERATIONS
 """Of a transaction with those in it, also where they answer with little: nobody else is served while a
 member looks over them."""
@@ -455,7 +455,7 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
     longest = max(len(txn.compare), len(txn.success), len(txn.failure))
     if longest > most:
         raise InvalidRequest(
-            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, less those"
+            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, less the ones"
             " around an inner one"
         )
     for compare in txn.compare:
@@ -467,7 +467,7 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
 
 
 def may_answer_much(command: Command | Operation) -> bool:
-    """More than it says by itself: what others have written before."""
+    """True if the answer may be larger than the request: it returns stored data."""
     if isinstance(command, Txn):
         return any(may_answer_much(each) for each in (*command.success, *command.failure))
     if isinstance(command, DeleteRange):
@@ -543,7 +543,7 @@ class RangeAnswer(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False)
     more: bool = False
     """The limit has cut some off."""
     count: int = 0
-    """Of the range, whatever the limit."""
+    """Of the range, regardless of the limit."""
 
 
 class TxnAnswer(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -581,7 +581,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class HistoryAnswer(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     next_revision: int = 0
-    """All changes below are told, in this answer or before it."""
+    """All changes below were sent, in this answer or before it."""
     events: list[Event] = []
 
 
@@ -609,8 +609,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 TOO_LARGE = f"it was carried out; its answer is above {MAX_ANSWER_BYTES} bytes: give a limit"
 CARRIED_OUT = _encode((ResultUnknown.code, TOO_LARGE, 0))
-"""In the place of an answer that is larger. All members keep it for who repeats the command: these bytes
-stay as they are."""
+"""In the place of an answer that is larger. All members keep it for repeated commands: these bytes must
+not change."""
 _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
 
 
@@ -686,7 +686,7 @@ GROUP = "kv"
 """Of every frame on this port."""
 MAX_FRAME_BYTES = 64 << 20
 FROM_CLIENT_BYTES = 2 << 20
-"""What a member takes: a request and its frame."""
+"""The largest message a member accepts: a request and its frame."""
 
 
 class CommandRequest(ClientMessage, frozen=True, kw_only=True, tag=110):
@@ -709,14 +709,14 @@ WatchedKey = Annotated[bytes, msgspec.Meta(max_length=MOST_WATCHED_BYTES)]
 
 
 class KeepAliveRequest(ClientMessage, frozen=True, kw_only=True, tag=112):
-    """Answered with what each has left from when this was sent, in milliseconds; 0: it has ended."""
+    """Answered with each lease's time left from when this was sent, in milliseconds; 0: expired."""
 
     passes_limits = True
     leases: Annotated[tuple[LeaseId, ...], msgspec.Meta(max_length=MOST_LEASES)]
 
 
 class TimeToLiveRequest(ClientMessage, frozen=True, kw_only=True, tag=113):
-    """Answered with (TTL, what is left of it by the leader's clock, both in milliseconds, keys)."""
+    """Answered with (TTL, time left by the leader's clock, both in milliseconds, keys)."""
 
     lease: LeaseId
 
@@ -732,7 +732,7 @@ class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
     key: WatchedKey
     end: WatchedKey = b""
     first_revision: Revision = 0
-    """0: what changes from now on."""
+    """0: changes from now on."""
     prev_kv: bool = False
     puts: bool = True
     deletions: bool = True
@@ -755,7 +755,7 @@ class EventsResponse(ClientMessage, frozen=True, kw_only=True, tag=118):
 
     of_watch = True
     next_revision: Int
-    """Every change below was told."""
+    """Every change below was sent."""
     events: list[Event]
 
 

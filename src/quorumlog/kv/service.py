@@ -1,5 +1,5 @@
-"""What a member does for clients of the store beside applying commands: values in, values out; time is
-an input, so that the simulator runs the same."""
+"""A member's service for clients of the store, apart from applying commands: values in, values out; time
+is an input, so that the simulator runs the same code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ServiceSession(Protocol):
     def unsent_bytes(self) -> int: ...
 
     def refusal_to_read(self, keys: list[bytes]) -> LedgerError | None:
-        """Whether its user may be told of them."""
+        """Why its user may not see them; None: it may."""
 
 
 def answer(session: ServiceSession, request_id: int, body: bytes) -> None:
@@ -106,7 +106,7 @@ BATCH_BYTES = 2 << 20
 TIMEOUT_MS = 5_000
 
 ProposalCallback = Callable[[bytes | LedgerError], None]
-"""Gets what the machine answers, or the refusal of the log."""
+"""Gets the machine's answer, or the refusal of the log."""
 
 
 class _Waiting(NamedTuple):
@@ -265,7 +265,7 @@ SLOW_BYTES = 4 << 20
 """A client that leaves so much unread falls back to history."""
 CAUGHT_UP_BYTES = 1 << 20
 MOST_ASKING = 4
-"""Watches of one client that ask for history at a time: nobody knows how much each is told."""
+"""Watches of one client that read history at a time: the size of each answer is unknown."""
 MOST_WATCHES, FULL_CLIENTS = 10_000, 10
 """Of one client, and of so many such clients on a member: each range is compared with every round."""
 SLICE = 4_000
@@ -277,12 +277,12 @@ MOST_CHANGES = 2_000
 ROUND_BYTES = 1 << 20
 """But at least one revision."""
 CHANGE_BYTES = 200
-"""Of memory, beside what it says."""
+"""Of memory, without its contents."""
 MOST_UNDELIVERED_BYTES = 32 << 20
-"""Of changes that watches are still to be told of: beyond them they read history."""
+"""Of changes not yet sent to watches: beyond them they read history."""
 RETRY_FULL_MS = 1_000
 PROGRESS_MS = 60_000.0
-"""A watch that hears nothing is told so often how far the store is."""
+"""Interval of progress messages for an idle watch."""
 
 AskHistory = Callable[[bytes, Callable[[bytes | LedgerError], None]], None]
 _raw_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
@@ -311,7 +311,7 @@ class _WatchRound:
     def __init__(self, *, is_lost: bool = False) -> None:
         self.is_lost = is_lost
         self.session: ServiceSession | None = None
-        """Whose watches alone are told; None: those of all."""
+        """The session whose watches are notified; None: all."""
         self.revision = 0
         """Of its last change, or of the store."""
         self.size_bytes = 0
@@ -381,7 +381,7 @@ class WatchHub:
         self._rounds: deque[_WatchRound] = deque()
         self._undelivered_bytes = 0
         self.delivered_revision = 0
-        """The store has told of all changes up to this revision."""
+        """All changes up to this revision were published."""
         self._sent_revision = 0
         """Those in step have been told of all up to this one."""
         self._next_progress_ms = 0.0
@@ -519,20 +519,20 @@ class WatchHub:
         self._rounds.append(lost)
 
     def begins(self, revision: int) -> None:
-        """The store holds what it did not tell of: what happened before is read from its history."""
+        """The store holds changes it did not publish: earlier ones are read from its history."""
         self.delivered_revision = revision
         self._sent_revision = min(self._sent_revision, revision)
         self._lose()
         self.tell()
 
     def compacted(self) -> None:
-        """Those that wait for changes far behind what is compacted now are told how far they are."""
+        """Watches far behind the newly compacted revision are sent their progress."""
         self._pop_progress()
         self._add_progress()
         self.tell()
 
     def ask_progress(self, session: ServiceSession) -> None:
-        """Its watches in step are told how far they are, after all changes up to now."""
+        """Send its up-to-date watches their progress, after all changes up to now."""
         if session not in self._watches or any(each.session is session for each in self._rounds):
             return
         self._add_progress()
@@ -554,11 +554,11 @@ class WatchHub:
 
     @property
     def is_telling(self) -> bool:
-        """There is more to tell: call `tell` again."""
+        """There is more to send: call `tell` again."""
         return bool(self._rounds)
 
     def tell(self) -> None:
-        """Some of those in step of what they have not heard."""
+        """Send to some up-to-date watches the changes not sent yet."""
         left = SLICE
         while self._rounds and left > 0:
             now = self._rounds[0]
@@ -733,7 +733,7 @@ class StoreOptions:
     auto_compaction_ms: float = HOUR_MS
     """History older than this is discarded; 0: never automatically."""
     quota_bytes: int = 8 << 30
-    """Above it puts are refused, while deletions and compaction go on."""
+    """Above it puts are refused, while deletions and compaction continue."""
     etcd_gateway: str = ""
     """URL of this member's gateway, for clients that ask for all of them."""
     max_watches: int = MOST_WATCHES
@@ -762,7 +762,7 @@ class KeyValueService:
     def __init__(
         self, member: NodeHandle, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
     ) -> None:
-        """`now_ms`: a clock that goes on while the machine sleeps. Who makes this calls `drain` when the
+        """`now_ms`: a clock that continues while the machine sleeps. The owner calls `drain` when the
         feed wakes, and `tick` every `TICK_MS`."""
         self._member = member
         self._feed = feed
@@ -821,7 +821,7 @@ class KeyValueService:
             self._status(session, number)
 
     def go_on(self) -> None:
-        """Somebody has read what was left unread: there may be questions that wait for that."""
+        """A client has read its pending answers: requests may wait for that."""
         self._member.enter(lambda: None)
 
     def lost(self, session: ServiceSession) -> None:
@@ -835,8 +835,8 @@ class KeyValueService:
     def greet(
         self, session: ServiceSession, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
     ) -> None:
-        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
-        connection begins or ends with."""
+        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets the first
+        or last message of its connection."""
 
         def greet(member: NodeHandle) -> None:
             cluster_id = member.cluster_id
@@ -1011,7 +1011,7 @@ class KeyValueService:
             self._had_leader_ms = now_ms
 
     def role_changed(self) -> None:
-        """Of this member; in the middle of a turn: what follows is for the next tick."""
+        """This member's role, in the middle of a turn: the effects follow in the next tick."""
         self._member.enter(self.tick)
 
     def drain(self) -> None:

@@ -36,7 +36,7 @@ class LocalStores:
         engine: Callable[[str], Callable[[], Engine]] | None = None,
         tls: Callable[[str], TlsOptions | None] = lambda member_id: None,
     ) -> None:
-        """`engine`: what makes that of a member, by its id. `tls`: of the log and the store, as of
+        """`engine`: makes that of a member, by its id. `tls`: of the log and the store, as of
         `LocalCluster`."""
         self._ports = {f"n{number}": port for number, port in enumerate(free_ports(members))}
         self._options = options

@@ -1,6 +1,6 @@
-"""What follows from a log's control entries: values in, values out.
+"""The state computed from a log's control entries: values in, values out.
 
-Read `control_entries` (what they say), `producers` (what each producer has in the log), then `log_state`
-(when an entry counts as appended, the value that all of them lead to, and that value at both ends of
-what is not committed yet).
+Read `control_entries` (their contents), `producers` (each producer's entries in the log), then
+`log_state` (the append time of an entry, the state after all control entries, and that state at both
+ends of the uncommitted entries).
 """

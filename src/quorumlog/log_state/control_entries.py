@@ -1,8 +1,8 @@
-"""What control entries say: one struct a kind, as the body that lies on disk (docs/formats.md).
+"""Contents of control entries: one struct a kind, as the body on disk (docs/formats.md).
 
-A body is the msgpack array of its struct's fields. Every member has to make the same of it, so nothing
-in it is skipped: a field that this release does not know makes it unreadable, and so does a value beyond
-the bounds that stand here. What cannot be read is a value, too (`Unreadable`); nobody raises.
+A body is the msgpack array of its struct's fields. Every member must interpret it identically, so
+nothing is skipped: an unknown field makes it unreadable, and so does a value out of the bounds given
+here. An unreadable body is a value, too (`Unreadable`); nothing is raised.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from quorumlog.log_state.users import UsersChange
 LEVEL = 7
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 AUTOMATIC_LEVEL = 5
-"""Up to here a leader writes what every member has said that it knows. What is above it is written once
-a LEVEL entry stands in front, which an operator orders, unless the group was formed by members that all
-knew it: until then a member may go back to the release before."""
+"""Up to this level a leader writes the kinds that every member has reported to know. Higher ones need a
+LEVEL entry before them, ordered by an operator, unless the group was formed by members that all knew
+them: until then a member may return to the previous release."""
 REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
 CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
 SKIPPED_LEVEL = 6
-"""From which on a READER entry may say what its reader goes on without."""
+"""From which on a READER entry may hold skipped entries."""
 USERS_LEVEL = 7
 """From which on there may be users."""
 VERSION_LEVEL = 6
@@ -41,7 +41,7 @@ MOST_IN_A_BODY = 256
 MOST_REPLACED = 64
 """Directories that were replaced or removed, which one entry may name."""
 MOST_PRODUCERS = 100_000
-"""Sessions that a log remembers: who opens one more has to name others that are forgotten."""
+"""Sessions that a log remembers: opening one more has to name others to forget."""
 MOST_BATCH_ENTRIES = 2**31 - 1
 TOKEN_BYTES = 16
 ANONYMOUS = "~"
@@ -84,7 +84,7 @@ class Hold(IntEnum):
     READER = 1
     """Not unless somebody forces it."""
     ARCHIVE = 2
-    """Never: what is deleted has to be in the archive first."""
+    """Never: entries must be in the archive before deletion."""
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -117,22 +117,22 @@ class TimeMark(Body, frozen=True):
 
 
 class ReaderPosition(Body, frozen=True):
-    """Of one reader that is known by name: what it has read, and whether it wants the rest kept."""
+    """Position of one named reader, and whether entries after it are held."""
 
     name: ReaderName
     position: Index
     """Index of the next entry that it wants."""
     hold: Hold = Hold.NONE
     seeks_from: Index | None = None
-    """Where it moves from: `position` may lie below then, and counts only if the reader stands there.
-    None: it only goes forward."""
+    """Where it moves from: `position` may be lower then; ignored unless the reader is there. None: only
+    forward."""
     ends: bool = False
     """The reader is forgotten."""
     last_chain: Chain | None = None
     """Of an archive: the `chain_crc` of its last entry, the one before `position`."""
     skipped: tuple[Index, Index] | None = None
-    """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
-    them. It and `last_chain` are left out where nobody says them, as earlier releases know it."""
+    """(first_index, stop_index) of skipped entries, deleted before it reached them. It and `last_chain`
+    are omitted if not given, as earlier releases expect."""
 
     def fields(self) -> tuple[object, ...]:
         """As they are written."""
@@ -143,7 +143,7 @@ class ReaderPosition(Body, frozen=True):
 
 
 class ReaderPositions(Body, frozen=True):
-    """READER: what several readers have said, in this order."""
+    """READER: the moves of several readers, in this order."""
 
     readers: Annotated[tuple[ReaderPosition, ...], Meta(max_length=MOST_IN_A_BODY)]
 
@@ -152,7 +152,7 @@ class ReaderPositions(Body, frozen=True):
 
 
 class Keep(Body, frozen=True):
-    """KEEP: nothing from this index on may be deleted; what lies below may, once this is committed."""
+    """KEEP: no entry from this index on may be deleted; earlier ones may, once this is committed."""
 
     keep_from_index: Annotated[int, Meta(ge=0, le=2**62)]
     forced: bool = False
@@ -167,13 +167,14 @@ class ProducerEpoch(Body, frozen=True, order=True):
 
 
 class OpenProducer(Body, frozen=True):
-    """OPEN: an epoch of a producer begins with this entry, which ends the one before. Numbers go on."""
+    """OPEN: an epoch of a producer begins with this entry and ends the one before. Entry numbers
+    continue."""
 
     producer: Name
     token: Token
-    """Drawn by who opens: tells a repetition of its own request from somebody else's."""
+    """Drawn by the opener: distinguishes a repetition of its own request from another's."""
     ends: ProducerEpoch | None = None
-    """The epoch that stands; None: there is none. If another one does, this entry changes nothing."""
+    """The current epoch; None: there is none. If another one is current, this entry changes nothing."""
     evicts: Annotated[tuple[Name, ...], Meta(max_length=MOST_IN_A_BODY)] = ()
     """Producers that are forgotten to make room."""
     forgets: bool = False
@@ -181,8 +182,8 @@ class OpenProducer(Body, frozen=True):
 
 
 class ProducerBatch(Body, frozen=True):
-    """PRODUCER: the next `count` entries are of a producer's epoch; nothing stands between. A crash may
-    cut them: they end with the first entry of another term."""
+    """PRODUCER: the next `count` entries are of a producer's epoch, without a gap. A crash may cut them:
+    they end with the first entry of another term."""
 
     producer: Name
     epoch: ProducerEpoch
@@ -313,7 +314,7 @@ def encode_body(body: ControlBody) -> bytes:
     )
     found = decode_body(kind_of(body), data)
     if isinstance(found, Unreadable):
-        raise BadRequest(f"the log cannot say this: {found.reason}")
+        raise BadRequest(f"the log cannot record this: {found.reason}")
     return data
 
 

@@ -1,6 +1,6 @@
-"""At which time an entry counts as appended: one function, for all who ask.
+"""The append time of an entry: one function for all callers.
 
-A time mark holds for the entries behind it, up to the next. Marks rise within a run, which a reset of
+A time mark applies to the entries after it, up to the next. Marks rise within a run, which a reset of
 the log's clock ends; the next run may begin at an earlier time. An entry counts as appended at the
 lesser of its mark and of each later reset: too young where clocks were ahead, and never too old. So
 times never fall from one entry to the next.
@@ -70,9 +70,9 @@ def with_reset(resets: Resets, reset: Reset) -> Resets:
 
 
 def counted_ms(index: int, mark_ms: int, resets: Sequence[Reset]) -> int:
-    """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: what the last
-    mark or reset at or before it says, or of a boundary the first one after it; -1: there is none,
-    and no time. `resets`: of the whole log, as far as it is known.
+    """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: time of the
+    last mark or reset at or before it, or for a boundary the first after it; -1: none, so no time.
+    `resets`: of the whole log, as far as it is known.
 
     Before the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them
     that are forgotten: all of it counts as young as that reset."""
@@ -115,8 +115,8 @@ _PACKED_LEVEL = 1
 _MOST_PAYLOAD_BYTES = 256 << 20
 """What is longer unpacked is none of ours."""
 MOST_READERS = 100
-"""One more is not taken. With what they have lost and skipped they fill two fifths of a start's least
-size at most."""
+"""One more is not taken. With their lost and skipped ranges they fill two fifths of a start's least size
+at most."""
 MOST_LOST_RANGES = 4
 """A reader's newest ones are remembered; so many also of those that it has skipped."""
 Ranges = Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=MOST_LOST_RANGES)]
@@ -129,11 +129,11 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     last_index: Index
     """Of the entry that named it last."""
     last_chain: Chain | None = None
-    """Of the entry before `position`, as an archive has it. None: nobody has said it."""
+    """Of the entry before `position`, as an archive has it. None: not given."""
     skipped_entries: Annotated[int, Meta(ge=0)] = 0
-    """That it went on without, since they were deleted before it reached them."""
+    """Entries deleted before it reached them."""
     skipped_ranges: Ranges = ()
-    """(first_index, stop_index) of the newest of them, in order and apart: said again, they are not
+    """(first_index, stop_index) of the newest of them, in order and disjoint: repeated, they are not
     counted again."""
 
     def fields(self) -> tuple[object, ...]:
@@ -161,7 +161,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Entries that a reader wanted to be held, and that somebody has given up by force."""
+    """Entries that a reader held, and that were deleted by force."""
 
     name: ReaderName
     first_index: Index
@@ -175,7 +175,7 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     channel: Annotated[int, Meta(ge=1, le=MOST_MACHINES)]
     version: Annotated[int, Meta(ge=1)]
     index: Index
-    """Of the entry that named it first: it takes what follows."""
+    """Of the entry that named it first: it applies later entries."""
 
 
 class SteppedOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -192,7 +192,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """The fields are those of the record, in this order."""
 
     level: Annotated[int, Meta(ge=0)] = 0
-    """The highest of the entries' kinds: what a member has to know to read this log."""
+    """The highest of the entries' kinds: needed to read this log."""
     membership: MembershipEntry | None = None
     """None: the founding list."""
     membership_index: Index = -1
@@ -265,7 +265,7 @@ class StateTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownState(msgspec.Struct, frozen=True):
-    """The state cannot be told from this index on."""
+    """The state is unknown from this index on."""
 
     index: int
     reason: str
@@ -282,7 +282,7 @@ def decode_state(record: bytes) -> LogState | Unreadable:
 
 
 def decode_time(record: bytes) -> StateTime | Unreadable:
-    """The time alone, of a record whose sessions nobody asks for: reading all of them takes 0.4 s."""
+    """The time alone, of a record whose sessions are not needed: reading all of them takes 0.4 s."""
     return _decoded(record, lambda fields: _time_decoder.decode(_encoder.encode(fields[:5])))
 
 
@@ -327,7 +327,7 @@ def _unpacked(payload: memoryview) -> bytes:
 
 
 def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
-    """The state behind `entry`, the next control entry."""
+    """The state after `entry`, the next control entry."""
     if isinstance(entry.body, ProducerBatch):
         producers = state.producers.with_batch(entry.index, entry.term, entry.body)
         level = max(state.level, LEVELS[entry.kind])
@@ -439,8 +439,8 @@ def _says_no_more(position: ReaderPosition, old: Reader) -> bool:
 
 
 def outdates(old: Reader | None, position: ReaderPosition) -> bool:
-    """Whether a late copy of what was said of the reader before, of a commit, an opening or its end,
-    would undo `position`. Nothing undoes a position that only goes forward."""
+    """Whether a late copy of an earlier commit, open or end of the reader would undo `position`. Nothing
+    undoes a position that only moves forward."""
     return (
         position.ends
         or position.seeks_from is not None
@@ -497,8 +497,8 @@ class LogStates:
         self.appended = committed
         """Of the whole log."""
         self.readers_changed_index = committed_index
-        """No entry above it has ended a reader, led it back or changed its hold. What lies below where
-        this object began is not known; never after the end of the log, whatever was cut."""
+        """No entry above it has ended a reader, moved it back or changed its hold. Unknown below the
+        begin of this object; never after the end of the log, also after a cut."""
         self.producers_forgotten_index = committed_index
         """The same of entries that forget a producer."""
         self._committed_index = committed_index

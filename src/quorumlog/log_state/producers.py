@@ -1,8 +1,8 @@
-"""Producers: the sessions that a log knows, and what of each is in it.
+"""Producers: the sessions in a log, and the entries of each.
 
 A session is a producer and its epoch. The entries of a producer are numbered from 0 on, across its
-epochs. A PRODUCER entry says which numbers the entries behind it have. If a no-op stands among them, and
-with it another term, a crash has cut that batch, and the producer's last number is that of the entry
+epochs. A PRODUCER entry gives the numbers of the entries after it. A no-op among them, which opens
+another term, shows that a crash has cut that batch, and the producer's last number is that of the entry
 before.
 
 One value of many sessions: each change makes another one that shares nearly all with the one before. A
@@ -63,7 +63,7 @@ class SessionRecord(Body, frozen=True):
     """Of one producer."""
 
     epoch: ProducerEpoch
-    """The one that stands."""
+    """The current one."""
     token: Token
     last_sequence: Index = -1
     """-1: nothing is in the log."""
@@ -168,7 +168,7 @@ class Producers:
 
     def to_evict(self) -> tuple[str, ...]:
         """Producers that the next OPEN of another one must evict: none while there is room. Empty also
-        if nobody may be forgotten."""
+        if none may be forgotten."""
         if self.count < MOST_PRODUCERS:
             return ()
         anonymous = (
@@ -184,7 +184,7 @@ class Producers:
     # ---------------------------------------------------------------- what comes of entries
 
     def opened(self, epoch: ProducerEpoch, body: OpenProducer) -> Self:
-        """An OPEN entry stands at `epoch`."""
+        """After an OPEN entry at index `epoch`."""
         session = self.get(body.producer)
         if (None if session is None else session.epoch) != body.ends:
             return self
@@ -199,7 +199,7 @@ class Producers:
         return kept._with(body.producer, epoch.index, opened, self.current)
 
     def with_batch(self, index: int, term: int, body: ProducerBatch) -> Self:
-        """A PRODUCER entry stands at `index`, and its batch after it."""
+        """After a PRODUCER entry at `index`, followed by its batch."""
         place = _place(body.producer)
         packed = self._shelves[place[0]][place[1]].get(body.producer)
         if packed is None:
@@ -221,7 +221,7 @@ class Producers:
         )
 
     def cut_at(self, index: int) -> Self:
-        """A no-op stands at `index`: another term begins."""
+        """After a no-op at `index`: another term begins."""
         current = self.current
         if current is None or index > current.last_index:
             return self

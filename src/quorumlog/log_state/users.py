@@ -1,11 +1,11 @@
-"""Who may do what: users, roles and what is granted to roles, as they follow from the log.
+"""Authorization: users, roles and the grants of roles, as computed from the log.
 
 A right is read, write or admin on a kind of thing and a name of it; a grant is of one name, or of all
-that begin with its prefix. Rights stand by themselves, but that admin has the other two with it, and
-admin on the cluster is every right on everything. The role `admin` is that and is always there. What is
-not granted is refused.
+that begin with its prefix. Rights are independent, except that admin includes the other two, and admin
+on the cluster is every right on everything. The role `admin` has it and always exists. Anything not
+granted is refused.
 
-Once anybody was a user, users are on for good: where none is left nobody may do anything.
+Once a user existed, authentication stays on: with no user left, every request is refused.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Reach(NamedTuple):
 class Users(_Value, frozen=True):
     is_on: bool = False
     secret: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
-    """Drawn with the first user: what names that nobody has are answered with looks like a user's."""
+    """Drawn with the first user: makes answers for unknown names look like a user's."""
     users: tuple[User, ...] = ()
     roles: tuple[UserRole, ...] = ()
     """Both by name."""
@@ -270,7 +270,7 @@ class UserOperation(StrEnum):
     GRANT = "grant"
     REVOKE = "revoke"
     INIT_ADMIN = "init-admin"
-    """The first administrator, whatever users there are."""
+    """The first administrator, regardless of existing users."""
     RESET_ADMIN = "reset-admin"
     """An administrator beside those that there are, or with a new password."""
 
@@ -327,7 +327,7 @@ def _change_of(users: Users, order: UserOrder) -> UsersChange:
     user, role = users.user(name), users.role(name)
     if operation in (UserOperation.INIT_ADMIN, UserOperation.RESET_ADMIN):
         if users.has_administrator and operation is UserOperation.INIT_ADMIN:
-            raise BadRequest("there is an administrator, who adds users; a reset makes another one")
+            raise BadRequest("there is an administrator, which adds users; a reset makes another one")
         roles = {ADMINISTRATORS, *(() if user is None else user.roles)}
         return UsersChange((User(name, tuple(sorted(roles)), order.verifier),))
     if operation is UserOperation.ADD_USER:

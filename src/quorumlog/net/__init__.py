@@ -1,6 +1,5 @@
-"""How bytes come and go: one frame, one greeting, one listener, one registry of errors and one engine of
-clients for all ports. Sans-IO but for `connection`, `encryption`, `listener`, `io_loop` and
-`loop_thread`.
+"""Networking: one frame format, one greeting, one listener, one registry of errors and one client engine
+for all ports. Sans-IO but for `connection`, `encryption`, `listener`, `io_loop` and `loop_thread`.
 
 Read in this order: `frame` (bytes), `hello` (what is said first, and for which port), `strangers` (other
 software), `peer_hello` (what two members compare), `errors` (refusals as messages), `limits` (what

@@ -1,15 +1,15 @@
-"""Who speaks on a connection, and what it may do there: one answer for all ports of a process.
+"""The user of a connection and its rights: one answer for all ports of a process.
 
-Who       a certificate's user, or one that has proved its password by SCRAM-SHA-256 in the greeting. A
-          client says in its Hello that it has one; who says nothing and shows nothing is nobody
-What      rights on names (`log_state/users.py`). What a request needs stands in the table of its
-          product, `server/clients/needs.py`, `kv/needs.py` and `broker/needs.py`; what does not
-          stand there is refused
-Known     the users are those of one group of the process, as far as it has committed. While that may lie
-          behind what others have, they are not known, and nobody is let in: never by not knowing
-Checked   at the first use, and kept until `generation` moves: with each change of users, and whenever
-          they become known or unknown. Who listens (`moved`) ends what goes on without a right
-Off       as long as the log has never named a user, everybody may do everything
+User      a certificate's, or one that has proved its password by SCRAM-SHA-256 in the greeting. A
+          client announces it in its Hello; without either it is anonymous
+Rights    on names (`log_state/users.py`). The rights a request needs are in its product's table,
+          `server/clients/needs.py`, `kv/needs.py` and `broker/needs.py`; a request not listed
+          there is refused
+Known     the users are those of one group of the process, as far as it has committed. While that may
+          lag behind other members, they are unknown, and every request is refused
+Checked   at the first use, and cached until `generation` moves: with each change of users, and whenever
+          they become known or unknown. Listeners (`moved`) end streams that lost their right
+Off       until the log first has a user, every request is allowed
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ audit.addFilter(_on_one_line)
 
 RETRY_UNKNOWN_MS = 200
 WRONG = "the user or the password is wrong"
-"""Of both alike: nobody learns who is a user."""
+"""The same for both: user names are not revealed."""
 WRONG_PAUSE_S = 1.0
 """So long a wrong password by HTTP waits for its answer: nobody tries many."""
 NAMELESS = (
@@ -54,18 +54,18 @@ NAMELESS = (
 MOST_KEPT = 1000
 """Names of one connection that it is known for whether it may."""
 MOST_KEPT_NEEDS, MOST_KEPT_BYTES = 4, 256
-"""Of what is kept: more is looked at each time."""
+"""Limits of the cache: beyond them rights are checked each time."""
 TELL_OF_WRONG_S = 60.0
 MOST_WRONG = 1000
 """Addresses of which that is known."""
 MOST_SAID_BYTES = 80
 """Of a name, in a refusal and in the audit."""
 MOST_SAID = 20
-"""Refusals of one connection that the audit tells in words, until rights move."""
+"""Refusals of one connection that the audit writes in words, until rights change."""
 
 Challenging = Generator[Challenge, bytes, None]
-"""What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
-ends where that is enough, or raises the LedgerError that refuses."""
+"""The challenges after a Hello, one after the other; each is sent the answer. It ends when that
+suffices, or raises the LedgerError that refuses."""
 
 
 class Need(NamedTuple):
@@ -121,9 +121,9 @@ class Access:
         self.users: Users | None = NO_USERS
         """None: not known."""
         self.last: Users | None = None
-        """While they are not known: as they were, for what may not wait (see `Caller.refusal`)."""
+        """While they are unknown: the last known ones, for urgent requests (see `Caller.refusal`)."""
         self.is_blank: Callable[[], bool] = lambda: False
-        """And nothing is kept here, nor known of users: anybody may say whom to follow."""
+        """And nothing is stored here, and no users known: any client may set the master."""
         self._why = ""
         self.moved: list[Callable[[], None]] = []
         self.failures = 0
@@ -274,7 +274,7 @@ class Caller:
 
     @property
     def is_checked(self) -> bool:
-        """False: everybody may do everything."""
+        """False: every request is allowed."""
         access = self._access
         if self._kept[0] != access.generation:
             self._kept = access.generation, set()
@@ -324,8 +324,8 @@ class Caller:
     def refusal(
         self, key: object, needs: tuple[Need, ...] | None, *, may_be_old: bool = False
     ) -> LedgerError | None:
-        """`key`: what it is kept under. `needs`: None: nobody may. `may_be_old`: while the users are not
-        known, an administrator may by those that were known last."""
+        """The refusal, or None. `key`: of the cache. `needs`: None: refused to all. `may_be_old`: while
+        the users are unknown, an administrator by the last known ones is allowed."""
         if not self.is_checked:
             return None
         if may_be_old and self.is_admin and self._access.last is not None:

@@ -36,13 +36,14 @@ log = logging.getLogger("quorumlog.server")
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
 LastWords = Callable[[Exception], bytes | None]
-"""What a client is told before its connection is closed for this, where it understands no frames."""
+"""The message to a client of another protocol before its connection is closed for this."""
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
 OVERFULL_FRAMES = 2 * TURN_FRAMES
 TURN_S = 0.005
-"""Of a turn of the loop for what one client has sent, or all of those together that have sent more."""
+"""Seconds of a turn of the loop for one client's requests, or for all clients with more requests
+together."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
 SMALL_BYTES = 4 * 1024
@@ -77,22 +78,22 @@ class Traffic(NamedTuple):
 
 
 class LoopTurn:
-    """One turn of the loop, for all its connections, whatever port they came to: how much they take in,
-    and a write at its end of what each was given to send.
+    """One turn of the loop, for the connections of all ports: how much they read, and one write for each
+    at its end.
 
     Hundreds of clients that send without waiting for answers fill the kernel's buffers with more than a
     second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
     is full, each connection is read once a turn, and of each the same share, which grows until the
     turns are just about full. The rest stays in the kernel.
 
-    What is answered at once may take far longer than a frame does. So a client whose frames take too
-    long stands in line with those that are left, and goes on in the next turn.
+    Handling a request may take far longer than reading its frame. So a client whose frames take too long
+    queues with the remaining ones, and continues in the next turn.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock`: seconds; it goes on within a turn, as some loops' own does not."""
+        """`clock`: seconds; it advances within a turn, as some loops' own does not."""
         self.loop = loop
         self.clock = clock
         self.share_s = TURN_S
@@ -126,7 +127,7 @@ class LoopTurn:
 
     @property
     def is_overfull(self) -> bool:
-        """The share is still that of fewer senders: until it fits, who is read late waits."""
+        """The share is still that of fewer senders: until it adapts, later connections wait."""
         return self.frames >= OVERFULL_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:
@@ -201,7 +202,7 @@ _TURNS: dict[asyncio.AbstractEventLoop, LoopTurn] = {}
 
 
 class Decoder(Protocol):
-    """Bytes in, frames out: as `FrameDecoder`, for a port that speaks in frames of another kind."""
+    """Bytes in, frames out: as `FrameDecoder`, for a port with frames of another kind."""
 
     @property
     def missing_bytes(self) -> int: ...
@@ -225,7 +226,7 @@ class Session(Protocol):
     def lost(self) -> None: ...
 
     def writable(self) -> None:
-        """Something was sent, or a reader that had fallen behind has caught up."""
+        """Bytes were sent, or a slow reader has caught up."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -241,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         decoder: Decoder | None = None,
         on_made: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        """`decoder`: of a port that speaks messages of its own."""
+        """`decoder`: of a port with messages of its own."""
         self._loop_turn = loop_turn
         self.on_frame = on_frame
         self.session: Session | None = None
@@ -250,7 +251,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made = on_made
         self.last_words: LastWords | None = None
         self.at_end: Callable[[], list[Frame]] | None = None
-        """What it means that the other side says no more, though it may read; None: nobody answers."""
+        """Called when the other side sends no more, though it may read; returns frames to take. None: no
+        answer."""
         self._is_at_end = False
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
@@ -266,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_held = False
         """Its session has frames that wait: no more are read until it says so."""
         self.is_always_heard = False
-        """Also while the other side does not read what it is sent."""
+        """Reads also while the other side does not read its answers."""
         self.user = ""
         """Who the other side is, proved; empty: nobody."""
         self.is_client = False
@@ -279,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_unfinished = False
         """The limits know of it."""
         self.beside_bytes = 0
-        """What its session holds of what is to be sent, beside this connection."""
+        """Bytes to be sent that its session holds outside this connection."""
         self._held: list[Frame] = []
         """They came, and are taken once there is room for their answers, and time."""
         self._is_in_line = False
@@ -306,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_made(self)
 
     def below(self, tcp: asyncio.Transport) -> None:
-        """It is made, and what it was made with encrypts to this."""
+        """It is made, and the transport it was made with encrypts to this one."""
         self._tcp = tcp
 
     @property
@@ -404,7 +406,7 @@ class Connection(asyncio.BufferedProtocol):
             limits.unfinished(self, size_bytes, is_client=self.is_client, now_s=now_s)
 
     def greets_again(self) -> None:
-        """What comes next is still of the greeting."""
+        """The next frame is still of the greeting."""
         if isinstance(self.decoder, FrameDecoder):
             self.decoder.greets_again()
 
@@ -448,14 +450,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_deaf(self) -> bool:
-        """What comes waits until there is room for its answer."""
+        """Received bytes wait until there is room for their answers."""
         return self.closed or (
             (self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard
         )
 
     @property
     def is_full(self) -> bool:
-        """Megabytes wait to be sent: what would be answered has to wait, too."""
+        """Megabytes wait to be sent: further requests must wait, too."""
         return self._is_clogged or self._out_bytes >= UNSENT_BYTES
 
     def when_room(self, act: Callable[[], None]) -> None:
@@ -596,8 +598,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def acknowledged_bytes(self) -> int:
-        """Of `sent_bytes`, by the machine at the other end, whatever its process does. With TLS at least
-        so many: what is on its way is counted with what encryption has added to it."""
+        """Of `sent_bytes`, those acknowledged by the other end's machine, not its process. With TLS at
+        least so many: bytes in flight include the overhead of encryption."""
         if self._transport is None or self._transport.is_closing():
             return 0
         sock = self._transport.get_extra_info("socket")
@@ -617,7 +619,7 @@ class Connection(asyncio.BufferedProtocol):
         return Traffic(acknowledged_bytes, received_bytes, round_trip_us)
 
     def violate(self, violation: ProtocolViolation) -> None:
-        """Nonsense came in: close, tell nobody else."""
+        """The peer violated the protocol: close, and inform nothing else."""
         words = None if self.last_words is None else self.last_words(violation)
         self._loop_turn.strays.closing(self.peer_name, violation)
         if words is None:
@@ -638,7 +640,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.peer_name.rpartition(":")[0] or "?"
 
     def close(self) -> None:
-        """Send what is queued, then close; nothing more is taken in."""
+        """Send queued bytes, then close; nothing more is read."""
         if self._transport is not None and not self.closed:
             self.flush()
             self.closed = True
@@ -646,8 +648,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_once_read(self) -> None:
-        """Close so that the answer before it arrives though the other side still sends: what comes in
-        would be answered by a reset, for which its machine throws away what it has not read yet."""
+        """Close so that the last answer arrives although the other side still sends: bytes arriving
+        after a close cause a reset, at which its machine discards unread bytes."""
         transport = self._transport
         if transport is None or self.closed:
             return
@@ -676,7 +678,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def hold_beside(self, size_bytes: int) -> None:
-        """See `beside_bytes`; as what it does not read, it is bounded over all clients."""
+        """See `beside_bytes`; bounded over all clients, as unread answers are."""
         if not self.closed:
             self.beside_bytes = size_bytes
             self._loop_turn.look_at_unsent(self)

@@ -1,4 +1,4 @@
-"""ClientUser: who a client is, and how it proves that without saying its password."""
+"""ClientUser: a client's user and password, proved without sending the password."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quorumlog.net.hello import Challenge
 PASSWORD_VARIABLE = "QUORUMLOG_PASSWORD"
 MECHANISM = "SCRAM-SHA-256"
 MOST_PASSWORD_BYTES = 1024
-"""What SCRAM makes of a password takes a time that grows with it, on the loop of who proves it."""
+"""SCRAM's time grows with the password, on the client's loop."""
 
 
 class ClientUser:
@@ -95,7 +95,7 @@ def password_of(path: str) -> str:
 
 
 class Proof:
-    """Of one connection: what is answered to each challenge."""
+    """Of one connection: the response to each challenge."""
 
     def __init__(self, user: ClientUser) -> None:
         self._user = user

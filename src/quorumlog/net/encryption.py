@@ -1,6 +1,6 @@
-"""TLS below a `Connection`, by the event loop's own `start_tls`, for who dials and who is dialled.
+"""TLS below a `Connection`, by the event loop's own `start_tls`, for both sides.
 
-Encryption begins only when it is told to, so that handshakes can wait for their turn.
+Encryption begins only with `begin`, so that handshakes can wait for their turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TlsRefused(ConnectionError):
 
 
 class Encryption(asyncio.Protocol):
-    """What stands on a TCP connection until its TLS does, and then makes place for `connection`."""
+    """The protocol of a TCP connection until its TLS is established; then replaced by `connection`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Encryption(asyncio.Protocol):
         on_first: Callable[[Encryption], None] = lambda encryption: None,
         on_lost: Callable[[Encryption], None] = lambda encryption: None,
     ) -> None:
-        """`on_first`: who has dialled has said something, and waits. `on_lost`: before `begin`."""
+        """`on_first`: the dialling side has sent bytes, and waits. `on_lost`: before `begin`."""
         self.connection = connection
         self._on_made, self._on_first, self._on_lost = on_made, on_first, on_lost
         self._tcp: asyncio.Transport | None = None
@@ -79,7 +79,7 @@ class Encryption(asyncio.Protocol):
         return self.peer_name.rpartition(":")[0]
 
     def refuse(self) -> None:
-        """For a peer that speaks no TLS: an alert, from which a client sees what is spoken here."""
+        """For a peer without TLS: send an alert, which shows a client that this port needs TLS."""
         if self._tcp is not None:
             self._tcp.write(_PROTOCOL_VERSION)
             self._tcp.close()
@@ -95,8 +95,8 @@ class Encryption(asyncio.Protocol):
         server_side: bool,
         check: Callable[[Certificate], str] = lambda certificate: "",
     ) -> None:
-        """Returns once `connection` is made. `check`: what is wrong with the certificate of the other
-        side, before anything is said. Raises Refused with the reason as its cause, if it has one."""
+        """Returns once `connection` is made. `check`: the fault of the other side's certificate, before
+        anything is sent. Raises Refused with the reason as its cause, if it has one."""
         tcp = self._tcp
         assert tcp is not None
         self._has_begun = True

@@ -17,7 +17,7 @@ from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
-    """Any request that ended in a `LedgerError`. Behind `message`: what classes are made with."""
+    """Any request that ended in a `LedgerError`. After `message`: the arguments of its class."""
 
     code: Int
     message: Text
@@ -65,7 +65,7 @@ def error_of(response: ErrorResponse) -> LedgerError:
 def error_with(
     code: int, message: str, unknown: type[LedgerError], known: Mapping[str, Any] = MappingProxyType({})
 ) -> LedgerError:
-    """`unknown`: for a code that is not known. Of what is told, it gets what it is made with."""
+    """`unknown`: the class for an unknown code; it gets the arguments it takes."""
     kind = LedgerError.of_code.get(code, unknown)
     return kind(
         message,

@@ -51,9 +51,9 @@ MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
 DEFAULT_MAX_FRAME_BYTES = FRAME_LIMIT_BYTES
 FROM_CLIENT_BYTES = 2 * MIB
-"""Of what a client of the log says beside entries: the largest is a question to a state machine."""
+"""Of a log client's request without entries: the largest is a query to a state machine."""
 RECEIVE_BUFFER_BYTES = 256 * 1024
-"""What a connection that sends much has to receive into."""
+"""Receive buffer of a busy connection."""
 FIRST_BUFFER_BYTES = 4 * 1024
 """And before it has sent so much at once; it grows by fours."""
 LARGE_FRAME_BYTES = 64 * 1024
@@ -148,11 +148,11 @@ class FrameDecoder:
         control_limit_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         other_greeting_bytes: int = 0,
     ) -> None:
-        """`control`: decodes (group, message), of whatever messages are spoken on this connection.
-        `greeting_bytes`: the most that the first frame may have. `control_limit_bytes`: the most that a
-        control part may have. `other_greeting_bytes`: who begins with other bytes than a frame is told
-        from other software once it has said as many as the first four announce, big-endian; if those
-        announce more than this, at once."""
+        """`control`: decodes (group, message) for this connection's messages. `greeting_bytes`: the most
+        that the first frame may have. `control_limit_bytes`: the most that a control part may have.
+        `other_greeting_bytes`: a peer that does not begin with a frame is recognized as other software
+        once it has sent as many bytes as its first four announce, big-endian; if that is more than this,
+        at once."""
         assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
         self._max_frame_bytes = max_frame_bytes
         self._limit_bytes = self._greeting_bytes = min(greeting_bytes, max_frame_bytes)
@@ -191,8 +191,8 @@ class FrameDecoder:
         self._limit_bytes = self._greeting_bytes
 
     def hears_client(self) -> None:
-        """What comes next is decoded only if a client of the log says such things: answers may have
-        millions of rows, and to make them takes seconds."""
+        """The next frames are decoded only if a client of the log sends such messages: answers may have
+        millions of rows, which take seconds to decode."""
         self._control = _OF_CLIENT
         self._control_limit_bytes = FROM_CLIENT_BYTES
 

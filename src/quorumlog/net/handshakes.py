@@ -1,6 +1,6 @@
-"""Handshakes: how many TLS handshakes a loop has under way, and who waits to begin one.
+"""Handshakes: bounds the TLS handshakes that a loop has under way; others queue.
 
-Each costs the loop a millisecond or two, and a thousand clients that come back together would hold it
+Each costs the loop a millisecond or two, and a thousand clients that reconnect together would hold it
 longer than members wait for a heartbeat.
 """
 

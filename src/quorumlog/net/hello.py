@@ -1,4 +1,4 @@
-"""The one greeting: what is said first on every connection, and what is answered."""
+"""The greeting: the first frame on every connection, and its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorumlog.wire.client_message import ClientMessage, Int, Text
 PROTOCOL_VERSION = 1
 
 LOG, STORE, BROKER = "log", "key-value store", "broker"
-"""What a port serves, as a Hello and its answer name it, and people."""
+"""The product of a port, as named in a Hello and its answer, and to users."""
 
 WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
 """Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and
@@ -32,7 +32,7 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     directory_id: Text = ""
     """Both empty for a client."""
     to_member_id: Text = ""
-    """Whom the dialler expects to reach; a peer listening under another id refuses."""
+    """The member the dialler expects; a peer with another id refuses."""
     cluster_id: Text = ""
     """Empty while unformed."""
     members: Text = ""
@@ -40,7 +40,7 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     segment_bytes: Int = 0
     durability: Text = ""
     run_id: Text = ""
-    """Of a peer, drawn at each start of a process: tells two on copies of one directory apart."""
+    """Of a peer, drawn at each start of a process: distinguishes two on copies of one directory."""
     listens_on: Text = ""
     """`host:port`, of a peer; may be another than the one in `members`."""
     rival: Text = ""
@@ -50,7 +50,7 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     product: Text = LOG
     """Whose port it is meant for."""
     line_end: Text = ""
-    """Of a client: what serves lines, as HTTP and Redis, answers once there is an end of one."""
+    """Of a client: makes servers of line protocols, as HTTP and Redis, answer."""
     looks: bool = False
     """Of a client that only asks how a member is: it is let in for a moment where others are refused."""
     tls_port: Int = 0
@@ -58,8 +58,7 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     release: Text = ""
     """Of a peer's software; empty: 0.1.0, which does not say it."""
     user: Text = ""
-    """Of a client: who it is, as it will prove where the server has users. Empty: its certificate says
-    it, or nothing does."""
+    """Of a client: its user, proved if the server has users. Empty: that of its certificate, or none."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -80,7 +79,7 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     max_frame_bytes: Int = 0
     run_id: Text = ""
     knows_conditions: bool = False
-    """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
+    """`AppendRequest.expected_last` is checked; an older server would append unconditionally."""
     level: Int = 0
     """As in Hello."""
     knows_promises: bool = False
@@ -88,7 +87,7 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     product: Text = LOG
     """Product whose port it is. An earlier release's log accepts clients of any product."""
     election_timeout_ms: Int = 0
-    """How long a silent leader is waited for, at least; 0: not said."""
+    """Least wait for a silent leader; 0: not sent."""
     tls_port: Int = 0
     """As in Hello."""
     release: Text = ""
@@ -112,7 +111,7 @@ Greeting = Hello | HelloResponse | Challenge | ChallengeResponse
 
 
 NO_LOG_BESIDE = f"this is the port of the {BROKER} of a group, no {LOG}'s"
-"""What `refusal_of_other` says at a classic broker."""
+"""The text of `refusal_of_other` at a classic broker."""
 
 
 def client_hello(product: str) -> Hello:

@@ -1,6 +1,6 @@
 """The asyncio loop under an `RpcProtocol`, shared by all tasks of an asyncio client.
 
-What is submitted in one turn is written at its end, with one write a connection.
+Requests submitted in one turn are written at its end, with one write a connection.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class IoLoop:
     ) -> None:
         """`on_event`: gets events of the group; returns the calls to make on the loop. `tls`: None: that
         of the process (`clients_use`), or else connections are plain. `user`: None: that of the process
-        (`clients_are`), or else nobody."""
+        (`clients_are`), or else none."""
         protocol.user = user or user_of_clients()
         self._tls = tls or tls_of_clients()
         self._protocol = protocol
@@ -86,7 +86,7 @@ class IoLoop:
 
     @property
     def has_lost_loop(self) -> bool:
-        """It was closed: nobody waits any more, and nothing can be told to a transport."""
+        """The loop was closed: no task waits any more, and no transport can be used."""
         return self.own_loop.loop is not None and self.own_loop.loop.is_closed()
 
     # ---------------------------------------------------------------- tasks
@@ -108,7 +108,7 @@ class IoLoop:
             self._write()
 
     def cancel(self, calls: Iterable[Call]) -> None:
-        """Nobody waits for these any more."""
+        """These have no waiters any more."""
         for call in calls:
             self._protocol.cancel(call, now_ms())
         self._carry_out()

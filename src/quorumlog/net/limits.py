@@ -1,4 +1,4 @@
-"""ProcessLimits: what the connections of a process may take, those of all its ports together."""
+"""ProcessLimits: limits of a process's connections, over all its ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorumlog.config import MIB
 GREETING_MS = 5000
 """A connection that has not sent its whole Hello by then is closed."""
 GREETING_BYTES = 16 * 1024
-"""Of a Hello at most; and of memory for what comes in, until it is there."""
+"""Of a Hello at most; and of receive memory until it has arrived."""
 UNSENT_BYTES = 4 * MIB
 """Of answers that wait to be sent on one connection: beyond them no more requests are taken from it."""
 ALL_UNSENT_BYTES = 192 * MIB
@@ -28,7 +28,7 @@ MOST_LOOKING = 8
 MOST_LOOKING_OF_ADDRESS = 4
 WANTED_DESCRIPTORS = 65_536
 COUNTS = 32
-"""Such a part of the descriptors has come as connections: what else has some is counted anew."""
+"""Other descriptors are counted anew whenever a 32nd of all were accepted as connections."""
 _UNLIMITED = 1 << 20
 
 Close = Callable[[str], None]
@@ -47,7 +47,7 @@ def descriptors_in_use() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """For a process that is ours: commands do it, and never a server that somebody embeds."""
+    """For processes of our commands only, not for embedded servers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -55,9 +55,9 @@ def raise_descriptor_limit() -> None:
 
 
 class ProcessLimits:
-    """Three quarters of the descriptors that nothing else has are for connections; a quarter is
-    kept back for the store and for other members. Half of that is for connections of which it is not
-    known yet who they are: a member says so in its Hello."""
+    """Three quarters of the descriptors that nothing else has are for connections; a quarter is kept
+    back for the store and for other members. Half of that is for connections not yet identified: a
+    member identifies itself in its Hello."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class ProcessLimits:
         return max(0, self._descriptors() - self._others)
 
     def enter(self, connection: object, close: Close) -> bool:
-        """True if it is one of those that anybody may have; otherwise only a member's may stay. `close`
-        is called on any thread, with a reason."""
+        """True if within the limit for all; otherwise only a member's may stay. `close` is called on any
+        thread, with a reason."""
         self.accepted += 1
         self._open[connection] = close
         self._silent[connection] = close
@@ -126,17 +126,18 @@ class ProcessLimits:
 
     @property
     def is_beyond_all(self) -> bool:
-        """What is kept back is used up as well, as far as connections may use it."""
+        """The reserve is used up as well, as far as connections may use it."""
         return len(self._open) > self._free * 7 // 8
 
     def close_silent(self) -> None:
-        """Who has said nothing for longest, on whatever port: a member says who it is at once."""
+        """Close the connection silent for longest before its Hello, on any port: a member sends its own
+        at once."""
         with suppress(KeyError):
             _, close = self._silent.popitem(last=False)
             close("")
 
     def unfinished(self, connection: object, size_bytes: int, *, is_client: bool, now_s: float) -> None:
-        """So much of what it says has come, and is not served yet. 0: nothing is left of what began."""
+        """So many bytes of a request have arrived, and it is not served yet. 0: none is unfinished."""
         if not size_bytes:
             self._finished(connection)
             return
@@ -162,7 +163,7 @@ class ProcessLimits:
 
     @property
     def problem(self) -> str:
-        """Empty while nobody is refused."""
+        """Empty while no connection is refused."""
         if not self._is_refusing:
             return ""
         return (

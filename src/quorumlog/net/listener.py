@@ -1,6 +1,6 @@
-"""Listener: one port of a process. It binds, lets in, waits for the greeting, refuses, and ends.
+"""Listener: one port of a process. It binds, accepts, waits for the greeting, refuses, and ends.
 
-What is behind a port sees a connection with its first frame, and never one that was refused.
+The service of a port sees a connection with its first frame, and never a refused one.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Listener:
 
     @property
     def speaks(self) -> str:
-        """Behind the address, in a line of the log."""
+        """After the address, in a line of the log."""
         if self.tls is None:
             return ""
         return f" and with TLS on {self._address_of(0)}" if self.tls_at else " with TLS"

@@ -1,4 +1,4 @@
-"""LoopThread: an asyncio loop on a daemon thread. Shell: blocking calls of what is made for asyncio.
+"""LoopThread: an asyncio loop on a daemon thread. Shell: blocking calls of asyncio objects.
 
 Callers leave coroutines in a queue and wait, each on a lock; the loop is woken once for all that wait to
 be begun. Any thread may call, and any thread may close.
@@ -106,14 +106,14 @@ class _Call(Generic[T]):
 
 
 class LoopThread:
-    """Started by the first call, ended by `close`, or once nobody has it any more: what runs on the loop
-    holds it no longer than for a turn."""
+    """Started by the first call, ended by `close` or when no longer referenced: tasks on the loop keep
+    it alive for a turn only."""
 
     def __init__(self, closed: Callable[[], Exception]) -> None:
-        """`closed`: what is raised by calls that still wait when it is closed, and by later ones."""
+        """`closed`: the exception of calls that still wait when it is closed, and of later ones."""
         self._closed = closed
         self.generation = 0
-        """Rises in a forked child: what was made in an earlier one belongs to the parent."""
+        """Rises in a forked child: objects of an earlier one belong to the parent."""
         self.is_closed = False
         self._reset()
         _ALL.add(self)
@@ -133,7 +133,7 @@ class LoopThread:
         """Carried out when it ends, if anything was."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result, or what it raises. An interrupt of the thread that waits cancels it."""
+        """The coroutine's result, or its exception. An interrupt of the waiting thread cancels it."""
         if self._thread is threading.current_thread():
             work.close()
             raise RuntimeError("a blocking client is called on its own thread, where it would wait")
@@ -165,7 +165,7 @@ class LoopThread:
         return self.run(work())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Nobody waits for it."""
+        """Start it without a waiter."""
         self._hand_over(_Call(work))
 
     def _hand_over(self, call: _Call[Any]) -> None:
@@ -384,7 +384,7 @@ class Shell(Generic[A]):
 
 
 class ClientShell(Shell[C]):
-    """A blocking client. In a forked child it connects anew, with what it was made with."""
+    """A blocking client. In a forked child it connects anew, with the same arguments."""
 
     def __init__(
         self,
@@ -394,8 +394,8 @@ class ClientShell(Shell[C]):
         end: Callable[[C], Coroutine[Any, Any, None]] | None = None,
         stays_with_parent: str = "",
     ) -> None:
-        """`end`: closes it at once, where its `close` waits for what was asked before.
-        `stays_with_parent`: why a forked child cannot go on with it."""
+        """`end`: closes it at once, where `close` waits for earlier calls. `stays_with_parent`: why a
+        forked child cannot use it."""
         super().__init__(LoopThread(closed), make())
         self._make = make
         self._end = end
@@ -419,7 +419,7 @@ class ClientShell(Shell[C]):
         return self._made
 
     def close(self) -> None:
-        """End its connections, and whatever waits, in any thread. May be repeated."""
+        """End its connections and all waiting calls, in any thread. May be repeated."""
         self._thread.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What two members compare in the first frame: may this one speak to that one?"""
+"""The check of a peer's first frame: may the two members connect?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def differing_addresses(theirs: str, ours: str) -> bool:
 
 def refusal_of(hello: Hello, own: HelloResponse, group: str, known_ids: Collection[str] = ()) -> str:
     """Why the sender of `hello` is refused by the member with `own`; empty: it is not. `known_ids`: of
-    those who are members by the log, or are to become members; otherwise the configured list counts."""
+    members by the log, present or coming; otherwise the configured list counts."""
     me = f"member {own.member_id} of group {group}"
     if hello.to_member_id != own.member_id:
         return f"this is {me}, not {hello.to_member_id}: correct its address in --members"

@@ -1,11 +1,11 @@
-"""Quotas: what one user, and one address, may take of a process, at all its ports together.
+"""Quotas: limits of one user and of one address, over all ports of a process.
 
-What is beyond them is refused with `Overloaded`, which says when to come back, before anybody has looked
-at it. Only of clients: members come in otherwise, and are counted nowhere.
+Requests beyond them are refused unread with `Overloaded`, which says when to retry. They apply to
+clients only, never to members.
 
-Bytes are those of a bucket that holds what may pass in one second. A request is taken while the bucket
-is not empty, and then it and its answer are taken from it, however large they are: the next request
-waits until that is made good.
+Bytes are taken from a bucket that holds those of one second. A request is taken while the bucket is not
+empty, and then it and its answer are taken from it, however large they are: the next request waits until
+that is made good.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Meter:
         """Of a port whose messages are its own."""
 
     def begin(self, size_bytes: int) -> Overloaded | None:
-        """A request of a port whose messages are its own. None: it may go on, and `finish` follows."""
+        """A request of a port with its own messages. None: it is admitted, and `finish` follows."""
         refusal = self._quotas.refusal_of_request(self._shares)
         if refusal is None:
             self._begun += 1
@@ -97,7 +97,7 @@ class Meter:
                 share.take(size_bytes)
 
     def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
-        """Those that may go on; the others are answered. Raises ProtocolViolation."""
+        """The admitted ones; the others are answered. Raises ProtocolViolation."""
         admitted = []
         for frame in frames:
             message = frame.message
@@ -121,7 +121,7 @@ class Meter:
         return admitted
 
     def answered(self, answer: ClientMessage, size_bytes: int) -> None:
-        """What a watch tells after its first answer is not counted."""
+        """Messages of a watch after its first answer are not counted."""
         request = self._open.get(answer.request_id)
         if request is None or (answer.of_watch and not request.of_watch):
             return
@@ -140,7 +140,7 @@ class Meter:
 
 
 class OnlyLooks:
-    """In place of a meter: of a connection that was let in beyond a limit to ask how a member is."""
+    """In place of a meter: of a connection accepted beyond a limit for status requests."""
 
     def admitted(self, frames: list[Frame], connection: Any) -> list[Frame]:
         admitted = []
@@ -191,7 +191,7 @@ class Quotas:
         self.set(LimitOptions())
 
     def set(self, options: LimitOptions) -> None:
-        """Of connections that stand, too; of those, requests that wait already are not counted."""
+        """Also for open connections, except their waiting requests."""
         self.options = options
         self._limits = {
             kind: _Limits(*(getattr(options, f"{kind}_{name}") for name in _Limits._fields))
@@ -204,7 +204,7 @@ class Quotas:
             self._measure(connection, shares)
 
     def reload(self, options: LimitOptions) -> list[str]:
-        """The same. Returns what has changed, and the log says it."""
+        """As `set`; logs and returns the changes."""
         changed = changes(self.options, options)
         self.set(options)
         if changed:
@@ -229,7 +229,7 @@ class Quotas:
         return None
 
     def enter(self, connection: Any) -> None:
-        """It was let in."""
+        """It was accepted."""
         if len(self._shares) > self._looks_at:
             for share in list(self._shares.values()):
                 self._forget_idle(share)
@@ -270,7 +270,7 @@ class Quotas:
                 return self._refused(share, "requests", has, limit, RETRY_REQUEST_MS)
             if rate and (missing_s := share.missing_s(rate, now_s)):
                 wait_ms = math.ceil(missing_s * 1000)
-                return self._refused(share, "bytes_per_second", "says and asks much", rate, wait_ms)
+                return self._refused(share, "bytes_per_second", "sends and requests much", rate, wait_ms)
         return None
 
     def _refused(self, share: _Share, name: str, has: str, limit: int, retry_ms: int) -> Overloaded:

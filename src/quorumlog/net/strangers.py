@@ -1,4 +1,4 @@
-"""Who it is that speaks on a port, where it is not quorumlog."""
+"""Recognizing other software on a port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OtherSoftware(ProtocolViolation):
         super().__init__(f"a frame begins with {first!r}: this is {self.spoken}, not quorumlog")
 
     def at(self, address: str) -> WrongPort:
-        """What a client says of it that has dialled this address."""
+        """The error text of a client that has dialled this address."""
         if self.spoken == "TLS":
             return WrongPort(f"{address} speaks TLS: name the CA to trust with --tls-ca")
         return WrongPort(f"{address} answers with {self.spoken}, not quorumlog")

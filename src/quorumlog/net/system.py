@@ -1,4 +1,4 @@
-"""What clients learn from the operating system: the time, and why a connection failed."""
+"""The operating system for clients: the time, and why a connection failed."""
 
 from __future__ import annotations
 

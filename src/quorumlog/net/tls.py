@@ -1,7 +1,7 @@
-"""Tls: the certificates of a process as they are now, and whose a certificate is.
+"""Tls: the current certificates of a process, and the owner of a certificate.
 
-A context is never changed: OpenSSL would go on serving the old certificate of another kind of key, and
-believing a root that was withdrawn. A new one takes its place.
+A context is never changed: OpenSSL would continue serving the old certificate of another kind of key,
+and believing a root that was withdrawn. A new one takes its place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Principal(NamedTuple):
 
 
 def principal_of(certificate: Certificate | None) -> Principal | None:
-    """None: it names nobody, or more than one."""
+    """None: it names none, or more than one."""
     names = (certificate or {}).get("subjectAltName", ())
     uris = [value for kind, value in names if kind == "URI" and value.startswith("quorumlog:")]
     if uris:
@@ -131,9 +131,9 @@ def client_context(ca: str, cert: str = "", key: str = "") -> ssl.SSLContext:
 
 
 class ClientTls:
-    """The TLS options of clients: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: who
-    they are, where a server asks for that. Files are PEM, and read again when they change; a connection
-    that stands goes on. Raises ConfigError."""
+    """The TLS options of clients: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: the
+    client's own, if a server asks for one. Files are PEM, and reloaded when they change; open
+    connections continue. Raises ConfigError."""
 
     def __init__(self, ca: str, cert: str = "", key: str = "") -> None:
         if not ca:
@@ -287,7 +287,7 @@ class Tls:
         return ClientTls(self.options.ca, self.options.cert, self.options.key)
 
     def check_member(self, member_id: str) -> None:
-        """Raises ConfigError where the own certificate is another member's."""
+        """Raises ConfigError if this process's certificate is another member's."""
         if self.principal.name != member_id:
             raise ConfigError(
                 f"--tls-cert {self.options.cert} is that of {self.principal}, and --id is {member_id}"
@@ -305,7 +305,7 @@ class Tls:
 
     @property
     def http2_server(self) -> ssl.SSLContext:
-        """The same of a port that speaks HTTP/2 alone, and says so in the handshake."""
+        """The same of a port for HTTP/2 only, announced in the handshake."""
         self._look()
         return self._http2
 
@@ -325,8 +325,8 @@ class Tls:
             self.reload()
 
     def reload(self) -> str:
-        """What the files hold by now is for those who come from now on. Where that cannot be, all stays
-        as it is, and the log and `problem` say why. Returns a sentence of the outcome."""
+        """Use the files' present content for new connections. If that fails, nothing changes, and the
+        log and `problem` give the reason. Returns a sentence of the outcome."""
         try:
             self._read()
         except ConfigError as error:
@@ -339,7 +339,7 @@ class Tls:
 
     @property
     def expires_s(self) -> float:
-        """When the own certificate ends, since 1970."""
+        """End of this process's certificate, in seconds since 1970."""
         return ssl.cert_time_to_seconds(self._own["notAfter"])
 
     @property

@@ -1,15 +1,14 @@
 """One member: the core, a store and the order of effects. Synchronous, without sockets or clocks.
 
 `LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator. Read in this order:
-`ports` (what a node asks of its host), `pending_appends`, `transfers`, `sending`, `reading`, `repair`,
-`installing` (a log that begins anew), `log_states`, `log_clock`, `operator_orders`, `known_users`,
+`ports` (the interface to its host), `pending_appends`, `transfers`, `sending`, `reading`, `repair`,
+`installing` (a replaced log), `log_states`, `log_clock`, `operator_orders`, `known_users`,
 `first_admin`, `producer_sessions`, `writing`, `retention`, `reader_moves`, `member_changes`; of state
-machines `kept_results` (those of sessions, for who repeats a command), `machine_runner` (one, on the
-thread that applies, from its start on), `snapshot_keeper`, `machine_driver` (one, on the loop),
-`step_overs`, `state_machine_caller` (all of them, and how the log comes to bind them); `node_parts`
-(what a member is made of), `ledger_node`, `node_handle` (what an application with a protocol of its own
-sees of it);
-`peer_connections` (what the connections with another member add up to).
+machines `kept_results` (results of sessions, for repeated commands), `machine_runner` (one, on the apply
+thread), `snapshot_keeper`, `machine_driver` (one, on the loop), `step_overs`, `state_machine_caller`
+(all of them, and their binding to the log); `node_parts` (the parts of a member), `ledger_node`,
+`node_handle` (its interface for an application with a protocol of its own); `peer_connections` (the
+combined state of the connections with another member).
 """
 
 from quorumlog.node.ledger_node import LedgerNode

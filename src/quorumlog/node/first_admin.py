@@ -1,8 +1,8 @@
 """FirstAdmin: the administrator that was written into the directory of a stopped member.
 
-A stopped member can append nothing. So `quorumlog init-admin` leaves a file, and the member has the
-leader write what it says as an ordinary change of users, again and again until it has committed that
-itself; only then the file goes. The leader writes nothing that is so already.
+A stopped member can append nothing. So `quorumlog init-admin` leaves a file, and the member asks the
+leader to write its content as an ordinary change of users, repeatedly until the member has committed it;
+then the file is deleted. The leader skips a change that is already made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A log that begins anew: what is dropped, and the start that another member gives."""
+"""Replacing a log: dropped entries, and the start that another member sends."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class LogDrops:
             self._host.read_later(work, self._deleted)
 
     def give_up_below(self, start: LogStart, durable_committed_index: int) -> None:
-        """What is damaged below this start of another member's log nobody holds any more. The state that
-        comes with it is that of the same entries, where the one before it is this log's as well."""
+        """Damaged entries below this start of another member's log are on no member any more. The state
+        that comes with it covers the same entries, if the entry before it is this log's as well."""
         index = start.point.index
         if not self._raft.begin.index < index < durable_committed_index:
             return
@@ -266,7 +266,7 @@ class LogReplacement:
             self._refuse(request, state.reason)
             return
         if start.point.entry_id != request.begin or start.point.position % self._segment_bytes:
-            self._refuse(request, f"it says {start.point}")
+            self._refuse(request, f"it names {start.point}")
             return
         start = LogStart(start.point, start.record, replaces=True, owed_index=request.committed_index)
         committed_index = self._raft.committed_index

@@ -1,8 +1,8 @@
-"""KeptResults: what a machine gave for the commands of producers' sessions, for who repeats one.
+"""KeptResults: a machine's results of the commands of producers' sessions, for repeated commands.
 
-They follow from the log alone, as the machine does, and are saved and loaded with it: so the next leader
-when a command is repeated gives the result that it had. Kept are those of as many batches a session as
-the log keeps receipts of, within `MOST_BYTES` in all; whose session was heard of longest ago goes first.
+They are computed from the log alone, as the machine is, and saved and loaded with it, so a new leader
+answers a repeated command with its first result. A session's results are kept for as many batches as the
+log keeps receipts of, within `MOST_BYTES` in all; the least recently used session is evicted first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class KeptResults:
     def __init__(self, saved: bytes = b"") -> None:
         self._sessions: dict[str, list[_Piece]] = {}
         self.under_way: SessionBatch | None = None
-        """Its end was not applied yet: what `batches_in` goes on from."""
+        """Its end was not applied yet: `batches_in` continues from it."""
         if saved:
             state = msgspec.msgpack.decode(saved, type=_SavedResults)
             self._sessions, self.under_way = dict(state.sessions), state.under_way
@@ -75,14 +75,14 @@ class KeptResults:
         return msgspec.msgpack.encode(_SavedResults(list(self._sessions.items()), self.under_way))
 
     def skip(self) -> None:
-        """What follows these results was applied by an earlier process, and its results are gone: the
-        rest of a batch that was under way must not pass for what comes next."""
+        """The entries after these results were applied by an earlier process and their results are lost:
+        the rest of a batch in progress must not be taken for the next one."""
         self.under_way = None
 
     def forget(self, opened: OpenProducer) -> None:
-        """The log ends sessions. It may be an entry that the log's state ignores; a leader writes none
-        such, and all that a result can be then is unknown: it is found by the index of an entry that the
-        log has as the appender's own, whatever a session is called."""
+        """The log ends sessions. The log's state may ignore the entry (a leader writes none such); then
+        results are at worst unknown, because a result is found by the index of an entry that the log has
+        as the appender's own, under any session name."""
         for producer in (*opened.evicts, *([opened.producer] if opened.forgets else [])):
             gone = self._sessions.pop(producer, [])
             self._bytes -= sum(each.size_bytes for each in gone)

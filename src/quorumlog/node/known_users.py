@@ -1,9 +1,9 @@
-"""KnownUsers: who may do what on this member, as far as it may act on it by now.
+"""KnownUsers: the users, roles and grants that this member may act on now.
 
-What a member has committed may lie behind what the others have: somebody may have lost a right, or the
-first user may have been named. So where there may be users they count as known while this member is
-fresh, which it is once it has committed what the first heartbeat after its start called committed, and
-for a time (`[users] may_be_old_ms`) after it has heard its leader.
+A member's committed index may lag: a right may have been revoked, or the first user created. So if users
+may exist, they count as known only while this member is fresh: from when it has reached the committed
+index of the first heartbeat after its start, and for `[users] may_be_old_ms` after the last message of
+its leader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KnownUsers:
         self._has_heard = self._has_joined = False
 
     def follows(self, before: KnownUsers) -> None:
-        """The member goes on with another log."""
+        """The member continues with another log."""
         self._may_have_missed_them |= before._may_have_missed_them
 
     @property
@@ -48,7 +48,8 @@ class KnownUsers:
 
     @property
     def has_heard(self) -> bool:
-        """It has known a leader since its start, and may have got what was written while it was away."""
+        """It has known a leader since its start, and may have received the entries written while it was
+        away."""
         self._has_heard |= self._raft.leader is not None
         return self._has_heard
 
@@ -65,10 +66,9 @@ class KnownUsers:
         may_be_old_ms: float = USERS_MAY_BE_OLD_MS,
         for_others: bool = False,
     ) -> Users | str:
-        """Why they are not known, in a sentence. `now_ms`: by the clock of the member's turns.
-        `may_be_old_ms`: since the leader was heard. `for_others`: they count for other groups, too,
-        which may have heard more by now. What those have is not open to everybody because it was where
-        this log, which may lie behind, ends."""
+        """Why the users are not known, in a sentence. `now_ms`: by the clock of the member's turns.
+        `may_be_old_ms`: since the leader was heard. `for_others`: for the decisions of other groups,
+        which may know more: an end of this log without users is no proof that everything is open."""
         replica, state = self._raft.status().replica, self._log_state.committed
         if replica in self._directory.formation.founding:
             self._may_have_missed_them = False  # it was there when the group formed, without any

@@ -1,7 +1,7 @@
-"""LedgerNode: feeds the core, carries its Readys out, and knows who waits for what.
+"""LedgerNode: feeds the core, carries its Readys out, and tracks pending requests.
 
 Inputs arrive one at a time (`advance` first, then `receive`, `append`, `connected`, ...); then `turn`
-does all that they caused.
+carries out their effects.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class SideChannelMessages:
                 self._first_admin.on_request(message)
 
 
-# ----------------------------------------------------------------
-# LedgerNode: feeds the core, carries its Readys out, and knows who waits for what.
+# ---------------------------------------------------------------- LedgerNode: feeds the core, carries
+# its Readys out, and tracks pending requests.
 #
 # Inputs arrive one at a time (`advance` first, then `receive`, `append`, `connected`, ...); then `turn`
-# does all that they caused.
+# carries out their effects.
 
 
 RECENT_BYTES = 16 * MIB
@@ -120,7 +120,7 @@ EXPIRY_INTERVAL_MS = 100
 SPACE_INTERVAL_MS = 1000
 """A full disk is asked so often whether it has space again."""
 HANGS_AFTER_MS = 5_000
-"""A sync that has not returned for so long will not soon: who has such a disk should not lead."""
+"""A sync that has not returned for so long will not soon: a member with such a disk should not lead."""
 MOST_HELD_BACK = 64
 """Messages kept while a promise is on its way to the disk; more of them count as lost on the way."""
 
@@ -129,7 +129,7 @@ class Measures(NamedTuple):
     committed: Taken
     """How long appends of clients took, in microseconds."""
     batch_records: Taken
-    """Of what this member has appended, as leader and as follower."""
+    """Of this member's writes, as leader and as follower."""
     batch_bytes: Taken
     pending: int
     """Appends that are not committed yet."""
@@ -257,8 +257,8 @@ class LedgerNode:
                 self.raft.on_bytes_moved(replica)
 
     def receive(self, message: AnyPeerMessage) -> None:
-        """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
-        BeginsAnew."""
+        """A message of another member. Raises ProtocolViolation if its bytes do not match its header,
+        and BeginsAnew."""
         is_push, is_beside = isinstance(message, PushEntryRequest), type(message) in NODE_MESSAGES
         changes_the_log = (
             isinstance(message, PushEntryRequest)
@@ -305,7 +305,8 @@ class LedgerNode:
             self.receive(message)
 
     def may_wait(self, message: PeerMessage) -> bool:
-        """It can be heard in a later turn: the answer of a follower to what is committed already."""
+        """The message may be handled in a later turn: a follower's acknowledgement of entries already
+        committed."""
         return (
             isinstance(message, PushEntryResponse)
             and message.index <= self.committed_index
@@ -315,8 +316,7 @@ class LedgerNode:
 
     @property
     def waits_for_others(self) -> bool:
-        """Of a leader: that its own disk has taken what was written changes nothing before a follower
-        answers."""
+        """True on a leader if its own sync commits nothing before a follower acknowledges."""
         return (
             self.raft.replication.waits_for_others
             and not self._pending.queued
@@ -326,7 +326,7 @@ class LedgerNode:
         )
 
     def finish(self, done: Callable[[Any], None], result: Any) -> None:
-        """The host hands over what came of work beside the loop, for the requester."""
+        """The host hands over the result of work outside the loop, for the requester."""
         self.carry_out_all()
         if self._held is not None:
             self._held_back.append(partial(self.finish, done, result))
@@ -384,7 +384,7 @@ class LedgerNode:
         return entry
 
     def drop_before(self, start: LogStart) -> bool:
-        """The log is to begin behind `start`, a saved boundary whose next entry is committed and on this
+        """Make the log begin after `start`, a saved boundary whose next entry is committed and on this
         member's disk. False: another drop is under way, and nothing has changed."""
         return self._drops.begin(start, self.durable_committed_index)
 
@@ -393,7 +393,7 @@ class LedgerNode:
         return self._drops.is_under_way
 
     def discard_requests_of(self, owner: object) -> None:
-        """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
+        """Forget its unproposed appends and pending confirmations, without an outcome."""
         self._pending.discard(owner)
         self.readers.discard(owner)
         self.machines.discard(owner)
@@ -432,9 +432,8 @@ class LedgerNode:
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None:
         """`done` gets None once a majority has confirmed that this member leads, and an entry of its
-        term is committed: all that was acknowledged before this call, by whatever leader, is at or below
-        `committed_index` then (Raft paper, section 8). Or it gets the refusal of a member that leads no
-        more."""
+        term is committed: every entry acknowledged before this call, by any leader, is then at or below
+        `committed_index` (Raft paper, section 8). Or it gets the refusal of a deposed leader."""
         refusal = self.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
@@ -451,9 +450,9 @@ class LedgerNode:
         return did_more
 
     def apply(self) -> None:
-        """Committed entries go to the state machines: once what `write` has to say is on its way. A
-        follower that has begun a sync does it in the next turn, which the end of that brings: writes
-        beside it take long, and the acknowledgement would wait for them."""
+        """Pass committed entries to the state machines, after the messages of `write` have left. A
+        follower that has begun a sync applies in the next turn, which the end of the sync triggers:
+        writes beside a sync are slow, and the acknowledgement would wait for them."""
         if not self._has_written:
             return
         begins_sync = self._flusher.waits_since_ms == self._now_ms
@@ -580,7 +579,7 @@ class LedgerNode:
 
     @property
     def lacks_space(self) -> str:
-        """Why what a client has appended was refused, and would be now; empty: it would not be."""
+        """Why an append was refused and would be now; empty: it would not be."""
         return self._writer.disk_full or self.raft.replication.space_problem
 
     @property
@@ -631,8 +630,8 @@ class LedgerNode:
 
     @property
     def is_left_out(self) -> bool:
-        """It is no member, by what it knows, and nobody feeds it: it learns nothing any more. So it is
-        of one that was removed; a learner only waits for a leader."""
+        """True if, by its own knowledge, it is no member and no leader sends it entries: it was removed.
+        A learner only waits for a leader."""
         raft = self.raft
         if raft.role is not Role.OBSERVER or raft.leader is not None:
             return False
@@ -652,7 +651,7 @@ class LedgerNode:
     # ---------------------------------------------------------------- carrying out
 
     def carry_out_all(self) -> None:
-        """But for what waits until term, vote or founding list are on disk, and all after it."""
+        """Except effects that wait for term, vote or founding list to be on disk, and all after them."""
         while self._held is None and (ready := self.raft.ready()) is not None:
             if self._on_ready is not None:
                 self._on_ready(ready)
@@ -695,7 +694,7 @@ class LedgerNode:
         try:
             self._carry_out_steps(ready)
         except LedgerError as error:
-            raise StoreFailure(f"what the core had decided was refused: {error}") from error
+            raise StoreFailure(f"an effect of the core was refused: {error}") from error
 
     def _carry_out_steps(self, ready: Ready) -> None:
         # 2

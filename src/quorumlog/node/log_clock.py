@@ -1,4 +1,4 @@
-"""What time it is in the log: which clocks are believed, and when a mark is written."""
+"""The log's clock: which clocks are believed, and when a time mark is written."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LogClock:
             self._held = _HeldTime(clock_ms, now_ms)
 
     def believes(self, clock_ms: int, now_ms: float) -> bool:
-        """Whether a mark may say so. `look` has been told of this time."""
+        """Whether a mark may carry this time, which `look` has seen."""
         if not self._seen or clock_ms <= _bound_ms(self._seen[-1], now_ms):
             return True
         return self._held is not None and now_ms - self._held.since_ms >= HELD_MS
@@ -92,7 +92,7 @@ class LogClock:
 
     @property
     def is_waiting(self) -> bool:
-        """A time that the clocks tell will be believed if they hold it."""
+        """The clocks report a time that will be believed if they keep to it."""
         return self._held is not None
 
 
@@ -114,11 +114,11 @@ def _bound_ms(last: SeenMark, now_ms: float) -> float:
 # too.
 
 MARK_INTERVAL_MS = 1000
-"""Between two marks, by what they say."""
+"""Between two marks, by their times."""
 LOOK_MS = 50
 """So long the clocks are not asked again where a mark is not due: a batch must not pay for it."""
 NOTABLE_S = 60
-"""So far a quorum of clocks may fall behind the last mark before somebody should know."""
+"""Seconds by which a quorum of clocks may lag the last mark before it is reported."""
 WAY_OUT = "set the members' clocks right, then let the log take their time with quorumlog clock reset"
 
 
@@ -167,8 +167,8 @@ class TimeMarks:
         return wall_clock_ms if is_near else log_ms
 
     def due(self, now_ms: float) -> TimeMark | None:
-        """The mark for what this leader is about to write. None: the last one will do, too few clocks
-        are known, or not every member knows of marks."""
+        """The mark for the entries that this leader is about to write. None: the last one is recent
+        enough, too few clocks are known, or a member's release does not know marks."""
         if now_ms < self._next_due_ms:
             return None
         clock_ms, state = self._look(), self._log_state.appended

@@ -71,8 +71,8 @@ def _leaving(body: MembershipBody) -> set[str]:
 def replaced_by(
     wanted: Membership, present: Collection[Replica], before: tuple[Replica, ...]
 ) -> tuple[Replica, ...]:
-    """The directories that are members no more once `wanted` is final, the newest last. `before`: what
-    the log says so far. A directory that an operator puts back is none of them."""
+    """The directories that are no longer members once `wanted` is final, the newest last. `before`:
+    those in the log so far. A directory that an operator puts back is none of them."""
     members = wanted.final().members()
     gone = dict.fromkeys((*before, *sorted(present)))
     return tuple(replica for replica in gone if replica not in members)[-MOST_REPLACED:]
@@ -133,17 +133,17 @@ def append_past_boundaries(
 
 
 class LogStateReading:
-    """`read_on` runs in another thread, one call at a time; until it returns only `behind` and
-    `boundaries_after` are for the loop."""
+    """`read_on` runs in another thread, one call at a time; until it returns, the loop uses only
+    `behind` and `boundaries_after`."""
 
     def __init__(self, store: LedgerStore) -> None:
         self.stop_index = store.end.index + 1
-        """What is written from here on is not read."""
+        """Entries from here on are not read."""
         self.behind: list[ControlEntry] = []
         """Written from `stop_index` on since it began."""
         self.boundaries_after: list[LogPoint] = []
         self.level = 0
-        """Of the kinds in what was read or before it; 0: none is above NOOP."""
+        """Of the kinds in the entries read or before; 0: none is above NOOP."""
         self._store = store
         self._states: LogStates | None = None
         """Of the log up to `_next_index`; None before the first call."""
@@ -208,7 +208,7 @@ class LogStateReading:
         return begin_state, index
 
     def finished(self) -> tuple[LogStates, BoundaryStates]:
-        """With what was written meanwhile."""
+        """The result, including entries written meanwhile."""
         assert self._states is not None and self.is_done, (self._next_index, self.stop_index)
         behind = append_past_boundaries(
             self._states, self.stop_index, self.behind, self.boundaries_after
@@ -216,7 +216,7 @@ class LogStateReading:
         return self._states, self._boundary_states + behind
 
     def truncate_from(self, index: int) -> None:
-        """Applies to the entries behind the stretch that is read."""
+        """Applies to the entries after the range being read."""
         assert index >= self.stop_index, (index, self.stop_index)
         self.behind = [entry for entry in self.behind if entry.index < index]
         self.boundaries_after = [point for point in self.boundaries_after if point.index < index - 1]
@@ -315,9 +315,9 @@ class LogStateKeeper:
         time_written: Callable[[LogState], None],
         on_noted: Callable[[], None],
     ) -> None:
-        """`found` is told of damage that the reading meets. `tick_soon`: see BoundarySaver.
-        `time_written`: of a time mark or a reset, with the state after it. `on_noted`: `is_noting` is
-        over."""
+        """`found` is called with damage that the reading meets. `tick_soon`: see BoundarySaver.
+        `time_written`: called with a time mark or a reset and the state after it. `on_noted`:
+        `is_noting` is over."""
         self._directory = directory
         self._store = directory.store
         self._raft = raft
@@ -483,9 +483,9 @@ class LogStateKeeper:
             )
 
     def membership_body(self, wanted: Membership) -> MembershipBody:
-        """What the log is to say where these become the members. Entries that named a directory may be
-        gone by the time that it comes back, so each names those that were replaced: as long as no member
-        is of a release that could not read it. Raises LeaderNotReady."""
+        """The body of the entry that makes these the members. Entries that named a replaced directory
+        may be deleted by the time it returns, so each body lists those replaced, unless a member's
+        release could not read it. Raises LeaderNotReady."""
         state, present = self.appended_state(), self._raft.status().membership
         before = () if state.membership is None else state.membership.replaced
         replaced = replaced_by(wanted, present.members(), before)
@@ -497,8 +497,8 @@ class LogStateKeeper:
         return body_of(wanted, replaced)
 
     def may_say(self, level: int) -> bool:
-        """What entries of this level say: no member is of a release that could not read one, or is to go
-        back to one."""
+        """May entries of this level be written? No member is of a release that could not read one, or is
+        to return to one."""
         state = self.appended
         if state is not None and state.level >= level:
             return True
@@ -506,8 +506,8 @@ class LogStateKeeper:
 
     @property
     def automatic_level(self) -> int:
-        """Up to here entries are written once all members have said that they know them: that of the
-        releases by which the group has formed."""
+        """The level of entries written once all members report that they know it: that of the releases
+        by which the group was formed."""
         return max(AUTOMATIC_LEVEL, self._directory.formation.level)
 
     @property

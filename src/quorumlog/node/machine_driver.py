@@ -1,4 +1,4 @@
-"""One machine, on the loop: which append hears which result, who is answered next, what it is told."""
+"""One machine, on the loop: results of appends, queries in order, and the machine's inputs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 
 AppendCallback = Callable[[AppendOutcome], None]
 MOST_HELD_BYTES = 64 << 20
-"""And what one piece of work gives."""
+"""And the results of one piece of work."""
 
 
 class _Held(NamedTuple):
@@ -182,8 +182,8 @@ Reply = bytes | CommandError | AppendReceipt | None
 
 
 class Question:
-    """`behind_index`: it may be answered once this entry is applied. `ask` runs on the thread that
-    applies; `done` gets what it gave, and what is applied, or why there is no answer."""
+    """`behind_index`: it may be answered once this entry is applied. `ask` runs on the apply thread;
+    `done` gets its result and the applied index, or the error."""
 
     __slots__ = ("ask", "behind_index", "deadline_ms", "done", "owner")
 
@@ -222,8 +222,8 @@ class Questions:
         self._earliest_ms = min(self._earliest_ms, question.deadline_ms)
 
     def take(self, applied_index: int) -> list[Question]:
-        """Some that may be answered now, but those of who leaves megabytes of answers unread. They are
-        held until `answered`."""
+        """The queries that may be answered now, except of clients with megabytes of unread answers. They
+        are held until `answered`."""
         assert not self.in_progress, "some are being answered"
         if not self.waiting:
             return []
@@ -354,7 +354,7 @@ class MachineDriver:
         fetcher: SnapshotFetcher,
         knows_commit: Callable[[], bool],
     ) -> None:
-        """`found` is told of damage that reading meets. `knows_commit`: see `Reads`."""
+        """`found` is called with damage that reading meets. `knows_commit`: see `Reads`."""
         self.name = name
         self._factory = factory
         self._files = directory.snapshots
@@ -375,7 +375,7 @@ class MachineDriver:
         self._runner: MachineRunner | None = None
         self._questions = Questions()
         self.lacking = ""
-        """Why it cannot go on from what is here, in a sentence."""
+        """Why it cannot continue from the local state, in a sentence."""
         self._waits_for_index = -1
         """Of a snapshot that is ahead of the log."""
         self._life = 0
@@ -411,7 +411,7 @@ class MachineDriver:
         return max(self.applied_index, self._applying.applied_index)
 
     def heeds(self, orders: Iterable[SteppedOver]) -> bool:
-        """What it holds, and its snapshots, are made without these."""
+        """The entries that its state and its snapshots leave out."""
         return all((each.index, each.ordered_at_index) in self._left_out for each in orders)
 
     @property
@@ -448,7 +448,7 @@ class MachineDriver:
         may_apply_here: bool = True,
     ) -> None:
         """`committed_index`: up to here entries are committed and on this member's disk. `orders`: the
-        committed ones, of all machines. `may_apply_here`: on the loop, what is quick."""
+        committed ones, of all machines. `may_apply_here`: quick work may run on the loop."""
         self._now_ms = now_ms
         if now_ms >= self._next_expiry_ms:
             self.expire(now_ms)
@@ -519,16 +519,16 @@ class MachineDriver:
         return self._retry_ms if self._retry_ms > self._now_ms else math.inf
 
     def log_cut(self, index: int, *, lost_committed: bool) -> None:
-        """Entries from `index` on are gone. What was committed is lost in async mode only; but there a
-        machine that keeps its state may also have come back with more than this member knows to be
+        """Entries from `index` on are gone. Committed ones are lost in async mode only; but there a
+        machine that keeps its own state may also return with more than this member knows to be
         committed."""
         may_hold_them = self._is_busy and (lost_committed or self._runner is None)
         if may_hold_them or self.applied_index >= index:
             self.rebuild()
 
     def rebuild(self) -> None:
-        """What it holds follows from another log than this one: begin again with a snapshot that does
-        not, or with the log."""
+        """Its state follows from another log than this one: start again from a matching snapshot or from
+        the log."""
         self._life += 1
         self._give_up_save()
         self._runner = self.stopped = self.applied = None
@@ -733,8 +733,8 @@ class MachineDriver:
         self._submit(save.abandon, lambda result: None)
 
     def good_snapshot(self, least_index: int, named: SnapshotId | None = None) -> SnapshotId | None:
-        """For another member, which has no use for one that is older; there soon may be one. `named`: it
-        was told of that one, which it still is if it is here."""
+        """The newest snapshot for another member, unless one is about to be made. `named`: the one named
+        to it before, which is named again while it is here."""
         if named is not None and self.snapshots.holds(named):
             return named
         newest = self.snapshots.newest_good

@@ -1,7 +1,7 @@
-"""MachineRunner: one state machine on the thread that applies; nobody else touches it.
+"""MachineRunner: one state machine, used by the apply thread alone.
 
-Nothing that a machine raises leaves it, not even what is no `Exception` (SystemExit, a panic of a
-library in another language): what went wrong is a value, in words that any message can carry.
+Nothing that a machine raises leaves it, not even a `BaseException` (SystemExit, a panic of a library in
+another language): failures are values whose text any message can carry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKin
 
 
 class Stopped(NamedTuple):
-    """The machine is not as the log says any more: it may not go on."""
+    """The machine's state no longer matches the log: it must not continue."""
 
     first_index: int
     """The entry that stopped it is this one, or one of the next up to `last_index`."""
@@ -123,8 +123,8 @@ class MachineRunner:
         applying: ApplyingFile | None = None,
         left_out: frozenset[LeftOut] = frozenset(),
     ) -> None:
-        """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
-        encodes them. `applying`: noted there is what it is about to apply. `left_out`: see `apply`."""
+        """`acts_as`: the version that computed its state; 0: none yet. `kept`: as `KeptResults` encodes
+        them. `applying`: records the entries about to be applied. `left_out`: see `apply`."""
         self.name = name
         self._channel = channel
         self.machine = machine
@@ -165,7 +165,7 @@ class MachineRunner:
             return False
 
     def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> ApplyResult:
-        """A stretch of committed entries of the log, of whatever kinds, after what was applied. It ends
+        """Apply a range of committed entries of any kind, in order after the last applied one. It ends
         early where the results are large."""
         if left_out is not self._left_out:
             self.leave_out(left_out)
@@ -396,8 +396,8 @@ class LeftOuts(NamedTuple):
     committed_index: int
 
     def contradict(self, left_out: Collection[LeftOut], index: int) -> bool:
-        """Whether a state that holds what came up to `index`, but nothing of `left_out`, is not what
-        this log leads to. It may follow from an order that this member has not heard of yet."""
+        """Whether a state with the entries up to `index`, except `left_out`, contradicts this log. The
+        state may follow an order that this member has not yet received."""
         lacks = any(each[0] <= index and each not in left_out for each in self.known)
         return lacks or any(
             self.begin_index < each[0] and each[1] <= self.committed_index
@@ -406,8 +406,8 @@ class LeftOuts(NamedTuple):
         )
 
     def with_later(self, left_out: Iterable[LeftOut]) -> frozenset[LeftOut]:
-        """Of a state that holds nothing of `left_out` either: what of that still says something. The
-        log's state forgets orders in the end, and so no more are noted than it remembers."""
+        """The part of a later state's `left_out` that is still needed. The log's state forgets orders in
+        the end, so no more are kept than it remembers."""
         return self.known | {each for each in left_out if each[0] > self.begin_index}
 
 
@@ -424,7 +424,7 @@ class Opened(NamedTuple):
     loaded: SnapshotId | None
     """The one that was loaded, and so is known to be good."""
     damaged: tuple[str, ...]
-    """What is wrong with those that were passed over."""
+    """The faults of those that were passed over."""
     left_out: frozenset[LeftOut] = frozenset()
     """Entries that it holds nothing of, or will hold nothing of."""
     log_bytes: int = 0
@@ -432,7 +432,7 @@ class Opened(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """Nothing here tells what the machine was after the begin of the log."""
+    """The machine's state at the begin of the log cannot be reconstructed here."""
 
     least_index: int
     """A snapshot after this entry, or a later one, does."""
@@ -459,8 +459,8 @@ def open_machine(
     left_outs: LeftOuts,
     applying: ApplyingFile,
 ) -> Opened | Stopped | Lacking | Waiting | SnapshotsUnavailable:
-    """Runs on the thread that applies. Raises DirectoryDamaged or RangeDamaged where the log cannot tell
-    yet, StoreFailure where the disk refuses."""
+    """Runs on the apply thread. Raises DirectoryDamaged or RangeDamaged if the log is not readable yet,
+    StoreFailure if the disk fails."""
     try:
         files.delete_unfinished(name, left_outs.committed_index)
         indices = files.indices_of(name)
@@ -484,7 +484,7 @@ def _opened(
     applying: ApplyingFile,
 ) -> Opened | Stopped | Lacking | Waiting:
     machine = _made(factory)
-    kept = _of_machine("asked what it has applied", machine.applied)
+    kept = _of_machine("asked for its applied index", machine.applied)
     if kept is not None and not isinstance(kept, Applied):
         raise _Failed(f"apply returned {type(kept).__name__}, not Applied")
     outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
@@ -602,14 +602,14 @@ def _made(factory: MachineFactory) -> StateMachine:
     says = version_of(factory)
     if machine.version != says:
         raise _Failed(
-            f"it has version {machine.version}, and its factory says {says}: give the factory the"
+            f"it has version {machine.version}, and its factory {says}: give the factory the"
             " same attribute `version`"
         )
     return machine
 
 
 def version_of(factory: MachineFactory) -> int:
-    """Of a class that makes machines, or of whatever else says it."""
+    """Version of a class that makes machines, or of another object that declares one."""
     version = getattr(factory, "version", StateMachine.version)
     assert isinstance(version, int) and version > 0, (factory, version)
     return version
@@ -662,11 +662,11 @@ class SaveStep(Enum):
 
 
 class SlicedSave:
-    """None of the calls is made while another runs, on whatever thread; what went wrong is a value.
-    After `sync` or `finish` has failed it is for the caller to `abandon` it."""
+    """A save in slices. No call may be made while another runs, on any thread; failures are returned as
+    values. After `sync` or `finish` has failed, the caller must `abandon` it."""
 
     def __init__(self, runner: MachineRunner, files: SnapshotFiles, applied: Applied) -> None:
-        """`applied`: what the machine holds as long as `write_slice` was not called."""
+        """`applied`: the machine's applied index, as long as `write_slice` was not called."""
         self.index = applied.index
         self.is_away = False
         """Of the loop: `sync` or `finish` is on its way."""
@@ -697,7 +697,7 @@ class SlicedSave:
         return ""
 
     def finish(self) -> str:
-        """On disk when this returns; else what went wrong."""
+        """The failure; empty: on disk."""
         try:
             assert self._writer is not None
             self._writer.finish()
@@ -707,8 +707,8 @@ class SlicedSave:
         return ""
 
     def abandon(self) -> None:
-        """On the thread that applies. The machine need not keep anything for it any more; what was
-        written goes."""
+        """Call on the apply thread. The machine may drop state kept for the save; written files are
+        deleted."""
         close = getattr(self._slices, "close", None)
         if close is not None:
             with suppress(BaseException):  # it is given up, whatever the machine makes of that

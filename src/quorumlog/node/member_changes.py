@@ -1,4 +1,4 @@
-"""Who is to be in the group: what is asked of the leader, and directories that are lost."""
+"""Membership changes: requests to the leader, and lost directories."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NodeHandle: a member as an endpoint sees it: an application with a protocol of its own, in its
+"""NodeHandle: a member's interface for an endpoint: an application with a protocol of its own, in its
 process.
 
-Every call but `enter` is made in a turn of the member, that is, by what was given to `enter`.
+Every call but `enter` is made in a turn of the member, that is, from a callback given to `enter`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeHandle:
         self._node = node
         self._enter = enter
         self.enter_now = enter if enter_now is None else enter_now
-        """As `enter`, in a turn of its own: of a callback of the loop behind which nothing gathers."""
+        """As `enter`, in a turn of its own: from a callback of the loop after which nothing gathers."""
 
     def enter(self, act: Callable[[], None], client: object = None) -> None:
         """Have something done in the next turn, of the member that comes if this one begins anew.
@@ -63,7 +63,7 @@ class NodeHandle:
 
     @property
     def knows_leader(self) -> bool:
-        """Itself, or whom it follows; no promise waits for the disk: it learns of what is committed."""
+        """True if it leads or follows a leader, and no vote waits for the disk: it learns of commits."""
         node = self._node()
         return node is not None and node.raft.leader is not None and not node.is_held
 
@@ -106,8 +106,8 @@ class NodeHandle:
         *,
         here: bool = False,
     ) -> None:
-        """See `StateMachineCaller.ask`: linearizable. `here`: what this member's machine answers, as far
-        as it has applied, under any leader."""
+        """See `StateMachineCaller.ask`: linearizable. `here`: the answer of this member's machine, as
+        far as it has applied, under any leader."""
         machines = self.node().machines
         ask = machines.ask_here if here else machines.ask
         ask(machine, question, timeout_ms, answering(done, owner), owner)

@@ -1,4 +1,4 @@
-"""NodeParts: what a member is made of, and which part knows which. Nothing happens here."""
+"""NodeParts: the parts of a member and their connections; no behaviour."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Housekeeping:
     def take_over(
         self, ticks: Sequence[Callable[[float], None]], wakeups: Sequence[Callable[[], float]]
     ) -> None:
-        """`ticks` do what is due, in this order; `wakeups` say when that is, by the clock."""
+        """`ticks` do the work that is due, in this order; `wakeups` give its time, by the clock."""
         self._ticks, self._wakeups = ticks, wakeups
 
     def stir(self) -> None:
@@ -73,8 +73,8 @@ class Housekeeping:
         return min([wakeup() for wakeup in self._wakeups])
 
 
-# ----------------------------------------------------------------
-# NodeParts: what a member is made of, and which part knows which. Nothing happens here.
+# ---------------------------------------------------------------- NodeParts: the parts of a member and
+# their connections; no behaviour.
 
 
 RECENT_BYTES = 16 * MIB
@@ -288,7 +288,7 @@ class NodeParts:
         machines: Callable[[], float],
         first_admin: FirstAdmin,
     ) -> Housekeeping:
-        """What waits for the pauses between the turns of appends. `own`: the node's."""
+        """Work for the pauses between the turns of appends. `own`: the node's."""
         ticks = (
             own[0],
             self.installs.tick,

@@ -1,4 +1,4 @@
-"""OperatorOrders: what an operator has the leader write as a control entry, and when it is committed."""
+"""OperatorOrders: control entries that an operator asks the leader to write, and their outcome."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""PeerConnections: what the four connections between this member and one other add up to.
+"""PeerConnections: the combined state of the four connections between this member and one other.
 
-Two that we dialled (we speak on them) and two that the peer dialled (it does). The core hears of a
-connection once all four lead to the same process. It hears of its loss when the first of them breaks,
-and once more if nobody is there when the control connection is dialled again, which is what the death of
-a process looks like. (A close or reset by itself is not: networks do that too.)
+Each side dials two and sends on them. The core sees the peer connected once all four lead to the same
+process. It sees the loss when the first of them breaks, and once more if dialling the control connection
+again is refused, the sign of a dead process. (A close or reset alone is not: networks do that too.)
 
-The four stand at one end a moment before they do at the other, and the end that was first speaks at
-once. What it says waits here until this end is connected too, because the core would drop it.
+One end has all four a moment before the other and sends at once. Its messages wait here until this end
+is connected too, because the core would drop them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from quorumlog.consensus.messages import AnyPeerMessage, goes_with_data
 from quorumlog.entry import Replica
 
 HELD_LIMIT_BYTES = 32 * MIB
-"""Twice the largest frame. What comes above it is lost, and so is all that comes behind on its way."""
+"""Twice the largest frame. Messages above it are lost, and so are later ones on that connection."""
 _FRAME_BYTES = 1024
 """What a frame takes here beside its entries, rounded up."""
 
@@ -35,7 +34,7 @@ WAYS = tuple(Way(role, is_ours) for is_ours in (True, False) for role in ("contr
 
 
 def role_of(message: AnyPeerMessage) -> str:
-    """Which connection a message takes, so that a heartbeat never queues behind a megabyte."""
+    """Which connection a message takes, so that a heartbeat never waits for a megabyte of data."""
     return "data" if goes_with_data(message) else "control"
 
 
@@ -84,12 +83,12 @@ class PeerConnections:
             self._lose(is_gone=False)
 
     def gone(self) -> None:
-        """Nobody answers at the control address any more."""
+        """The control address no longer answers."""
         self._lose(is_gone=True)
 
     def hold(self, way: Way, batch_bytes: int, enter: Callable[[], None]) -> None:
-        """Received while `connected_to` is empty: `enter` is called behind `on_connected`, in order,
-        unless its connection breaks before."""
+        """Received while `connected_to` is empty: `enter` is called after `on_connected`, in order,
+        unless the connection breaks first."""
         size_bytes = _FRAME_BYTES + batch_bytes
         if way in self._overflowed:
             return

@@ -1,9 +1,9 @@
-"""PendingAppends: who waits for which entries, from the proposal to one of three outcomes.
+"""PendingAppends: requests and their entries, from the proposal to one of three outcomes.
 
-An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index)
-until it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones
-can only commit or become unknown. One whose condition is not met, or that the log holds already, is
-*judged*, and hears of it once that is certain.
+An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index) until
+it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones can only
+commit or become unknown. One whose condition is not met, or that the log holds already, is *judged*, and
+answered once that is certain.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ class PendingAppend:
         self.done: Callable[[AppendOutcome], None] | None = done
         """None once answered; an unknown outcome is answered before the entry leaves this table."""
         self.owner = owner
-        """Whom `discard` names: the connection that brought the request."""
+        """For `discard`: the connection of the request."""
         self.expected_last = expected_last
-        """Append only if no data entry lies after this index; None: whatever the log holds."""
+        """Append only if no data entry follows this index; None: unconditionally."""
         self.place = place
         """In a producer's session; None: it is in none."""
         self.filler: EntryStamper | None = None
         """Of the state machine whose entries these are."""
         self.filled: Callable[[object], None] | None = None
-        """Gets what the filler gives, as soon as they are proposed."""
+        """Gets the filler's results, as soon as they are proposed."""
         self.lead: EntryBatch | None = None
         """The PRODUCER entry before it."""
         self.earlier: tuple[EntryRange, ...] = ()
-        """What of it was in the log already."""
+        """The part of it that was in the log already."""
         self.term = -1
         self.first_index = -1
         self.last_index = -1
@@ -122,7 +122,7 @@ class PendingAppends:
         self.committed = Histogram()
         """How long appends took, in microseconds."""
         self.proposed_bytes = 0
-        """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
+        """Uncommitted bytes of this leader, bounded by `max_uncommitted_bytes`."""
         self._judged: dict[PendingAppend, tuple[float, AppendOutcome]] = {}
         """append -> (index, outcome): because of this entry, once it is committed. Infinity: no majority
         has confirmed yet that this member may judge."""
@@ -154,7 +154,7 @@ class PendingAppends:
         self.queued_bytes = sum(append.size_bytes for append in queued)
 
     def discard(self, owner: object) -> None:
-        """Drop what `owner` queued and is not proposed, without an answer: its connection is gone."""
+        """Drop the unproposed appends of `owner`, without an answer: its connection is gone."""
         self._keep([append for append in self.queued if append.owner is not owner])
         self._judged = {a: one for a, one in self._judged.items() if a.owner is not owner}
 
@@ -181,7 +181,7 @@ class PendingAppends:
         self._judged[append] = math.inf, outcome
 
     def answer_once_committed(self, append: PendingAppend, index: int) -> None:
-        """What `append` was judged by is the entry at `index`, which may still be lost."""
+        """The entry at `index`, on which `append` was judged, may still be lost."""
         if append in self._judged:  # its time may be over
             _, outcome = self._judged[append]
             self._judged[append] = index, outcome
@@ -232,7 +232,7 @@ class PendingAppends:
         self.refuse_queued(refusal)
 
     def expire(self, now_ms: float) -> None:
-        """Answer what is past its deadline; a proposed append stays and still counts as uncommitted."""
+        """Answer appends past their deadline; a proposed one stays and still counts as uncommitted."""
         self._expire_queued(now_ms)
         for append in self._proposed:
             if append.done is not None and append.deadline_ms <= now_ms:
@@ -275,5 +275,5 @@ class PendingAppends:
 
     @property
     def has_any(self) -> bool:
-        """Somebody waits, and may have a deadline."""
+        """There are waiters, maybe with a deadline."""
         return bool(self.queued or self._proposed or self._judged)

@@ -1,4 +1,4 @@
-"""What a node asks of its host."""
+"""A node's interface to its host."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class DirectorySetBack(BeginsAnew):
     """This directory was found older than it was, and says so in its file `member`."""
 
     def __init__(self) -> None:
-        super().__init__("the directory of this member was found older than it had been")
+        super().__init__("the directory of this member was set back to an older state")
 
 
 class LogReplaced(BeginsAnew):
-    """The file `start` says that the log of this directory is another one, behind `start`."""
+    """By the file `start` the log of this directory was replaced and begins after `start`."""
 
     def __init__(self, start: LogStart) -> None:
         super().__init__("the log of this member was replaced by the leader's")
@@ -40,26 +40,26 @@ class Host(Protocol):
     """Real: sockets and threads of the server. Simulated: virtual time."""
 
     def send(self, envelope: Envelope) -> bool:
-        """Towards one directory of one member; may be lost, never delivered to another directory. False:
-        its connection stands and has no room for the message, which is dropped."""
+        """Send to one directory of one member; may be lost, is never delivered to another directory.
+        False: it is connected but has no room for the message, which is dropped."""
 
     def replicas_with_moving_data(self) -> Iterable[Replica]:
-        """Those whose machine has acknowledged more than a few bytes of what they were sent on their
-        data connection, up to the end of their newest push, since they were named last: bytes behind it
-        say nothing of any push. Asked with each heartbeat of a leader."""
+        """Replicas whose machine has acknowledged more than a few bytes on their data connection since
+        the last call, up to the end of their newest push; later bytes say nothing of a push. Called with
+        each heartbeat of a leader."""
 
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
-        """Run `work` beside the loop, one at a time in the order given, then `done` on the loop, by way
-        of `LedgerNode.finish`.
+        """Run `work` outside the loop, one at a time in the order given, then `done` on the loop,
+        through `LedgerNode.finish`.
 
-        A failure reaches `done` as a StoreFailure, whatever `work` raised; a LedgerError as itself.
+        Any exception of `work` reaches `done` as a StoreFailure; a LedgerError as itself.
         """
 
     def promise_later(
         self, work: Callable[[], None], done: Callable[[StoreFailure | LedgerError | None], None]
     ) -> None:
-        """As `flush_later`, beside it: term, vote, founding list and what the file `member` notes wait
-        for no sync of entries. `done` is not called by way of `LedgerNode.finish`, which waits for
+        """As `flush_later`, concurrently with it: term, vote, founding list and the file `member` wait
+        for no sync of entries. `done` is not called through `LedgerNode.finish`, which waits for
         this."""
 
     def read_later(
@@ -70,7 +70,7 @@ class Host(Protocol):
     def apply_later(
         self, work: Callable[[], T], done: Callable[[T | StoreFailure | LedgerError], None]
     ) -> None:
-        """As `read_later`, beside it: what state machines do, however long it takes."""
+        """As `read_later`, concurrently with it: work of state machines of any duration."""
 
     def role_changed(self, change: RoleChange) -> None: ...
 
@@ -92,21 +92,21 @@ class Host(Protocol):
 
     @property
     def level(self) -> int:
-        """Of the log's format, up to which this member tells others that it knows it."""
+        """The newest level of the log's format that this member reports to know."""
 
     def members_below(self, level: int) -> list[str]:
-        """Ids of the other members of whom it is not known that they know this level of the log's
-        format: by its newest greeting one does not, or it has not greeted this process."""
+        """Ids of the other members not known to know this level of the log's format: by the newest
+        greeting, or for want of one to this process."""
 
     def syncs(self, replica: Replica) -> bool:
-        """By its newest greeting a member that is connected acknowledges only what it has synced."""
+        """By its newest greeting a connected member acknowledges only synced entries."""
 
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""
 
 
 def raise_failure(result: object) -> None:
-    """`done` of work that nobody waits for."""
+    """`done` of work without a waiter."""
     if isinstance(result, StoreFailure | LedgerError):
         raise result
 
@@ -123,9 +123,9 @@ def raise_failure(result: object) -> None:
 
 class EntryStamper(Protocol):
     def check(self, batch: EntryBatch) -> None:
-        """Entries that somebody wants to append. Raises the LedgerError that refuses them."""
+        """Entries to be appended. Raises the LedgerError that refuses them."""
 
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> object:
         """Entries that were checked, in the order and at the positions that they have in the log from
-        now on. Only their bodies may change. What it returns goes to who asked for the append.
-        `time_ms`: of this machine's clock, as far as the log believes it, since 1970."""
+        now on. Only their bodies may change. The return value goes to the requester. `time_ms`: of this
+        machine's clock, as far as the log believes it, since 1970."""

@@ -1,12 +1,12 @@
-"""ProducerSessions: appends that stand in the log once, however often they are asked for.
+"""ProducerSessions: appends that are written once, however often they are requested.
 
-Who may append what is judged by the state of this leader's whole log, what is not committed yet
-included: an append that is let in commits together with all that it was judged by, or not at all. Each
-has a PRODUCER entry before it, in the same batch.
+An append is judged by the state of this leader's whole log, uncommitted entries included: an admitted
+append commits together with all it was judged by, or not at all. Each has a PRODUCER entry before it, in
+the same batch.
 
 Everything else is an answer about the log, and such an answer waits: the leader may have been replaced
-without knowing, or what it judged by may never commit. So a repetition, a gap, a foreign epoch are
-answered once a majority has confirmed the leader and the log that was judged by is committed.
+without knowing, or its uncommitted entries may be lost. So a repetition, a gap or a foreign epoch is
+answered once a majority has confirmed the leader and the log it was judged by is committed.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Judged(NamedTuple):
     append: PendingAppend
     outcome: AppendOutcome
     by_index: int | None
-    """What it was judged by is committed once this entry is; None: the last of those that were let in
-    beside it."""
+    """The state it was judged by is committed once this entry is; None: the last one admitted with
+    it."""
 
 
 class Node(Protocol):
@@ -115,7 +115,8 @@ class ProducerSessions:
     # ---------------------------------------------------------------- appends
 
     def judge(self, appends: Sequence[PendingAppend]) -> tuple[list[PendingAppend], list[Judged]]:
-        """Who is let in, in this order and as a whole, with a PRODUCER entry each; and the others."""
+        """The admitted appends, in this order and each as a whole, with a PRODUCER entry each; and the
+        others."""
         if all(append.place is None for append in appends):
             return list(appends), []
         try:
@@ -125,7 +126,7 @@ class ProducerSessions:
         met: list[PendingAppend] = []
         judged: list[Judged] = []
         last_sequences: dict[str, int] = {}
-        """Of who is let in here."""
+        """Of the admitted ones."""
         end_index = self._raft.ledger_end.index
         for append in appends:
             outcome: AppendOutcome | None = None
@@ -213,8 +214,7 @@ class ProducerSessions:
         owner: object,
         seen_index: int | None = None,
     ) -> None:
-        """A producer's epoch is to begin, and end the one that stands. `seen_index`: see
-        `ConnectProducer`."""
+        """Begin a producer's epoch and end its current one. `seen_index`: see `ConnectProducer`."""
         self._carry_out()
         try:
             _check(producer, token)
@@ -284,7 +284,7 @@ class ProducerSessions:
         done: Callable[[list[KnownProducer] | LedgerError], None],
         owner: object,
     ) -> None:
-        """Of all that was acknowledged before: names behind `after`, in their order."""
+        """Producers acknowledged before this call: names after `after`, in order."""
 
         def listed(producers: Producers, last_index: int) -> list[KnownProducer]:
             names = producers.names_after(after, limit)
@@ -434,7 +434,7 @@ def _already(producer: str, sequence: int, count: int, last_sequence: int) -> Le
     if sequence + count - 1 <= last_sequence:
         return AlreadyCommitted(
             f"sequences {sequence} to {sequence + count - 1} of producer {producer!r} are in the log,"
-            " too long ago to tell where",
+            " too long ago to report the index",
             last_sequence=last_sequence,
         )
     return AlreadyCommitted(

@@ -1,14 +1,13 @@
-"""ReaderMoves: what named readers say, on its way into the log.
+"""ReaderMoves: moves of named readers, on their way into the log.
 
-What all of them say within a tenth of a second shares one READER entry, and is answered once that is
-committed. It is judged by the state of the whole log, as it is before that entry: only what the fold
-(`log_state/log_state.py`) will do is ever written. A refusal is an answer about the log, and so is that
-a reader stands already as it is asked to, of which nothing is written: both wait until a majority has
-confirmed the leader, and what they were judged by is committed.
+The moves of a tenth of a second share one READER entry, and are answered once that is committed. They
+are judged by the state of the whole log before that entry, so that only valid moves are written. A
+refusal, or a reader already at its position, writes nothing and is an answer about the log: it waits
+until a majority has confirmed the leader, and the log it was judged by is committed.
 
-A connection that was given up may still deliver what it carries. So a move says up to where its client
-knew the log, and is refused if a reader was ended, led back or held otherwise since: the client, told of
-the newer end, says it once more, and of a late copy nothing comes.
+An abandoned connection may still deliver its bytes. So a move carries the log end that its client knew,
+and is refused if a reader was ended, moved back or held otherwise since: the client, given the newer
+end, repeats it, and a late copy does nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ NEVER = float("inf")
 JOIN_MS = 100
 """At most one READER entry in so long; the first after a pause is written at once."""
 MOST_WAITING = 10_000
-"""Of what readers say and what is not written yet."""
+"""Of moves not written yet."""
 RETRY_FULL_MS = JOIN_MS
 
 
@@ -134,8 +133,8 @@ class ReaderMoves:
         self._next_ms = -NEVER
 
     def move(self, move: ReaderMove, done: MoveCallback, owner: object = None) -> None:
-        """`done` gets where the reader stands once that is committed, or why not; nothing if `discard`
-        comes first."""
+        """`done` gets the reader's position once committed, or the refusal; nothing if `discard` comes
+        first."""
         refusal = self._refusal_unless_leading()
         if refusal is not None:
             done(refusal)

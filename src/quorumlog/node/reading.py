@@ -45,8 +45,8 @@ class Confirmations:
         self._waiting[self._raft.request_read()] = done, owner
 
     def request_read(self, done: Confirmed, owner: object = None) -> None:
-        """As `LedgerNode.confirm_leadership`, of any member: one that follows asks its leader, and tells
-        once it has committed so far itself."""
+        """As `LedgerNode.confirm_leadership`, on any member: a follower asks its leader, and reports
+        once its own committed index is as high."""
         try:
             number = self._raft.reads.request()
         except LedgerError as error:
@@ -84,12 +84,12 @@ class ReadableLog:
     def find(
         self, first_index: int, stop_index: int, limit_bytes: int, committed_index: int
     ) -> EntryBatch | ColdRange:
-        """Committed entries from `first_index` on: bytes if they are in memory, else what the read
-        thread is to read (`LedgerStore.read_from`); two that ask for the same get the same.
+        """Committed entries from `first_index` on: bytes if they are in memory, else a read for the read
+        thread (`LedgerStore.read_from`); equal requests share it.
 
         `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are
-        damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
-        leader that was not confirmed does not know yet what earlier leaders have acknowledged.
+        damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new leader
+        that was not confirmed does not know yet which entries earlier leaders acknowledged.
         """
         begin = self._store.begin.index + 1
         if (first_index > committed_index or stop_index < 0) and self._opens_its_term(committed_index):
@@ -134,8 +134,7 @@ class ReadableLog:
 # How much data readers have not read yet, counted beside the loop.
 
 COUNTED_ENTRIES = 1 << 20
-"""Of the newest so many it is looked at which are control entries; of what lies further back
-the few among the data count as well."""
+"""Among the newest so many, control entries are not counted; further back the few among the data are."""
 
 
 class ReaderLags:
@@ -225,8 +224,8 @@ class MarkFinder:
             self._find(lambda log: mark_at_index(log, index), done)
 
     def at_data_from(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
-        """The same of the first data at or behind `index`: a reader that stands where the log begins, or
-        below, before the first mark, waits for an entry that has one."""
+        """The same of the first data at or after `index`: a reader at the log's begin or below, before
+        the first mark, waits for an entry that has one."""
         state, committed_index = self._committed()
         if state is not None and state.time_index <= index:
             done(mark_of(state))
@@ -241,7 +240,7 @@ class MarkFinder:
         return first + int(found[0]) if len(found) else first
 
     def at_time(self, time_ms: int, done: Callable[[MarkOutcome], None]) -> None:
-        """See `mark_at_time`; of what is committed."""
+        """See `mark_at_time`; of committed entries."""
         state, committed_index = self._committed()
         if state is not None and (state.time_ms is None or state.time_ms <= time_ms):
             done(mark_of(state))

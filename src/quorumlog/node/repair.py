@@ -27,7 +27,7 @@ from quorumlog.store.state_files import decode_start, encode_start
 
 NEVER = float("inf")
 DAMAGED_STEP_BYTES = 256 << 10
-"""What a look counts as that found damage without bounds."""
+"""Size counted for a check that found unbounded damage."""
 PAUSE_MS = 24 * 3600 * 1000
 
 
@@ -78,7 +78,7 @@ class Scrubber:
         self._next_step_ms = now_ms + start_delay_ms if bytes_per_second else NEVER
 
     def configure(self, bytes_per_second: int, now_ms: float) -> None:
-        """A pass under way goes on at the new pace, or waits while it is 0."""
+        """A pass under way continues at the new pace, or pauses while it is 0."""
         was_on, self._bytes_per_second = self._bytes_per_second > 0, bytes_per_second
         if not bytes_per_second:
             self._next_step_ms = NEVER
@@ -161,7 +161,7 @@ class Scrubber:
 
 Proofs = tuple[tuple[int, int], ...]
 PIECE_BYTES = 1 << 20
-"""Asked for at a time: bounds what a repair holds in memory, and how long one sync of it may take."""
+"""Requested at a time: bounds the memory of a repair, and the duration of its syncs."""
 LEAST_PIECE_BYTES = 64 << 10
 """The same over a thin line, which half a piece may get through where a whole one came too late."""
 ANSWER_MS = 2000
@@ -185,10 +185,10 @@ class Repairer:
         give_up_below: Callable[[LogStart], None],
         tick_soon: Callable[[], None],
     ) -> None:
-        """`carry_out`: bring the store to where the core is. `stored_term`: what this disk says; the
-        core's may be one that the next Ready stores. `give_up_below`: the log of another member begins
-        with this start, and nobody has what lies below. `tick_soon`: `tick` has something to do in the
-        turn that is under way."""
+        """`carry_out`: bring the store up to the core. `stored_term`: of this disk; the core's may be
+        one that the next Ready stores. `give_up_below`: another member's log begins with this start, and
+        no member has earlier entries. `tick_soon`: `tick` has something to do in the turn that is under
+        way."""
         self._tick_soon = tick_soon
         self._replica = replica
         self._raft = raft
@@ -261,7 +261,7 @@ class Repairer:
         self._doubted_index = damage.index
 
     def unbounded(self, damage: DirectoryDamaged) -> None:
-        """Damage of which no range can be made; `status` says so, and reads there go on to fail."""
+        """Damage without a known range; `status` reports it, and reads there keep failing."""
         self._unsettled = str(damage)
 
     def passed(self) -> None:
@@ -270,8 +270,8 @@ class Repairer:
         self._doubted_index = -1
 
     def settle(self, result: Examination) -> bool | None:
-        """Note what a closer look has found; False if that was nothing, None if the log was cut
-        meanwhile: whatever is still damaged has to be met again."""
+        """Record the result of a closer look; False if it found nothing, None if the log was cut
+        meanwhile: remaining damage has to be found again."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
         if ranges is None:
@@ -373,8 +373,8 @@ class Repairer:
         return min(wakeup, self._deadline_ms if self._pending is not None else self._retry_at_ms)
 
     def on_response(self, response: RangeResponse, now_ms: float) -> None:
-        """Bytes that are not the entries asked for help nobody, but are no reason to part: what this
-        member knows of the range may be what is wrong."""
+        """Bytes that are not the requested entries are dropped, but the connection stays: this member's
+        own knowledge of the range may be wrong."""
         pending = self._pending
         if pending is None or response.number != self._number or response.sender != pending[1]:
             return
@@ -454,7 +454,7 @@ class Repairer:
                 del known[damaged]
 
     def on_request(self, request: RangeRequest) -> None:
-        """Send what this member holds of the range, as far as its own disk is whole."""
+        """Send this member's entries of the range, as far as its own disk is whole."""
         self._carry_out()  # so that the store's terms are the core's
         store, last = self._store, request.last
         begin_index, start = self._raft.begin.index, store.start

@@ -56,8 +56,8 @@ class KnownBoundary(NamedTuple):
 def with_times(
     store: LedgerStore, known: list[KnownBoundary], newest: Mark | None
 ) -> tuple[KnownBoundary, ...]:
-    """The boundaries of a log, in order, each with its time once a mark stands after it. `newest`: the
-    last committed one. Reads the index of segments whose time is not known yet. Beside the loop; raises
+    """The boundaries of a log, in order, each with its time once a mark follows it. `newest`: the last
+    committed one. Reads the index of segments whose time is not known yet. Runs outside the loop; raises
     StoreFailure."""
     timed, next_mark, time_ms = list(known), newest, None
     for at, each in reversed(list(enumerate(known))):
@@ -96,7 +96,7 @@ HOUR_MS = 3_600_000
 
 
 class SegmentBoundary(NamedTuple):
-    """Where a segment begins, and the log might one day: what lies before it is committed."""
+    """Where a segment begins, and the log might one day: all entries before it are committed."""
 
     first_index: int
     """Of the first entry after it."""
@@ -135,12 +135,12 @@ class Policy(NamedTuple):
     reserved_bytes: int
     """0: size is no reason."""
     is_archived: bool
-    """Only what an archive has taken."""
+    """Only archived entries."""
     is_forced: bool
     """The disk is nearly full."""
     follower_budget_bytes: int
     compacts: bool = False
-    """What lies before the second newest snapshot of every machine is a reason."""
+    """Entries before the second newest snapshot of every machine may be deleted."""
 
 
 class Follower(NamedTuple):
@@ -148,8 +148,8 @@ class Follower(NamedTuple):
     acknowledged_index: int | None
     """None: not known."""
     is_fed: bool
-    """It is brought up to where the others are, however far that is: one that does not vote, or that
-    got the start of the log, and that takes what it is given."""
+    """It is brought up to the others at any distance: a non-voter, or one that got the start of the log,
+    and that accepts entries."""
 
 
 class Limit(NamedTuple):
@@ -181,8 +181,8 @@ def decide(
     clock_ms: int,
     snapshot_bounds: Mapping[str, int] | None = None,
 ) -> Decision:
-    """`clock_ms`: what time it is, by the clocks that the marks are of; `state`: of its whole log.
-    `snapshot_bounds`: its machines, by name, need what follows these entries."""
+    """`clock_ms`: the current time, by the clocks of the marks; `state`: of its whole log.
+    `snapshot_bounds`: by machine, the entry after which it still needs the log."""
     bounds = snapshot_bounds or {}
     bound = min(bounds.values(), default=None)
     wish = _wish(log, policy, clock_ms, _compacted(policy, state, bound))
@@ -216,7 +216,7 @@ class KeptSegment(NamedTuple):
 def kept_segments(
     log: LogShape, decision: Decision, keep_from_index: int, committed_keep_from_index: int
 ) -> list[KeptSegment]:
-    """Oldest first. `keep_from_index`: of the whole log, and of what is committed of it."""
+    """Oldest first. `keep_from_index`: of the whole log, and of its committed part."""
     segments = []
     first_index, left_bytes = (
         log.first_index,
@@ -349,9 +349,9 @@ class _RetentionLook(NamedTuple):
     truncations: int
     used_ratio: float
     start: LogStart | None
-    """Where the log may begin by what is committed."""
+    """Where the log may begin, by committed entries."""
     unproven: str
-    """Why what lies below is not known to be archived, in a sentence; empty if it is, or need not be."""
+    """Why entries below are not known to be archived, in a sentence; empty if it is, or need not be."""
 
 
 class WhyKept(NamedTuple):
@@ -509,7 +509,7 @@ class Retention:
                 self._keep(look)
 
     def explain(self, done: Callable[[WhyKept | LedgerError], None]) -> None:
-        """`done` gets what keeps each segment, by what this member knows as the leader, or a refusal."""
+        """`done` gets the reason that keeps each segment, as known to this leader, or a refusal."""
 
         def looked(look: _RetentionLook | StoreFailure | LedgerError) -> None:
             if isinstance(look, StoreFailure):
@@ -647,8 +647,8 @@ class Retention:
 
 
 def not_archived(store: LedgerStore, state: LogState) -> str:
-    """Why what archives have taken, by the committed `state`, is not known to be of this log; empty if
-    it is. Chains that agree at an entry agree below it. Beside the loop; raises StoreFailure."""
+    """Why the archived entries, by the committed `state`, are not known to be of this log; empty if they
+    are. Chains that agree at an entry agree below it. Runs outside the loop; raises StoreFailure."""
     archives = archives_with_chain(state)
     if not archives:
         return "nothing is deleted (retention = archived): no archive has recorded the chain at its end"

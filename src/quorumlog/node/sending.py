@@ -1,4 +1,4 @@
-"""What leaves for other members: pushes with their bytes, starts of the log, snapshots."""
+"""Sending to other members: pushes with their bytes, starts of the log, snapshots."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from quorumlog.store.state_files import START_NAME, encode_start
 # log end.
 
 BATCH_BYTES = 1024
-"""What a batch takes beside its entries: the objects around its buffer."""
+"""Memory of a batch without its entries: the objects around its buffer."""
 
 
 class RecentRange(NamedTuple):
@@ -91,8 +91,8 @@ class RecentBatches:
         return self._firsts[-1] + self._ranges[-1].batch.count
 
     def truncate_from(self, index: int) -> None:
-        """Forget everything from `index` on; of the batch that holds it the front stays, because what
-        comes next must continue what is held."""
+        """Forget all entries from `index` on; of the batch that holds it the first part stays, so that
+        the next batch continues it."""
         self._taken = None
         keep = bisect_left(self._firsts, index)
         self._bytes -= sum(_held_bytes(r.batch) for r in self._ranges[keep:])
@@ -104,9 +104,9 @@ class RecentBatches:
             self._ranges[-1] = RecentRange(front, previous_chain)
 
     def take(self, first_index: int, stop_index: int, limit_bytes: int) -> RecentRange | None:
-        """Entries from `first_index` on, below `stop_index`, within `limit_bytes` (at least one), in
-        one buffer; None if `first_index` is not held. One batch is shared, several are copied: nobody
-        may write to what this gives."""
+        """Entries from `first_index` on, below `stop_index`, within `limit_bytes` (at least one), in one
+        buffer; None if `first_index` is not held. One batch is shared, several are copied: callers must
+        not write to the result."""
         arguments = first_index, stop_index, limit_bytes
         if self._taken is not None and self._taken[0] == arguments:
             return self._taken[1]
@@ -157,7 +157,7 @@ def _held_bytes(batch: EntryBatch) -> int:
 
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
-"""Saved up at least, and what the largest turn of appends has earned: it must outlast a burst."""
+"""Saved up at least, plus the earnings of the largest turn of appends: it must outlast a burst."""
 MOST_SAVED_BYTES = 64 * MIB
 BUSY_MS = 50.0
 """The leader takes appends, if the last one is not older."""
@@ -182,12 +182,13 @@ class CatchUpPace:
         self._least_bytes_per_ms = least_bytes_per_second / 1000
 
     def begin(self, now_ms: float, end_position: int) -> None:
-        """This member leads from now on: what others have appended is no load of its own."""
+        """This member leads from now on: earlier entries, appended by others, are not its load."""
         self._now_ms = now_ms
         self._end_position = end_position
 
     def observe(self, now_ms: float, end_position: int) -> None:
-        """With each turn of a leader. `end_position`: where the log ends now; so what was appended."""
+        """Called in each turn of a leader. `end_position`: the log's end, which shows the bytes
+        appended."""
         appended_bytes = end_position - self._end_position
         elapsed_ms = now_ms - self._now_ms
         self._now_ms = now_ms
@@ -235,7 +236,7 @@ class Feeding(NamedTuple):
 
 class _Span(NamedTuple):
     position: int
-    """Where the log goes on for it."""
+    """Where the log continues for it."""
     sent_ms: float
     begun_ms: float
     begun_position: int
@@ -260,7 +261,7 @@ class Feedings:
         self.spans[replica] = _Span(stop_position, now_ms, begun_ms, begun_position, rate)
 
     def on_caught_up(self, replica: Replica) -> None:
-        """It gets what was just appended, out of memory."""
+        """It receives newly appended entries, out of memory."""
         if self.spans:
             self.spans.pop(replica, None)
 

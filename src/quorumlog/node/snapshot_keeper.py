@@ -1,7 +1,7 @@
-"""SnapshotKeeper: when a machine is saved, which of its snapshots are known to be good, which go.
+"""SnapshotKeeper: when a machine is saved, and which of its snapshots are verified or deleted.
 
-A snapshot counts once it was read again from the disk, whole, beside the loop and in pieces. The log may
-begin after the second newest that counts: a flipped bit in the newest loses nothing.
+A snapshot is verified once it was read again from the disk, whole, outside the loop and in pieces. The
+log may begin after the second newest verified one: a flipped bit in the newest loses nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SnapshotKeeper:
         self._verify()
 
     def forget(self) -> None:
-        """What lies on the disk may be of another log: it counts once the machine is open again."""
+        """Snapshots on disk may be of another log: they count once the machine is open again."""
         self._life += 1
         self._indices, self._useless, self._verified, self._pinned = [], [], {}, {}
         self._entries = self._bytes = self._log_bytes = 0
@@ -94,7 +94,7 @@ class SnapshotKeeper:
         )
 
     def begins(self, index: int) -> None:
-        """A save is on its way: what is applied from now on counts towards the next."""
+        """A save has begun: entries applied from now on count towards the next."""
         self._entries = self._bytes = self._log_bytes = 0
         self._saving_index = index
 
@@ -132,8 +132,8 @@ class SnapshotKeeper:
         return self._verified[max(self._verified)] if self._verified else None
 
     def hasten(self, least_index: int) -> None:
-        """Somebody needs a snapshot of this entry or a later one, and none is known to be good. One that
-        is on its way, or still looked at, is waited for."""
+        """A snapshot of this entry or a later one is needed, and none is verified. One being written or
+        verified is waited for."""
         is_on_its_way = self._saving_index >= least_index
         if not is_on_its_way and (not self._indices or self._indices[-1] in self._verified):
             self._entries = self._config.snapshot_entries
@@ -142,7 +142,7 @@ class SnapshotKeeper:
         return self._verified.get(wanted.index) == wanted
 
     def pin(self, wanted: SnapshotId, until_ms: float) -> bool:
-        """It stays so long, and the log does not go on without it; False: it is not here."""
+        """Keep this snapshot, and do not let the log proceed without it; False: it is not here."""
         if not self.holds(wanted):
             return False
         self._pinned[wanted.index] = until_ms

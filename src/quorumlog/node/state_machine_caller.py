@@ -40,7 +40,7 @@ from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
-"""Entries that a machine may be behind the commit before appends for it are refused."""
+"""Entries that a machine may lag the commit before appends for it are refused."""
 NOT_ALL_RUN = "not every state machine runs here"
 
 
@@ -158,7 +158,7 @@ class StateMachineCaller:
         return state
 
     def expire(self, now_ms: float) -> None:
-        """See `MachineDriver.expire`: all that happens here while the member stands still."""
+        """See `MachineDriver.expire`: all that happens here while the member is stopped."""
         for driver in self._drivers.values():
             driver.expire(now_ms)
 
@@ -236,7 +236,8 @@ class StateMachineCaller:
         return missing
 
     def bind(self, now_ms: float) -> None:
-        """Before what the turn writes is synced: a leader writes what its log lacks."""
+        """Called before the turn's writes are synced: a leader writes the missing bindings to its
+        log."""
         self._now_ms = now_ms
         if now_ms < self._next_bind_ms or not self._drivers or self._member.raft.role is not Role.LEADER:
             return
@@ -270,8 +271,8 @@ class StateMachineCaller:
         done: AppendCallback,
         place: SessionPlace | None = None,
     ) -> AppendCallback:
-        """Give the entries of an append to a machine: returns who is to be told of its outcome. Raises
-        UnknownMachine, LeaderNotReady, PendingFull, what the machine's filler raises."""
+        """Give the entries of an append to a machine; returns the callback for its outcome. Raises
+        UnknownMachine, LeaderNotReady, PendingFull and the errors of the machine's filler."""
         batch.set_channel(self._channel_of(machine))
         if machine in self._fillers:
             self._fillers[machine].check(batch)
@@ -334,8 +335,8 @@ class StateMachineCaller:
         done: Callable[[Answer], None],
         owner: object = None,
     ) -> None:
-        """`done` gets the answer that follows from all that was acknowledged before this call, at least:
-        a majority confirms this leader, then the machine applies what was committed by then."""
+        """`done` gets an answer that covers every entry acknowledged before this call: a majority
+        confirms this leader, then the machine applies the entries committed by then."""
         deadline_ms = self._now_ms + timeout_ms
 
         def confirmed(refusal: LedgerError | None) -> None:
@@ -354,7 +355,7 @@ class StateMachineCaller:
         done: Callable[[Answer], None],
         owner: object = None,
     ) -> None:
-        """`done` gets what follows from all that is committed on this member now, at least."""
+        """`done` gets an answer that covers every entry committed on this member now."""
         self._ask(name, question, self._now_ms + timeout_ms, done, owner)
 
     def _ask(
@@ -406,7 +407,7 @@ class StateMachineCaller:
         return min(self.snapshot_bounds().values(), default=None)
 
     def snapshot_bounds(self) -> dict[str, int]:
-        """By machine: what follows its second newest verified snapshot is still needed."""
+        """By machine: entries after its second newest verified snapshot are still needed."""
         state = self._state(committed=False)
         if state is None:
             return {"(not known yet)": -1}
@@ -433,8 +434,8 @@ class StateMachineCaller:
         return name in self._drivers
 
     def good_snapshots(self, index: int, named: tuple[SnapshotId, ...] = ()) -> tuple[SnapshotId, ...]:
-        """One of each machine that holds what lies up to this entry: of those `named` before, or the
-        newest, which stays for a while."""
+        """One snapshot of each machine with entries up to this one: one `named` before, or the newest,
+        which stays for a while."""
         known = {each.name: each for each in named if each.index >= index}
         found = [driver.good_snapshot(index, known.get(name)) for name, driver in self._drivers.items()]
         return tuple(each for each in found if each is not None)

@@ -59,8 +59,8 @@ class HandOver:
         transfer: Callable[[str], None],
         holds: Callable[[], MachineHoldings],
     ) -> None:
-        """`needs`: machines that do not run here, and the entry that a successor has to have applied;
-        `running`: those that do, and what they have applied; `holds`: for members that ask."""
+        """`needs`: machines that do not run here, and the entry that a successor must have applied;
+        `running`: those that do, and their applied index; `holds`: answers other members' requests."""
         self._replica = replica
         self._raft = raft
         self._host = host
@@ -172,8 +172,8 @@ class StepOvers:
         holds: Callable[[], MachineHoldings],
         found: Callable[[DirectoryDamaged], None],
     ) -> None:
-        """`needs_all`: names of machines that cannot go on without one of their entries; `holds`: of
-        this member; `found` is told of damage that reading meets."""
+        """`needs_all`: names of machines that cannot skip an entry; `holds`: of this member; `found` is
+        called with damage that reading meets."""
         self._member = member
         self._host = host
         self._needs_all = needs_all
@@ -182,7 +182,8 @@ class StepOvers:
         self.under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: StepOverCallback) -> None:
-        """`done` gets one outcome. What it is judged by is committed, and this member leads."""
+        """`done` gets one outcome, once the entries it depends on are committed and this member
+        leads."""
         self._member.confirm_leadership(lambda refusal: self._begin(name, index, unsafe, done, refusal))
 
     def _begin(
@@ -208,8 +209,8 @@ class StepOvers:
                     return
             if not machine.index < index <= member.raft.committed_index:
                 raise BadRequest(
-                    f"entry {index} is no command of {name}: those follow entry {machine.index}, and"
-                    f" the log is committed up to {member.raft.committed_index}"
+                    f"entry {index} is no command of {name}: its commands follow entry {machine.index},"
+                    f" and the log is committed up to {member.raft.committed_index}"
                 )
             member.log_state.admit_own(EntryKind.STEP_OVER)
             batch = member.readable_range(index, index + 1, 1)
@@ -315,7 +316,7 @@ class StepOvers:
             if holding and not step.unsafe:
                 raise StepOverRefused(
                     f"entry {step.index} was applied to {step.name} on {', '.join(holding)}, so it ended"
-                    " no member there; to leave it out all the same, whatever was read of it, and build"
+                    " no member there; to leave it out anyway, even if it was read, and build"
                     " the machine anew without it: quorumlog machine step-over --unsafe"
                 )
             if silent and not step.unsafe:

@@ -1,7 +1,7 @@
 """Transfers: handing leadership over on request, and before this member stops.
 
-Appends wait meanwhile, unproposed, and what is on its way is committed and answered before the core is
-asked to hand over: no client is left with an unknown outcome.
+Appends wait meanwhile, unproposed, and proposed ones are committed and answered before the core is asked
+to transfer: no client is left with an unknown outcome.
 """
 
 from __future__ import annotations

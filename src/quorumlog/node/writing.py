@@ -96,9 +96,9 @@ class AppendConditions:
     def judge(
         self, appends: Sequence[PendingAppend], in_front: int
     ) -> tuple[list[PendingAppend], list[Unmet]]:
-        """Who is let in, as if appended in this order behind so many control entries `in_front`, and who
-        is not. What cannot be judged yet, since the end of the log has to be read first, is refused here
-        and may come again."""
+        """Which appends are admitted and which not, as if appended in this order after `in_front`
+        control entries. One that cannot be judged before the end of the log is read is refused here and
+        may be retried."""
         if all(append.expected_last is None for append in appends):
             return list(appends), []
         met: list[PendingAppend] = []
@@ -159,8 +159,8 @@ class AppendConditions:
 
 
 def last_data_index(store: LedgerStore, end_index: int) -> int:
-    """Index of the last entry up to `end_index` that is no control entry; the begin of the log, -1 of
-    a new one, if it holds none. Runs in any thread. Raises what `LedgerStore.read_from` raises."""
+    """Index of the last entry up to `end_index` that is no control entry; the begin of the log, -1 of a
+    new one, if it holds none. Runs in any thread. Raises as `LedgerStore.read_from` does."""
     begin_index = store.begin.index
     for index in range(end_index, begin_index, -1):
         _, batch = store.read_from(index, index + 1, 1)
@@ -320,9 +320,9 @@ class BatchFormer:
         return lingers_until_ms if now_ms < lingers_until_ms else NEVER
 
     def form(self, now_ms: float) -> None:
-        """Propose the oldest queued appends as one batch, or refuse all that is queued. A time mark that
-        is due goes in front, in the same batch: it costs no write of its own, and stands in no log
-        without the data that it is for."""
+        """Propose the oldest queued appends as one batch, or refuse all that is queued. A due time mark
+        is written first, in the same batch: it costs no write of its own, and no log has it without its
+        data."""
         if self._raft.role is not Role.LEADER:
             self._pending.refuse_queued(self.not_leader())
             return
@@ -405,10 +405,10 @@ class BatchFormer:
             start = stop
 
     def propose_control(self, body: ControlBody) -> EntryId:
-        """Propose a control entry, after all that is proposed already; the log's state says what comes
-        of it. Raises what `RaftNode.propose`, `LogStateKeeper.admit_own` and, of a membership,
-        `MembershipChange.check` raise."""
-        assert not self._writer.promised, "what was proposed before is not carried out"
+        """Propose a control entry after all proposed ones; the log's state holds its result. Raises as
+        `RaftNode.propose`, `LogStateKeeper.admit_own` and, for a membership, `MembershipChange.check`
+        do."""
+        assert not self._writer.promised, "earlier proposals are not carried out"
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
@@ -439,7 +439,7 @@ class BatchFormer:
 
 
 def checked_entries(message: PushEntryRequest) -> EntryBatch:
-    """The entries of an APPEND. Raises ProtocolViolation if they are not what the message says."""
+    """The entries of an APPEND. Raises ProtocolViolation if they do not match the message."""
     batch = message.batch
     if not isinstance(batch, EntryBatch) or batch.count == 0 or batch.count != message.count:
         raise ProtocolViolation(f"an APPEND of {message.count} entries without their bytes")
@@ -511,8 +511,8 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
 
 MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
-"""Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
-space for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
+"""Under `flush = async` a flush is due after so many, regardless of time: after it comes a step of space
+for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
 
 
 class Flusher:
@@ -560,7 +560,7 @@ class Flusher:
 
     @property
     def has_more(self) -> bool:
-        """Something was written, or waits to be sent, after what the flush on its way began with."""
+        """Entries were written, or messages wait, since the flush in progress began."""
         return bool(self._after_durable) or self._task_number != self._carried_number
 
     @property
@@ -576,7 +576,8 @@ class Flusher:
             self._after_durable.append((ready.number, envelope))
 
     def flush_or_report(self, now_ms: float) -> bool:
-        """Start the flush that is due, or report what needs none; True if something was reported."""
+        """Start the flush that is due, or report entries that need none; True if something was
+        reported."""
         if not (self._is_sync or self._syncs_first):
             if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
@@ -736,7 +737,7 @@ class _Look(NamedTuple):
     truncations: int
     """`LedgerStore.truncations` before."""
     point: LogPoint | None
-    """None: damaged, or the disk cannot tell."""
+    """None: damaged, or unreadable."""
     is_close: bool
     examination: Examination | None
     """None also if the entry is not durable yet."""
@@ -785,13 +786,13 @@ class LogWriter:
         so once less is taken, leaders with full disks would hand over to each other without end."""
         self._refused_sizes: Int64Array | None = None
         self.batch_records, self.batch_bytes = Histogram(), Histogram()
-        """Of what was appended."""
+        """Of appends."""
 
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
-        """Look at the last entry that this log shares with a push, while the one behind still proves its
-        chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
-        with the sender's, it may be this disk that is wrong. False: the message comes again once its
-        place is read, or has to be sent again.
+        """Check the last entry that this log shares with a push, while the next one still proves its
+        chain: where the push cuts, the log's end is taken from that entry, and on a mismatch this disk
+        may be the wrong one. False: the message is handled again once the entry is read, or must be
+        resent.
 
         Raises ProtocolViolation if the sender holds other entries.
         """
@@ -914,7 +915,7 @@ class LogWriter:
         self._refused_sizes = sizes
 
     def look_for_space(self) -> None:
-        """Would what was refused find room now? Between turns only: no entries wait for their plan."""
+        """Would the refused entries fit now? Between turns only: no entries wait for their plan."""
         if self._refused_sizes is None:
             return
         self._planned = None
@@ -943,11 +944,11 @@ class LogWriter:
             return self._store.plan(sizes, control=True, sparing=True)
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
-        """Cut everything from `index` on; `appends` are what the same Ready writes after the cut."""
+        """Cut all entries from `index` on; `appends` are the same Ready's writes after the cut."""
         damaged = self._store.damaged_at(index - 1)
         end = None
         if damaged is not None:
-            assert appends, f"entry {index - 1} is damaged, and nothing follows the cut behind it"
+            assert appends, f"entry {index - 1} is damaged, and nothing follows the cut after it"
             end = end_before(appends[0], damaged.term_at(index - 1))
         self._store.truncate_from(index, end)
         self._planned = None

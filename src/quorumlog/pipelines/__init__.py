@@ -4,7 +4,7 @@ None needs Spark: one definition runs in threads here, and on Spark's executors
 (`quorumlog.spark.pipelines`).
 
 Read in this order: `places` (where a log is), `engine` (where works run), `archive_folders` (where an
-archive's files lie), `archive_parts` and `archive` (what an archive is), `tables`
-(archives that are tables), `archiving` (making one), `auditing`. Then what is made of entries: `keys`,
-`statistics`, `replaying`, `compacting`.
+archive's files lie), `archive_parts` and `archive` (archives), `tables` (archives that are tables),
+`archiving` (making one), `auditing`. Then results from entries: `keys`, `statistics`, `replaying`,
+`compacting`.
 """

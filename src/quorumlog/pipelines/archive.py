@@ -1,18 +1,18 @@
-"""Archive: Parquet files of a log's entries, and the manifest that says which of them count.
+"""Archive: Parquet files of a log's entries, and the manifest that lists the valid ones.
 
     manifest.json   the parts, and which of them are not in parts/ yet
-    parts/          the files that count, and nothing else: other tools open this folder
-    _attempts/      files that a run writes; what the manifest does not name there is removed. A file
+    parts/          the valid files, and nothing else: other tools open this folder
+    _attempts/      files that a run writes; those the manifest does not name are removed. A file
                     run-... is there while a run writes: works whose run is over, so that it is gone,
-                    write nothing, or remove what they have written
+                    write nothing, or remove their files
     lock            held by the run that writes; an object store has none
 
 A run writes files under names of their own in _attempts/, names them in the manifest, which is replaced
 whole, and then moves them. So other tools may see less than the manifest for a moment, and never more.
 
-In an object store any number of runs may be at it. Each replaces the manifest only if it is the one that
-it has read or written last, so the first one to do so ends all others. That is done as well before files
-are deleted that the manifest does not name: their writer can then name them no more.
+In an object store any number of runs may work at once. Each replaces the manifest only if it is the one
+that it has read or written last, so the first one to do so ends all others. That is done as well before
+files are deleted that the manifest does not name: their writer can then name them no more.
 """
 
 from __future__ import annotations
@@ -126,14 +126,15 @@ class Archive:
         return archive
 
     def begin_run(self) -> str:
-        """Name of what is in _attempts/ until `end_run`; that of each of its files has it."""
+        """Name of the run's marker in _attempts/ until `end_run`; part of the name of each of its
+        files."""
         name = f"{_RUN}{uuid.uuid4().hex}"
         path = os.path.join(ATTEMPTS, name)
         self._folder.finish(path, self._folder.create(path))
         return name
 
     def end_run(self, run: str) -> None:
-        """Delete what it has written and the manifest does not name, however it ended. Raises as
+        """Delete its files that the manifest does not name, however it ended. Raises as
         `load_manifest`."""
         self._folder.delete([os.path.join(ATTEMPTS, run)])
         if not self._folder.is_locked:
@@ -275,7 +276,7 @@ class Archive:
         return point_in_part(self.paths_of(part), index)
 
     def time_ms_at(self, index: int) -> int:
-        """What counts before a part is known, but for later resets; within one its rows say it."""
+        """The time before a part is known, except for later resets; within one it is in its rows."""
         time_ms, resets = -1, self.clock_resets()
         for part in self.manifest.parts:
             if part.stop_index <= index + 1:

@@ -1,4 +1,4 @@
-"""folder_at: what an archive needs of the place where its files lie.
+"""folder_at: an archive's interface to its storage.
 
 A folder of a file system is locked by the run that writes, and files are renamed. An object store has
 neither: its manifest is put only if it is still the one that was read, and a move is a copy and a
@@ -66,7 +66,7 @@ class ArchiveFolder(Protocol):
         """(from, to): durable. One that is not there was moved before."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """A folder, and what is not there, is left alone."""
+        """A folder or a missing file is left alone."""
 
     def read_manifest(self) -> tuple[bytes, str] | None:
         """With a tag for `replace_manifest`. Raises ConfigError."""
@@ -202,7 +202,7 @@ class ObjectFolder:
     is_locked = False
 
     def __init__(self, path: str) -> None:
-        """Raises ConfigError, which does not repeat `path`: a password may stand in it."""
+        """Raises ConfigError, which does not repeat `path`: it may contain a password."""
         parts = _URL.fullmatch(path)
         if parts is None:
             raise ConfigError(
@@ -356,15 +356,15 @@ class ObjectFolder:
 
 def conflict(path: str) -> ConfigError:
     return ConfigError(
-        f"{path}: another archive run has written there since this one began. What the archive"
-        " names stays, and this run adds nothing more; repeat the command when no other runs"
+        f"{path}: another archive run has written there since this one began. Archived entries"
+        " stay, and this run adds nothing more; repeat the command when no other runs"
     )
 
 
 @contextmanager
 def asking(path: str) -> Iterator[None]:
-    """Raises StoreFailure for what a disk refuses that does not name the file; where `path` is in an
-    object store, ConfigError, StoreFailure for what it, or the way to it, refuses."""
+    """Raises StoreFailure for an error of a disk that does not name the file; if `path` is in an object
+    store, ConfigError or StoreFailure for errors of it or of the network."""
     if not is_object(path):
         try:
             yield
@@ -388,13 +388,11 @@ def asking(path: str) -> Iterator[None]:
                 f"{path}: {reason}. Credentials are the environment's, here and at every executor:"
                 " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine"
             ) from None
-        raise StoreFailure(
-            f"{path}: {why(error)}. What the archive has named stays; repeat the command"
-        ) from None
+        raise StoreFailure(f"{path}: {why(error)}. Archived entries stay; repeat the command") from None
 
 
 def why(error: Exception) -> str:
-    """Of what a store has answered its code and sentence: the rest may repeat what was signed."""
+    """Code and message of a store's answer: the rest may repeat signed data."""
     text = str(error)
     code, sentence = re.search("<Code>(.*?)</Code>", text), re.search("<Message>(.*?)</Message>", text)
     if code is not None:

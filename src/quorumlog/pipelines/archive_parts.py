@@ -1,8 +1,8 @@
 """One Parquet file of an archive: entries as its rows, and rows as the very entries again.
 
-A row has every field of an entry's header that its body does not say, so an entry is rebuilt byte for
-byte: its digests are checked as those of a member are. Control entries are no rows, for who reads the
-files with another tool; they lie whole in the footer of their file.
+A row has every field of an entry's header that does not follow from its body, so an entry is rebuilt
+byte for byte: its digests are checked as those of a member are. Control entries are no rows, for readers
+with other tools; they are kept whole in the footer of their file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
     controls: bytes
     """Control entries, which are no rows, encoded back to back."""
     time_ms: int
-    """What counts at the end of the batch."""
+    """The time at the end of the batch."""
     resets: tuple[Reset, ...]
     """Of the log's clock, in the batch."""
 
@@ -135,7 +135,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     last_term: int
     last_chain: int
     time_ms: int
-    """What counts at its end, as it was known when it was written; -1: there is no mark."""
+    """The time at its end, as known when it was written; -1: there is no mark."""
     clock_resets: tuple[Reset, ...] = ()
     """Of the log's clock, among its entries."""
     file_bytes: int = -1

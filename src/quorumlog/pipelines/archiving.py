@@ -1,17 +1,17 @@
-"""archive: what is committed, into Parquet, and what is new of it the next time.
+"""archive: committed entries into Parquet, incrementally.
 
     whole?     every part that the manifest names is there in its length
     same log?  the entry after the archive's last one continues its chain
-    hold       a named reader keeps what is not archived
+    hold       a named reader holds entries not archived yet
     plan       the new range, cut by even bytes of the log
     run        each cut is read, checked, encoded and synced, by an engine's threads or executors
     fold       the chain across all parts; one manifest; the files moved to their place
     table      where the target is one, it gets the parts that it lacks, in one commit
     seen       every member that answers holds the entry at the archive's end, with the same chain
-    move       only now the hold moves on, and says that chain: each member compares it with its own
-               before it deletes what lies below
+    move       only now the hold moves on, with that chain: each member compares it with its own
+               before it deletes entries below
 
-Stopped anywhere, it goes on with the next call, and what was written without being named is removed.
+Stopped anywhere, it continues with the next call, and files not named in the manifest are removed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WAVE_PARTS = 64
 
 
 def no_progress(done: int, in_all: int) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,15 +85,15 @@ def archive(
     engine: WorkEngine | None = None,
     report: Progress = no_progress,
 ) -> Archived:
-    """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, what is
-    committed and not in it yet.
+    """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, the committed
+    entries not in it yet.
 
-    `first_index` counts for a new archive only (default: where the log begins); `stop_index`: not on
-    from here. `verify`: what was archived before is read back whole. `engine`: where parts are written
-    (default: threads of this process).
+    `first_index` applies to a new archive only (default: the log's begin); `stop_index`: exclusive.
+    `verify`: earlier parts are read back whole. `engine`: where parts are written (default: threads of
+    this process).
 
-    Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure; what
-    is archived by then stays, and the next call goes on after it.
+    Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure;
+    entries archived by then stay, and the next call continues after them.
     """
     if hold and not source.servers:
         raise ConfigError("a hold is kept by running members; archive from servers, or without one")
@@ -120,7 +120,7 @@ class PartWork(msgspec.Struct, frozen=True):
     first_index: int
     stop_index: int
     time_ms: int | None
-    """What counts before it, as the archive says; None: the log is asked."""
+    """The time before it, from the archive; None: read from the log."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -350,7 +350,7 @@ def _compared(into: Archive, log: OpenLog) -> tuple[str, ...]:
         if theirs != chain:
             raise ConfigError(
                 f"{into.path}: entry {index} is another one at {row.id}; quorumlog pipeline audit"
-                f" --archive {into.path} says where they part. The hold was not moved"
+                f" --archive {into.path} shows where they differ. The hold was not moved"
             )
         same.append(row.id)
     return tuple(same)

@@ -1,8 +1,8 @@
-"""audit: is it one log, wherever it lies? Every digest recomputed, and all places compared.
+"""audit: do all places hold the same log? Every digest recomputed, and all places compared.
 
-A place is read in chunks, each a work of an engine. It recomputes CRC and chain of what it reads and
-makes one digest of a block of headers, CRC and chain included: equal digests are equal entries. Only
-where two blocks differ are their headers laid side by side, for the first entry and field that does.
+A place is read in chunks, each a work of an engine. It recomputes CRC and chain of its entries and makes
+one digest of a block of headers, CRC and chain included: equal digests are equal entries. Only where two
+blocks differ are their headers laid side by side, for the first entry and field that does.
 """
 
 from __future__ import annotations

@@ -83,9 +83,9 @@ def compact(
 ) -> CompactionResult:
     """Write rows `key, index, term, body` to `file` (Parquet), in order of index, the newest of each key
     in [first_index, stop_index) (default: the whole log); a file of an earlier compaction is replaced
-    whole. `key`: json:PATH, arrow:COLUMN or prefix:BYTES of a body. `into`: a log that gets
-    the bodies, exactly once for each `compaction_id` (a producer of it). `report` is told entries done
-    and in all.
+    whole. `key`: json:PATH, arrow:COLUMN or prefix:BYTES of a body. `into`: a log that gets the bodies,
+    exactly once for each `compaction_id` (a producer of it). `report` is called with entries done and in
+    all.
 
     Raises ConfigError, BadRequest for bodies that `key` does not fit, LedgerError, DirectoryDamaged."""
     file = checked_path(file)

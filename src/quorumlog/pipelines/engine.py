@@ -1,8 +1,8 @@
 """Engines: where the works of a pipeline run. A pipeline is one definition for all of them:
 
-    plan(place) -> works       beside who called it
+    plan(place) -> works       in the calling process
     run(work) -> result        anywhere; pure, or writing under a name of its own attempt
-    fold(results)              beside who called it, in the order of the works
+    fold(results)              in the calling process, in the order of the works
 
 So a work may be run twice, by two at once too, and its result depends on the log alone.
 """

@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     archive: str = ""
     group: str = ""
-    """"" : `default` with servers; whatever is there with the others."""
+    """"" : `default` with servers; any with the others."""
     member_id: str = ""
     """With servers: only this member is asked."""
     timeout_ms: int = 30_000
@@ -74,7 +74,7 @@ class OpenLog(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Empty where nobody tells."""
+        """Empty if unknown."""
 
     @property
     def begin_index(self) -> int: ...
@@ -86,7 +86,7 @@ class OpenLog(Protocol):
         """Digests are checked. Raises LedgerError, DirectoryDamaged, ProtocolViolation."""
 
     def time_ms_at(self, index: int) -> int:
-        """When an entry counts as appended; -1: no mark stands at or before it."""
+        """When an entry counts as appended; -1: no mark at or before it."""
 
     def clock_resets(self) -> Resets:
         """Of the log's clock, as far as this copy of it goes."""
@@ -108,7 +108,7 @@ def as_seen_anywhere(place: Place) -> Place:
 
 
 def check_seen(path: str) -> None:
-    """Of what the driver has made where a work writes. Raises ConfigError if this process does not see
+    """Checks the driver's file where a work writes. Raises ConfigError if this process does not see
     it."""
     if not is_object(path) and not os.path.exists(path):
         raise ConfigError(
@@ -284,7 +284,7 @@ def linked(
     batches: Iterator[EntryBatch], first_index: int, stop_index: int, chain: int | None, origin: str
 ) -> Iterator[EntryBatch]:
     """The same; they are all of the range, each linked to the one before, the first to `chain` (None:
-    whatever it is). Raises DirectoryDamaged, which names where they are not."""
+    any). Raises DirectoryDamaged, which names where they are not."""
     next_index = first_index
     for batch in batches:
         if batch.first_index != next_index or batch.last_index >= stop_index:
@@ -303,7 +303,7 @@ def linked(
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """chain_crc before what a work has read, and of its last entry."""
+    """chain_crc before a work's entries, and of its last entry."""
 
     before: int
     last: int
@@ -325,7 +325,7 @@ def broken(origin: str, index: int, why: str) -> DirectoryDamaged:
 
 
 def chain_before(log: OpenLog, index: int) -> int | None:
-    """chain_crc of the entry before; None where the log does not hold it and nobody tells."""
+    """chain_crc of the entry before; None if the log does not hold it and it is unknown."""
     if index == 0:
         return 0
     if not log.begin_index <= index < log.stop_index:

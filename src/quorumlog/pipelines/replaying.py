@@ -1,8 +1,8 @@
 """replay: entries of a log or an archive into another log, each exactly once.
 
-A session of the target numbers the rows: the number of a row is how many rows of this replay lie before
-it. A restarted replay asks for the newest number in the log, and goes on after it. So filter and
-mapping must be the same in each run: `replay_id` stands for them.
+A session of the target numbers the rows: the number of a row is the count of this replay's rows before
+it. A restarted replay asks for the newest number in the log, and continues after it. So filter and
+mapping must be the same in each run of a `replay_id`.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def replay(
     again: bool = False,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
-    """Append to `target` the bodies of the source from `first_index` on (default: where it begins), up
-    to `stop_index`, exclusive (default: its end). `replay_id` is the producer of the target's session:
-    the same again goes on with this replay, another one appends all once more. `transform` gets each
-    batch of rows and gives those that are appended. `rows_per_s` 0: as fast as it takes them. `again`:
-    also into the very log that the rows are of, which has them twice then; without it that is refused
-    (ConfigError). `report` is told entries done and in all.
+    """Append to `target` the bodies of the source from `first_index` on (default: its begin), up to
+    `stop_index`, exclusive (default: its end). `replay_id` is the producer of the target's session: the
+    same id continues this replay, another one appends all again. `transform` gets each batch of rows and
+    returns those to append. `rows_per_s` 0: unlimited. `again`: also into the rows' own log, which has
+    them twice then; without it that is refused (ConfigError). `report` is called with entries done and
+    in all.
 
-    Raises ConfigError, LedgerError, DirectoryDamaged; what is appended by then stays, and the same
-    `replay_id` goes on after it."""
+    Raises ConfigError, LedgerError, DirectoryDamaged; entries appended by then stay, and the same
+    `replay_id` continues after them."""
     checked_target(target, replay_id)
     with (
         closing(open_log(source)) as log,
@@ -111,7 +111,7 @@ def checked_target(target: Place, replay_id: str) -> None:
     if not target.servers:
         raise ConfigError("a replay goes into running members: the target needs servers")
     if not replay_id:
-        raise ConfigError("a replay needs an id, by which a repetition knows what it has appended")
+        raise ConfigError("a replay needs an id, by which a repetition finds its earlier rows")
 
 
 def refuse_own_log(log: OpenLog, source: Place, target: Place, *, again: bool) -> None:
@@ -123,8 +123,8 @@ def refuse_own_log(log: OpenLog, source: Place, target: Place, *, again: bool) -
     ) as into:
         if log.cluster_id == into.layout().cluster_id:
             raise ConfigError(
-                f"{source.name} is of the very log at {target.servers}: its rows would be there twice."
-                " If you want that, say so: quorumlog pipeline replay --again, or again=True"
+                f"{source.name} is the same log as {target.servers}: its rows would be there twice."
+                " If you want that: quorumlog pipeline replay --again, or again=True"
             )
 
 
@@ -150,7 +150,7 @@ def _rows(
 
 
 def cut(bodies: pa.Array) -> Iterator[pa.Array]:
-    """Into what one append takes."""
+    """Into batches that fit one append."""
     at = 0
     while at < len(bodies):
         part = bodies.slice(at, BATCH_RECORDS)

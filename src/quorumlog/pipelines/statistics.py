@@ -1,4 +1,4 @@
-"""stats: what a log holds, by minute of its time marks, by term, by size, by key."""
+"""stats: contents of a log, by minute of its time marks, by term, by size, by key."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ def statistics(
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Statistics:
     """Of the whole log, or [first_index, stop_index), counted by an engine (default: threads of this
-    process). `key`: as of `compact`; the `top` largest are given.
-    `report` is told entries done and in all. Raises BadRequest for bodies that `key` does not fit,
-    ConfigError, LedgerError, DirectoryDamaged."""
+    process). `key`: as of `compact`; the `top` largest are returned. `report` is called with entries
+    done and in all. Raises BadRequest for bodies that `key` does not fit, ConfigError, LedgerError,
+    DirectoryDamaged."""
     if key:
         KeyOf(key)  # wrong ones are told before anything is read
     with closing(open_log(place)) as log:

@@ -1,10 +1,9 @@
-"""Asyncio, sockets, threads, clocks and signals live here and nowhere below.
+"""Asyncio, sockets, threads, clocks and signals: used here and nowhere below.
 
 Read in this order: `disk_thread`, `problem_log`, the room `peers` (members), `waiting_reads`,
-`status_report` and `node_driver` (the loop around one node), `users_of_server` (who may do what, as one
-of them knows it), the room `clients`, `endpoints` (applications with a port of their own, and state
-machines), `ledger_server` (composition), `local_cluster` (a cluster
-in one process), `free_ports`.
+`status_report` and `node_driver` (the loop around one node), `users_of_server` (authorization, as known
+to one node), the room `clients`, `endpoints` (applications with a port of their own, and state
+machines), `ledger_server` (composition), `local_cluster` (a cluster in one process), `free_ports`.
 """
 
 from quorumlog.server.endpoints import Endpoint

@@ -45,6 +45,6 @@ class DiskThread:
                 return  # the loop is closed: the member was abandoned
 
     def close(self) -> None:
-        """Finish what was submitted and end the thread; blocks until then."""
+        """Finish submitted work and end the thread; blocks until then."""
         self._queue.put(None)
         self._worker.join()

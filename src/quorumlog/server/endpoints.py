@@ -22,12 +22,12 @@ class Endpoint:
     group: str | None = None
     """The replicated log that it is an endpoint to; None: the only one of the server."""
     access: Access = EVERYBODY
-    """Who may do what at its port; a server sets its own before it opens the endpoint."""
+    """Authorization at its port; a server sets its own before it opens the endpoint."""
     machines: Mapping[str, MachineFactory] = MappingProxyType({})
     """Run by the member beside those of the server, by name."""
 
     async def open(self, member: NodeHandle) -> None:
-        """The member runs, and nobody leads yet, perhaps. Raises ConfigError, OSError."""
+        """The member runs, maybe without a leader yet. Raises ConfigError, OSError."""
 
     def role_changed(self) -> None:
         """The member leads, follows or observes from now on; called on the loop, and not to wait."""
@@ -36,10 +36,10 @@ class Endpoint:
         """The member is about to stop; called also when it was never opened."""
 
     def abandon(self) -> None:
-        """As if the process were killed: close what is open, and tell nobody."""
+        """As if the process were killed: close all, without notice."""
 
     def ended(self) -> None:
-        """The member has stopped: nothing uses what its machines hold open any more."""
+        """The member has stopped: resources of its machines are no longer used."""
 
 
 class Endpoints:
@@ -166,7 +166,7 @@ class _Entrance:
 
 
 def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
-    """Raises ConfigError for what no log could bind."""
+    """Raises ConfigError for machines that no log could bind."""
     for name, factory in machines.items():
         try:
             msgspec.convert(name, MachineName)

@@ -30,12 +30,12 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the kernel gives to outgoing connections.
+    """Unused ports, below those that the kernel gives to outgoing connections.
 
     From that range, a peer that dials a dead member's port could be given this very port as its own,
-    connect to itself, and keep the member from listening again when it is restarted.
-    Each is this process's own while it lives: a member that is down for a while loses its port to nobody
-    else who asks here, nor soon to this process. Raises OSError if there are not so many.
+    connect to itself, and keep the member from listening again when it is restarted. Each is this
+    process's own while it lives: a stopped member's port is given to no other caller, nor soon to this
+    process. Raises OSError if there are not so many.
     """
     lowest_outgoing = int(_OUTGOING_RANGE.read_text().split()[0])
     candidates = list(range(max(1024, lowest_outgoing - 16_384), lowest_outgoing))

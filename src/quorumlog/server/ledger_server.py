@@ -1,7 +1,7 @@
 """LedgerServer: one process (or one thread of it) that is a member of one or more groups.
 
-It opens the directories, listens, tells peers from clients by their first frame, and stops everything
-in order. Sockets, the disk threads and the clock are shared by all groups.
+It opens the directories, listens, distinguishes peers from clients by their first frame, and stops
+everything in order. Sockets, the disk threads and the clock are shared by all groups.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Reopening:
 # ----------------------------------------------------------------
 # LedgerServer: one process (or one thread of it) that is a member of one or more groups.
 #
-# It opens the directories, listens, tells peers from clients by their first frame, and stops everything
-# in order. Sockets, the disk threads and the clock are shared by all groups.
+# It opens the directories, listens, distinguishes peers from clients by their first frame, and stops
+# everything in order. Sockets, the disk threads and the clock are shared by all groups.
 
 
 log = logging.getLogger("quorumlog.server")
@@ -207,7 +207,7 @@ class LedgerServer:
         self._ended: asyncio.Future[BaseException | None] | None = None
         self._exception_handler_before: Callable[..., object] | None = None
         self.failure: BaseException | None = None
-        """Why a member has stopped; also what happened while it was closed."""
+        """Why a member has stopped; also errors while it was closed."""
 
     def _checked_held(self, names: Collection[str]) -> frozenset[str]:
         """Raises ConfigError: a name that is misspelt would hold nothing back."""
@@ -450,7 +450,7 @@ class LedgerServer:
             loop.set_exception_handler(self._exception_handler_before)
 
     async def stop(self) -> None:
-        """Hand leadership over, answer what is pending, sync everything, close."""
+        """Transfer leadership, answer pending requests, sync, close."""
         self._listener.close()
         self.users.close()
         kept_descriptors.let_go(self._park_soon)

@@ -268,7 +268,7 @@ class LocalCluster:
     def _running_member(self, member_id: str) -> _MemberThread:
         self._config(member_id)
         if member_id not in self._running:
-            running = ", ".join(self.running) or "nobody is"
+            running = ", ".join(self.running) or "no member is"
             raise ConfigError(f"{member_id} is not running; running: {running}")
         return self._running[member_id]
 

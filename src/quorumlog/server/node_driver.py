@@ -60,7 +60,7 @@ LEADERLESS_TIMEOUTS = 2
 
 
 class Requester(Protocol):
-    """The connection that something was said on; its session takes that in the next turn."""
+    """The connection of a request; its session takes that in the next turn."""
 
     session: Any
 
@@ -184,8 +184,8 @@ class NodeDriver:
 
     def enter(self, connection: Requester | None, item: Any) -> None:
         """`connection.session.take(self, said)` in the next turn; dropped if the connection is closed by
-        then. What that raises ends the connection, unless it is of the member itself. None: the member's
-        own, and `item` is called."""
+        then. An exception of it ends the connection, unless it is of the member itself. None: the
+        member's own, and `item` is called."""
         if not self.stopped:
             self._inbox.append((connection, item))
             if not self._turn_scheduled:
@@ -200,7 +200,7 @@ class NodeDriver:
             self.enter(connection, item)
 
     def enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
-        """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
+        """Like `enter`, from a callback of the loop after which nothing else can gather."""
         if not self.stopped:
             self._inbox.append((None, functools.partial(method, *arguments)))
             if not self._turn_scheduled:
@@ -299,7 +299,7 @@ class NodeDriver:
         return frozenset(v for each in self.node.raft.members.living for v in each.voters())
 
     def change_members(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
-        """See `MemberChanges.request`. Who is to become a member is dialled first."""
+        """See `MemberChanges.request`. A new member is dialled first."""
         try:
             if len(change.address) > MOST_NAME_CHARACTERS:
                 raise ConfigError(
@@ -411,7 +411,7 @@ class NodeDriver:
         return time.monotonic() * 1000
 
     async def hand_over(self) -> None:
-        """Returns once somebody else leads, or nobody can be found within two election time-outs."""
+        """Returns once another member leads, or none was found within two election time-outs."""
         successor_found = asyncio.get_running_loop().create_future()
 
         def done(reason: str) -> None:
@@ -440,7 +440,7 @@ class NodeDriver:
         self.peers.close()
 
     def part(self, reason: str) -> None:
-        """As `stop`, while the process goes on: waiting requests are answered, and the other members
+        """As `stop`, while the process continues: waiting requests are answered, and the other members
         find every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()

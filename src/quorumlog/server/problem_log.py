@@ -1,6 +1,6 @@
-"""ProblemLog: what `status` would say and who was refused, on the log, without repeating itself.
+"""ProblemLog: logs the problems of `status` and refused peers, without repetition.
 
-Sentences are the same whatever their figures say (`figures`).
+Sentences that differ only in figures are the same (`figures`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ProblemLog:
 
 
 def is_ours(error: BaseException) -> bool:
-    """It was raised in this package, not in what shares its loop."""
+    """It was raised in this package, not in other code on its loop."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

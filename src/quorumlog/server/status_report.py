@@ -45,8 +45,8 @@ class DiskReport:
         self._is_looking = False
 
     def problem(self, config: StoreConfig, lost: Sequence[LostRange] = ()) -> str:
-        """In a sentence; empty while there is room. The next who asks hears what this look finds.
-        `lost`: what readers have lost to full disks."""
+        """In a sentence; empty while there is room. This look's findings go to the next caller. `lost`:
+        entries that readers lost to full disks."""
         if self._directory.durability is Durability.MEMORY:
             return ""
         self._look()
@@ -60,11 +60,11 @@ class DiskReport:
             refuses = f"it is above {limit}, so appends are refused"
         if config.deletes:
             past = (
-                "but only what an archive has taken"
+                "but only archived entries"
                 if config.retention == "archived"
                 else f"also past readers{_losses(lost)}"
             )
-            return f"{full}: the oldest segments go whatever their age, {past}; {refuses}"
+            return f"{full}: the oldest segments are deleted at any age, {past}; {refuses}"
         keeps = "nothing is deleted (file_reserved_hours, retention_bytes)"
         if config.retention == "off":
             keeps = "nothing is deleted here (retention = off)"

@@ -19,7 +19,7 @@ LOOK_AGAIN_S = 0.02
 LOOK_FOR_FIRST_S = 0.4
 """While there are none. Ten times a second would be half of what an idle member does."""
 HEARTBEATS = 3
-"""Users may be as old as so many, whatever the option says."""
+"""Least age allowed for users, in heartbeats."""
 PLAIN_USERS = (
     "there are users, and members may be reached without TLS: any client that reaches this port can"
     " claim to be a member, and has all rights then (docs/security.md)"
@@ -97,8 +97,8 @@ class UsersOfServer:
 
     @property
     def newest(self) -> Users | None:
-        """The last that were known, for what only shows how a member is. None: there are some, and this
-        process has never known them."""
+        """The last known users, for status requests. None: users exist, but this process has never known
+        them."""
         return self._newest or (None if self.hides_status else NO_USERS)
 
     @property

@@ -53,7 +53,7 @@ class WaitingReads:
     ) -> None:
         """Committed entries, at once from memory or later from a file; see `ReadableLog.find`.
 
-        Many readers may get the same batch: nobody writes to it.
+        Many readers may get the same batch: do not write to it.
         """
         if self._is_closed:
             done(begins_anew(self._node.replica.member_id))
@@ -91,7 +91,7 @@ class WaitingReads:
         self._read_later(lambda: self._node.store.read_from(*cold), read)
 
     def close(self) -> None:
-        """The node is given up: everybody is answered, and may ask the next one."""
+        """The node is closed: all readers are answered, and may ask the next one."""
         self._is_closed = True
         self.wake()
         readers, self._readers = self._readers, {}
@@ -111,7 +111,7 @@ class WaitingReads:
             waiter.wake()
 
     def lost_committed(self) -> None:
-        """Other entries take the place of some: a read that began before is shared with nobody more."""
+        """Some entries are replaced: a read that began before is not shared any more."""
         self._readers = {}
 
     def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""LedgerBatchReader: a query's range, planned beside the driver and read in the workers.
+"""LedgerBatchReader: a query's range, planned next to the driver and read in the workers.
 
 The reader is pickled from one to the other, so it holds the options and nothing open. It also runs
 without a JVM.
@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LedgerBatchReader(DataSourceReader):
-    """Reads what was committed when the query was planned."""
+    """Reads the entries committed when the query was planned."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What Spark calls for `format("quorumlog")`."""
+"""The data source behind `format("quorumlog")`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LedgerDataSource(DataSource):
         df.write.format("quorumlog").option("servers", "127.0.0.1:20911").mode("append").save()
         df.writeStream.format("quorumlog").options(servers="127.0.0.1:20911", producerId="copy").start()
 
-    Options: docs/spark.md. Spark makes an instance beside the driver for each `load()`, so a wrong
+    Options: docs/spark.md. Spark makes an instance next to the driver for each `load()`, so a wrong
     option is reported there and not by a task.
     """
 

@@ -1,4 +1,4 @@
-"""What the options of a query mean: its columns, which entries, from where."""
+"""The options of a query: its columns, entries and source."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from quorumlog.net.tls import ClientTls
 
 ALIASES = {"kafka.bootstrap.servers": "servers"}
 Parser = tuple[str, str, Callable[[str, str], Any]]
-"""Of an option: its name, the field that it sets, and what makes the value of (name, text)."""
+"""Of an option: its name, its field, and the parser of (name, text)."""
 
 
 def by_name(parsers: Iterable[Parser]) -> dict[str, Parser]:
@@ -46,8 +46,7 @@ def fields_of(
     where: str,
     ignored: Container[str] = (),
 ) -> dict[str, Any]:
-    """The given values, by field. Raises ConfigError for an option that there is not, or that is
-    twice."""
+    """The given values, by field. Raises ConfigError for an unknown or repeated option."""
     values: dict[str, Any] = {}
     for key, text in options.items():
         parser = parsers.get(ALIASES.get(key.lower(), key.lower()))
@@ -112,7 +111,7 @@ _OURS = {
 
 
 def as_kafkas(name: str, columns: Container[str]) -> str:
-    """The end of the sentence that refuses a column: what it is here if Kafka's source has it."""
+    """The end of an error about a column: its name here if Kafka's source has it."""
     name = name.lower()
     for ours in _OURS.get(name, ()):
         if ours in columns:
@@ -134,7 +133,7 @@ def number_of(low: int, high: int) -> Callable[[str, str], int]:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
+    """Milliseconds of a duration as Kafka's source takes it: 500ms, 30s, 15m, 2h."""
     found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
     if found is None:
         raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
@@ -178,14 +177,14 @@ def columns_of(known: Sequence[str]) -> Callable[[str, str], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Of every query that asks servers."""
+    """Options of every query to servers."""
 
     tls_ca: str = ""
     """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
     tls_cert: str = ""
     tls_key: str = ""
     user: str = ""
-    """Empty: nobody, or who the certificate says."""
+    """Empty: none, or that of the certificate."""
     password_file: str = ""
     """At this path on every executor."""
 
@@ -232,7 +231,7 @@ COLUMN_TYPES: dict[str, DataType] = {
 }
 COLUMNS = tuple(COLUMN_TYPES)
 DEFAULT_COLUMNS = ("index", "term", "body")
-"""What an application wrote; the others are for who looks after the log."""
+"""Columns for applications; the others are for operators."""
 
 _ARROW_TYPES: dict[DataType, pa.DataType] = {
     StringType(): pa.string(),
@@ -292,7 +291,7 @@ class RowEncoder:
 
     @property
     def needs_bodies(self) -> bool:
-        """Those of time marks too."""
+        """Including those of time marks."""
         return "body" in self._fields.names or self.has_times
 
     @property
@@ -323,11 +322,11 @@ LATEST = "latest"
 Offset = int | str
 """An index, `earliest` or `latest`."""
 StatedOffset = Offset | dict[str, Offset]
-"""As an option states it: for whatever group is read, or by group."""
+"""As in an option: for the group that is read, or by group."""
 
 
 class LedgerDataLoss(IndexOutOfRange):
-    """A query asks for entries that the log no longer holds, and failOnDataLoss is true."""
+    """A query needs entries that the log no longer holds, and failOnDataLoss is true."""
 
 
 class LogBounds(NamedTuple):
@@ -362,8 +361,8 @@ def parse_offset(name: str, text: str) -> StatedOffset:
 
 
 def without_partition(name: str, stated: object) -> Any:
-    """Of `{"0": value}` the value: a group is what Kafka calls a topic of one partition. Raises
-    ConfigError for other partitions."""
+    """Of `{"0": value}` the value: a group is like a Kafka topic of one partition. Raises ConfigError
+    for other partitions."""
     if not isinstance(stated, dict):
         return stated
     if set(stated) != {"0"}:
@@ -416,7 +415,7 @@ def resolve(
 def skip_lost_entries(
     first_index: int, next_index: int, bounds: LogBounds, *, fail_on_data_loss: bool
 ) -> int:
-    """Where reading goes on if [first_index, next_index) is gone. Raises LedgerDataLoss if
+    """Where reading continues if [first_index, next_index) is deleted. Raises LedgerDataLoss if
     `fail_on_data_loss`; otherwise the gap is logged."""
     gap = (
         f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost"
@@ -429,7 +428,7 @@ def skip_lost_entries(
             ledger_begin_index=bounds.begin_index,
             committed_index=bounds.stop_index - 1,
         )
-    _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+    _logger.warning("%s; failOnDataLoss=false, continuing without them", gap)
     return next_index
 
 
@@ -470,8 +469,8 @@ class LedgerOptions(ClientOptions):
     path: str = ""
     """Data directory of a stopped member, readable at this path by every Spark worker."""
     archive: str = ""
-    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: what is in
-    it is read from there, and what follows from `servers` or `path`, if one of them is given."""
+    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: its entries
+    are read from there, and later ones from `servers` or `path`, if one of them is given."""
     group: str = ""
     """Empty: the group of the directory, or `default` with `servers`."""
     groups: tuple[str, ...] = ()
@@ -492,7 +491,7 @@ class LedgerOptions(ClientOptions):
     read_consistency: str = ""
     """Empty: `committed`, and of a stream `read_index` (see `of_stream`)."""
     max_staleness_ms: int = -1
-    """Of `committed`: plan with what is at most so old; -1: however old."""
+    """Of `committed`: plan with state of at most this age; -1: any age."""
     verify_crc: bool = True
     batch_bytes: int = 4 * MIB
     prefetch: int | None = None
@@ -507,16 +506,16 @@ class LedgerOptions(ClientOptions):
     """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
     max_trigger_delay_ms: int = 15 * 60_000
     starting_timestamp_ms: int | None = None
-    """Since 1970: what was appended then or later; None: `starting_offsets` counts."""
+    """Since 1970: entries appended then or later; None: by `starting_offsets`."""
     ending_timestamp_ms: int | None = None
-    """What was appended before; None: `ending_offsets` counts."""
+    """Entries appended before; None: by `ending_offsets`."""
     starting_timestamps: dict[str, int] | None = None
     """By group."""
     ending_timestamps: dict[str, int] | None = None
     reader: str = ""
     """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
     reader_hold: bool = False
-    """What `reader` has not read is kept."""
+    """Entries that `reader` has not read are kept."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 
@@ -603,8 +602,8 @@ class LedgerOptions(ClientOptions):
         )
 
     def of_stream(self) -> LedgerOptions:
-        """A stream ends a micro-batch, and with `availableNow` itself, at what was acknowledged by then,
-        unless it is told that it may miss some."""
+        """A stream ends a micro-batch, and with `availableNow` itself, at the last entry acknowledged by
+        then, unless allowed to miss some."""
         if self.read_consistency or self.max_staleness_ms >= 0:
             return self
         return replace(self, read_consistency=READ_INDEX)
@@ -624,7 +623,7 @@ class LedgerOptions(ClientOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
-        """Raises ConfigError naming the option, its value and what is valid."""
+        """Raises ConfigError with the option, its value and the valid values."""
         for key in options:
             if key.lower() == "owner":
                 raise ConfigError(_NO_TABLES)
@@ -657,7 +656,7 @@ class LedgerOptions(ClientOptions):
         if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
             raise ConfigError(
                 "options readConsistency = read_index and maxStalenessMs ask running members, and need"
-                " option servers; with option path, committed is what the directory proves"
+                " option servers; with option path, committed is proven by the directory"
             )
         if parsed.max_staleness_ms >= 0 and parsed.read_consistency not in ("", COMMITTED):
             raise ConfigError(
@@ -665,7 +664,7 @@ class LedgerOptions(ClientOptions):
                 f" {parsed.read_consistency}"
             )
         if parsed.reader_hold and not parsed.reader:
-            raise ConfigError("option readerHold needs option reader, the name of what it holds for")
+            raise ConfigError("option readerHold needs option reader, the name of its reader")
         if not parsed.servers and not parsed.path and not parsed.archive:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"

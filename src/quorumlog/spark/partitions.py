@@ -1,4 +1,4 @@
-"""How the entries of a query become tasks, and what every task proves about its range."""
+"""Splits a query's entries into tasks, and the checks of each task's range."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _chains_at(edges: list[int], points_of: PointsOf, begin_index: int) -> dict[
 
 
 def with_chains(partition: LedgerPartition, points_of: PointsOf) -> LedgerPartition:
-    """In the task: what the plan has left to it."""
+    """In the task: the checks left to it by the plan."""
     ends = (partition.first_index - 1, partition.stop_index - 1)
     chains = [partition.previous_chain, partition.last_chain]
     missing = [place for place in (0, 1) if chains[place] == ASK_CHAIN]
@@ -223,8 +223,8 @@ class RangeCheck:
         return self.next_index == self.partition.stop_index
 
     def accept(self, batch: EntryBatch, origin: str) -> None:
-        """`origin` (a member, a directory) gave it. Raises RangeMismatch and then counts nothing of it,
-        so that another member may be asked."""
+        """`origin` (a member, a directory) returned it. Raises RangeMismatch, and then accepts nothing
+        of it, so that another member can be asked."""
         if batch.count == 0 or batch.count > self.partition.stop_index - self.next_index:
             raise RangeMismatch(
                 f"{origin} gave {batch.count} entries from index {self.next_index} on, asked for"
@@ -239,7 +239,7 @@ class RangeCheck:
         self.next_index += batch.count
 
     def skip_to(self, index: int) -> None:
-        """Entries below are lost, and the query goes on without them."""
+        """Entries below are lost, and the query continues without them."""
         assert self.next_index < index <= self.partition.stop_index, (
             f"skip from {self.next_index} to {index} in {self.partition}"
         )

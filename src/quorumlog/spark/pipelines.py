@@ -1,9 +1,8 @@
-"""The pipelines by the name that Spark's users look for, and what they read as DataFrames.
+"""The pipelines by the names that Spark's users expect, with results as DataFrames.
 
 Each runs in threads of the calling process, or, with `engine=SparkEngine(spark)`, as tasks on Spark's
-executors; what comes out is the same. There `replay_frames` is what `replay` is in one process. What
-they write, and an archive together with the log after it
-(`option("archive", DIR)`), Spark reads in parallel.
+executors; the results are the same. There `replay_frames` takes the place of `replay`. Spark reads their
+output in parallel, and also an archive together with the log after it (`option("archive", DIR)`).
 
 """
 
@@ -66,14 +65,14 @@ class SparkEngine:
 
     @property
     def spark(self) -> SparkSession:
-        """A session may take half a minute to start: what can be refused before it is, is."""
+        """A session may take half a minute to start: errors are raised before if possible."""
         if callable(self._session):
             self._session = self._session()
         return self._session
 
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
-        """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
-        it would refuse again, so that is not a failure of its task, and is raised here."""
+        """A task that is lost is run again by Spark, and a slow one may run twice. A refusal would
+        repeat, so it does not fail its task, and is raised here."""
         kind = get_type_hints(run)["return"]
         at, each_bytes, largest = 0, result_bytes, 0
         while at < len(works):
@@ -181,12 +180,12 @@ def replay_frames(
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
     """Append to `target`, whose group needs a staging group. `replay_id` is the sink's `producerId`: the
-    same again goes on after the newest part that stands. `transform` keeps the log's order if it
-    filters and maps rows, and not if it groups, joins or sorts them. `part_bytes`: about so many of
-    the source become one batch of the sink. `again`: see `quorumlog.pipelines.replaying.replay`.
+    same id continues after the newest committed part. `transform` keeps the log's order if it filters
+    and maps rows, and not if it groups, joins or sorts them. `part_bytes`: about so many of the source
+    become one batch of the sink. `again`: see `quorumlog.pipelines.replaying.replay`.
 
-    Raises ConfigError, BadRequest for a range that does not go with what stands, SinkRefused, and what
-    the logs raise.
+    Raises ConfigError, BadRequest for a range that does not match the committed parts, SinkRefused, and
+    the logs' errors.
     """
     checked_target(target, replay_id)
     group = target.group or DEFAULT_GROUP

@@ -1,5 +1,5 @@
-"""What batch and streaming queries share: a range planned beside the driver, and a partition of it read
-in a worker. Both run without a JVM."""
+"""Shared by batch and streaming queries: planning a range next to the driver, and reading a partition in
+a worker. Both run without a JVM."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ GroupFinder = Callable[[LedgerOptions], Iterable[str]]
 def planned(
     options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
 ) -> list[LedgerPartition]:
-    """`bounds` are those that `source` has just told. Raises LedgerDataLoss if some of it is deleted
-    meanwhile and `failOnDataLoss` is true."""
+    """`bounds` are those that `source` has just returned. Raises LedgerDataLoss if some entries are
+    deleted meanwhile and `failOnDataLoss` is true."""
     try:
         return plan(
             bounds.group,
@@ -53,7 +53,7 @@ def planned(
 def what_is_left(
     options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
 ) -> IndexRange:
-    """Raises LedgerDataLoss if some of it is gone and `failOnDataLoss` is true."""
+    """Raises LedgerDataLoss if some entries are deleted and `failOnDataLoss` is true."""
     first_index, stop_index = index_range
     if first_index >= bounds.begin_index:
         return index_range
@@ -101,8 +101,8 @@ def read_partition(
 
 @cache
 def keep_modules() -> None:
-    """After the first work of a process. Spark looks for garbage after each task and each plan: some
-    20 ms, most of it among what was imported, which stays."""
+    """After the first work of a process. Spark looks for garbage after each task and each plan: some 20
+    ms, most of it on imported modules, which stay."""
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name == "pyspark.daemon":  # a worker of Spark's
         gc.freeze()

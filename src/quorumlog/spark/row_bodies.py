@@ -1,4 +1,4 @@
-"""Rows as entries: the options of a sink, what rows are recognised by, and their bodies."""
+"""Rows as entries: the options of a sink, the identity of rows, and their bodies."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class SinkOptions(ClientOptions):
     servers: str = ""
     group: str = DEFAULT_GROUP
     producer_id: str = ""
-    """Under which the log remembers what was written; empty: a name of its own for one `df.write`."""
+    """Under which the log remembers written rows; empty: a generated name for one `df.write`."""
     batch_id: int = -1
     """Of `df.write`; -1: not given."""
     body_format: str = ""
-    """Empty: `raw` if the schema says what the body is."""
+    """Empty: `raw` if the schema names the body."""
     rows_per_entry: int = 1000
     batch_differs: str = ERROR
     batch_order: str = ERROR
-    """Of `df.write`: `skip` leaves out batches below the newest that stands."""
+    """Of `df.write`: `skip` leaves out batches below the newest committed one."""
     reset_producer: str = ""
     batch_bytes: int = 2 * MIB
     timeout_ms: int = 30_000
@@ -81,7 +81,7 @@ class SinkOptions(ClientOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Raises ConfigError naming the option, its value and what is valid."""
+        """Raises ConfigError with the option, its value and the valid values."""
         values = fields_of(
             options, _PARSERS, "where format quorumlog is written to", READ_ONLY | SPARK_OPTIONS
         )

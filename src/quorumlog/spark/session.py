@@ -37,7 +37,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(RuntimeError):
-    """The message says what was tried and what to do."""
+    """The message lists the attempts and the remedy."""
 
 
 class JavaProbe(NamedTuple):
@@ -83,7 +83,7 @@ def probe_java(java: str) -> JavaProbe:
 
 
 def parse_version(text: str) -> int:
-    """The feature release in what `java -version` prints: `"17.0.15"` is 17, `"1.8.0_452"` is 8."""
+    """The feature release in the output of `java -version`: `"17.0.15"` is 17, `"1.8.0_452"` is 8."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if found is None:
         return 0
@@ -175,7 +175,7 @@ def is_connect(master: str) -> bool:
 
 
 def shown(master: str) -> str:
-    """Without what may follow, a token."""
+    """Without a token that may follow."""
     return _SCHEME + re.split("[/;]", master[len(_SCHEME) :])[0] if is_connect(master) else master
 
 
@@ -270,8 +270,7 @@ def running(app_name: str, master: str) -> Iterator[SparkSession]:
         if is_connect(master):
             bound_retries(spark, 0)  # of the farewell
         raise Unreachable(
-            f"Spark at {shown(master)} failed at work: {sentence}. What is written stays; repeat the"
-            " command"
+            f"Spark at {shown(master)} failed at work: {sentence}. Rows written stay; repeat the command"
         ) from None
     finally:
         spark.stop()

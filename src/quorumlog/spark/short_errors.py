@@ -1,10 +1,10 @@
-"""in_short(): errors that tell a user what to do reach them without the stack of a Spark worker.
+"""in_short(): errors with a remedy reach the user without the stack of a Spark worker.
 
-A worker that runs a data source sends whatever it raises with its whole traceback, and ends. Only its
-environment can say otherwise, and a worker has one of its own.
+A worker that runs a data source sends any exception with its whole traceback, and ends. Only its
+environment could change that, and a worker has one of its own.
 
 A worker whose answer Spark does not wait for (it has planned, or a LIMIT has enough) prints that the
-pipe is broken, and ends: nothing is wrong then, so a worker that reads or writes a log says nothing.
+pipe is broken, and ends: nothing is wrong then, so a worker that reads or writes a log prints nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_short(call: F) -> F:
-    """For what Spark calls. An error of another kind is ours, and keeps its traceback."""
+    """For methods that Spark calls. An error of another kind is a bug here, and keeps its traceback."""
 
     @wraps(call)
     def calling(*args: Any, **kwargs: Any) -> Any:

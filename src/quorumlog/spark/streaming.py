@@ -1,4 +1,4 @@
-"""Micro-batches: the offsets of one group, and what Spark calls for all groups of a query."""
+"""Micro-batches: the offsets of one group, and Spark's stream reader for all groups of a query."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StreamOffset:
         if isinstance(stored, int):
             return cls(stored)
         raise ConfigError(
-            f"the checkpoint has an offset that this release cannot read: {stored!r}. Go on with the"
+            f"the checkpoint has an offset that this release cannot read: {stored!r}. Continue with the"
             " release that wrote it, or a later one"
         )
 
@@ -90,7 +90,7 @@ class GroupStream:
         self._trusted: StreamOffset | None = None
         """Made or checked by this process last."""
         self.end_index: int | None = None
-        """As the log was told to end last."""
+        """The log's last known end."""
         self._begin_index = 0
         """And to begin."""
 
@@ -109,7 +109,7 @@ class GroupStream:
 
     def begin(self, index: int) -> StreamOffset:
         """The end of the first micro-batch, or of the first of this release on an older checkpoint. The
-        named reader stands there from now on."""
+        named reader's position is there from now on."""
         with closing(self._opener(self._options)) as source:
             bounds = self._bounds_of(source, index)
             self._refuse_another_end(bounds, index)
@@ -153,16 +153,16 @@ class GroupStream:
             return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
 
     def time_ms_before(self, index: int) -> int:
-        """When the entry before `index` was appended, in milliseconds since 1970; -1: not known, or
-        it is gone."""
+        """When the entry before `index` was appended, in milliseconds since 1970; -1: unknown, or
+        deleted."""
         if index <= self._begin_index:
             return -1
         with closing(self._opener(self._options)) as source:
             return source.time_ms_at(index - 1)
 
     def index_after(self, time_ms: int, low: int, high: int) -> int:
-        """The first index of [low, high) that was appended later; `high` if there is none. Entries that
-        are gone have no time."""
+        """The first index of [low, high) that was appended later; `high` if there is none. Deleted
+        entries have no time."""
         low = min(max(low, self._begin_index), high)
         with closing(self._opener(self._options)) as source:
             return index_from(source, low, high, time_ms + 1)
@@ -219,7 +219,7 @@ class GroupStream:
         if offset.cluster != cluster:
             _logger.warning(
                 "group %r is served by cluster %s, and the checkpoint is of cluster %s; their logs are"
-                " the same up to offset %d, so the query goes on",
+                " the same up to offset %d, so the query continues",
                 *(bounds.group, cluster, offset.cluster, offset.index),
             )
         self._trusted = offset
@@ -227,7 +227,7 @@ class GroupStream:
     def _refuse_another_end(self, bounds: LogBounds, index: int) -> None:
         if bounds.stop_index < index:
             raise LedgerDataLoss(
-                f"the checkpoint goes on at offset {index}, and group {bounds.group!r} ends at"
+                f"the checkpoint continues at offset {index}, and group {bounds.group!r} ends at"
                 f" {bounds.stop_index}: these are the servers of another log, or of one that was"
                 " restored to an earlier point",
                 ledger_begin_index=bounds.begin_index,
@@ -245,11 +245,11 @@ class GroupStream:
         if self._options.fail_on_data_loss:
             raise LedgerDataLoss(
                 f"{missed}. Begin with a new checkpoint and startingOffsets as an index, or set"
-                f" failOnDataLoss=false to go on at {end.index}",
+                f" failOnDataLoss=false to continue at {end.index}",
                 ledger_begin_index=bounds.begin_index,
                 committed_index=bounds.stop_index - 1,
             )
-        _logger.warning("%s; failOnDataLoss=false, going on at %d", missed, end.index)
+        _logger.warning("%s; failOnDataLoss=false, continuing at %d", missed, end.index)
         return []
 
 
@@ -262,7 +262,7 @@ K = TypeVar("K")
 
 
 def shared(available: dict[K, int], most: int) -> dict[K, int]:
-    """`most` divided by what each group has; at least one to each that has something."""
+    """`most` divided in proportion to each group's entries; at least one to each group with any."""
     total = sum(available.values())
     if total <= most:
         return available
@@ -426,9 +426,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if former and self._options.fail_on_data_loss:
             raise ConfigError(
-                f"the checkpoint is of group {has}, the options name {named}: what follows in"
+                f"the checkpoint is of group {has}, the options name {named}: the rest of"
                 f" {' and '.join(map(repr, former))} would not be read. Name it again, or set"
-                " failOnDataLoss=false to go on without it"
+                " failOnDataLoss=false to continue without it"
             )
         return begun
 
@@ -440,8 +440,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the logs ended when they were asked last: with the offset of a micro-batch it is the
-        lag."""
+        """The last known ends of the logs: with the offset of a micro-batch they give the lag."""
         ends = {group: stream.end_index for group, stream in self._streams.items()}
         known = {group: {"index": end} for group, end in ends.items() if end is not None}
         return known if len(known) == len(ends) else None
@@ -532,8 +531,8 @@ def _stored(offsets: dict[str, StreamOffset]) -> dict[str, Any]:
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises what is wrong as soon as it is asked for anything. Where `streamReader` itself raises,
-    PySpark 4.3 trips over the reader that it did not get, and the user sees two stacks."""
+    """Raises its error at the first call. Where `streamReader` itself raises, PySpark 4.3 trips over the
+    reader that it did not get, and the user sees two stacks."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

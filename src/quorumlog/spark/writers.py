@@ -1,7 +1,7 @@
-"""What Spark calls to write: tasks stage their rows, the driver commits.
+"""Spark's writers: tasks stage their rows, the driver commits.
 
-A writer is made beside the driver, pickled, and run by every attempt of every task; for the commit of a
-streaming query another one is made, which knows of the tasks only what their messages say.
+A writer is made next to the driver, pickled, and run by every attempt of every task; for the commit of a
+streaming query another one is made, which knows the tasks only by their messages.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class StagedPart(WriterCommitMessage):
 
 class Begun(NamedTuple):
     newest: Batch | None
-    """That stands."""
+    """Committed."""
     servers: tuple[str, ...]
     """Where members were when it began: tasks look there, too."""
 
 
 def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBodies:
-    """Raises ConfigError, or what the log says of its topics."""
+    """Raises ConfigError, or the log's error about its topics."""
     if options.writes_messages:
         return MessageBodies(schema, options, topics_of(options))
     return RowBodies(schema, options)
@@ -108,7 +108,7 @@ def committed(
     *,
     forgets: bool = False,
 ) -> None:
-    """Commit in the driver. `forgets`: nobody will ever ask for this producer again."""
+    """Commit in the driver. `forgets`: this producer will not be used again."""
     parts = sorted(
         (each for each in messages if isinstance(each, StagedPart)), key=lambda part: part.partition_id
     )
@@ -144,7 +144,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 class LedgerBatchWriter(DataSourceArrowWriter):
     @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Beside the driver, once a write. Raises ConfigError, SinkRefused, or what the groups raise."""
+        """Next to the driver, once a write. Raises ConfigError, SinkRefused, or the groups' errors."""
         refuse_overwrite(overwrite)
         options.check_for_batch()
         self._options = options
@@ -165,7 +165,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
     @in_short
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Retention deletes the staged entries. The commit may have come to its end all the same."""
+        """Retention deletes the staged entries. The commit may have completed nevertheless."""
         if self._forgets:
             options = self._options
             servers, group = options.servers, options.group
@@ -178,7 +178,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
     @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Beside the driver, for the tasks of each micro-batch and for its commit; raises as above."""
+        """Next to the driver, for the tasks of each micro-batch and for its commit; raises as above."""
         refuse_overwrite(overwrite)
         options.check_for_stream()
         self._options = options
@@ -190,7 +190,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         query_id = _task().getLocalProperty(QUERY_ID_PROPERTY)
         if not query_id:
             raise ConfigError(
-                f"this Spark does not tell a task its query ({QUERY_ID_PROPERTY}): use foreachBatch,"
+                f"this Spark does not give a task its query ({QUERY_ID_PROPERTY}): use foreachBatch,"
                 " with options producerId and batchId"
             )
         check_query(self._newest, query_id, self._options.rules, self._options.producer_id)

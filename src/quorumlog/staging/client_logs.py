@@ -27,7 +27,7 @@ class LogSession:
         self.last_sequence = client.last_sequence()
 
     def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
-        """The client goes on with its numbers by itself; only once."""
+        """The client continues its numbers by itself; only once."""
         assert sequence == self.last_sequence + 1, (sequence, self.last_sequence)
         last_index = -1
         receipts: Iterable[AppendReceipt]
@@ -51,7 +51,7 @@ class ClientLog:
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`known`: where somebody else has found members, too."""
+        """`known`: further addresses of members, found elsewhere."""
         self._servers = servers
         self._group = group
         self._timeout_ms = timeout_ms
@@ -124,8 +124,8 @@ def open_sink_logs(
     tls: ClientTls | None = None,
     user: ClientUser | None = None,
 ) -> Generator[SinkLogs]:
-    """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group. `known`: where
-    somebody else has found members, besides `servers`."""
+    """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group. `known`:
+    addresses of members found elsewhere, besides `servers`."""
     with ExitStack() as opened:
         names = group, staging_name(group)
         logs = [ClientLog(servers, name, timeout_ms, known, tls, user) for name in names]

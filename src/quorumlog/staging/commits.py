@@ -1,18 +1,18 @@
-"""SinkCommits: the driver's side, also for a process that finishes what a driver has left.
+"""SinkCommits: the driver's side, also for a process that finishes a driver's work.
 
-    hold      before the first task of a batch: what is staged from now on stays
+    hold      before the first task of a batch: rows staged from now on are kept
     connect   as producer `ID` to the staging group: no other driver appends a manifest any more
     look      at the newest manifest: may this batch follow it?
-    finish    what the newest manifest lists is replayed first, and the hold moved to it
+    finish    the rows of the newest manifest are replayed first, and the hold moved to it
     check     that the hold covers the rows of this batch
     append    its manifest, under the next number of the session
     replay    its rows into the log, as producer `ID/rows`, each under its own number
-    move      the hold on to this manifest, which stays for ever, as long as it is the newest
+    move      the hold to this manifest, which stays as long as it is the newest
 
 A hold moves to manifests only, and only to such as are replayed. A driver that was fenced may be late
-with it: it moves the hold to a manifest that is older than the newest, so it takes nothing away that
-anybody needs. That is why rows which were staged before the newest manifest are not committed but staged
-again: somebody may just be letting go of them.
+with it: it moves the hold to a manifest that is older than the newest, so no needed row is released.
+That is why rows staged before the newest manifest are not committed but staged again: another process
+may just be releasing them.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class SinkLog(Protocol):
         ...
 
     def take_hold(self, name: str) -> int:
-        """Where it stands, or from where on the log is still kept; returns where that is."""
+        """Take the hold at its position, or at the log's begin; returns that index."""
         ...
 
     def move_hold(self, name: str, index: int) -> None:
-        """Forward; what lies before `index` may go. Takes it, where somebody has ended it."""
+        """Forward; entries before `index` may be deleted. Takes it again if it was ended."""
         ...
 
     def end_hold(self, name: str) -> None: ...
@@ -178,7 +178,7 @@ class Commit(NamedTuple):
 
     manifest_index: int
     was_new: bool
-    """False: it stood already."""
+    """False: it was committed already."""
 
 
 class Resumed(NamedTuple):
@@ -199,7 +199,7 @@ class SinkCommits:
         self._pause = pause
 
     def begin(self) -> Batch | None:
-        """Before anything is staged: takes the hold; returns the newest batch that stands."""
+        """Before anything is staged: takes the hold; returns the newest committed batch."""
         if self._staging.hold(self.hold_name) is None:
             self._staging.take_hold(self.hold_name)
         newest = self.newest()
@@ -207,7 +207,7 @@ class SinkCommits:
 
     def commit(self, batch: Batch, rules: BatchRules) -> Commit:
         """Every row of it is in the log once when this returns. Raises a SinkRefused, ProducerFenced if
-        another driver has connected since, or what the groups raise: then it may be called again."""
+        another driver has connected since, or errors of the groups: then it may be called again."""
         with self._staging.session(self.producer) as session:
             newest = self.newest()
             verdict = judge(newest.batch if newest else None, batch, rules, self.producer)
@@ -226,7 +226,8 @@ class SinkCommits:
         return Commit(index, was_new=True)
 
     def resume(self) -> Resumed | None:
-        """Finish what a crash left, without fencing a driver. None: no batch was ever committed."""
+        """Finish the work left by a crash, without fencing a driver. None: no batch was ever
+        committed."""
         newest = self.newest()
         if newest is None:
             return None
@@ -235,13 +236,13 @@ class SinkCommits:
         return Resumed(newest, was_finished)
 
     def forget(self) -> None:
-        """Nobody will write under this name again: the groups need remember nothing of it."""
+        """This name will not be used again: the groups may forget it."""
         self._staging.end_hold(self.hold_name)
         self._staging.forget(self.producer)
         self._log.forget(self.rows_producer)
 
     def abandon(self) -> None:
-        """Nobody will write under this name, and if nobody has, nothing need be held."""
+        """This name will not be used, and if nothing was written under it, no hold is needed."""
         if self.newest() is None:
             self._staging.end_hold(self.hold_name)
 
@@ -290,7 +291,7 @@ class SinkCommits:
             what = "ended" if held_from is None else f"moved on to {held_from}"
             raise RowsNotHeld(
                 f"the rows of {batch.described}, from index {first_index} of the staging group on, are"
-                f" not held any more: another driver, or a person, has {what} reader {self.hold_name}"
+                f" not held any more: another driver, or an operator, has {what} reader {self.hold_name}"
                 " meanwhile. Nothing was appended; run the batch again"
             )
 

@@ -1,4 +1,4 @@
-"""What is said of a batch: where its rows lie in the staging group, and how it is recognised.
+"""A batch's manifest: the place of its rows in the staging group, and its identity.
 
 A manifest is an entry of the staging group, appended by the producer that commits:
 
@@ -67,7 +67,7 @@ class SinkRefused(Refused):
 
 
 class BatchDiffers(SinkRefused):
-    """The batch id stands already, with other rows."""
+    """The batch id is committed already, with other rows."""
 
     code = 470
 
@@ -79,19 +79,19 @@ class ProducerIdInUse(SinkRefused):
 
 
 class BatchOutOfOrder(SinkRefused):
-    """The batch id is older than the newest that stands, or leaves some out."""
+    """The batch id is older than the newest committed one, or skips some."""
 
     code = 472
 
 
 class RowsNotHeld(SinkRefused):
-    """The staged rows may be deleted by now, since nobody held them: they have to be staged again."""
+    """The staged rows may be deleted by now, without a hold: they have to be staged again."""
 
     code = 473
 
 
 class RowsGone(SinkRefused):
-    """A manifest stands whose rows are not there, or the log and its staging group have not one past."""
+    """A committed manifest's rows are missing, or the log and its staging group do not match."""
 
     code = 474
 
@@ -134,7 +134,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """A batch that a driver commits."""
 
     query_id: str
-    """Of a streaming query, by its checkpoint; "" of what is written without one."""
+    """Of a streaming query, by its checkpoint; "" for writes without one."""
     batch_id: int
     rows: int
     digest: RowDigest
@@ -230,7 +230,7 @@ class Verdict(Enum):
 
 class BatchRules(NamedTuple):
     keeps_existing: bool = False
-    """A batch id that stands is done, whatever rows come for it now."""
+    """A committed batch id is done, regardless of the rows given now."""
     skips_older: bool = False
     """A batch below the newest one is done: fixed ranges that are run again from the top."""
     reset_query_id: str | None = None
@@ -238,7 +238,7 @@ class BatchRules(NamedTuple):
 
 
 DF_WRITE = "df.write"
-"""What `resetProducer` calls what was written without a query."""
+"""Name in `resetProducer` for writes without a query."""
 
 
 def check_query(newest: Batch | None, query_id: str, rules: BatchRules, producer: str) -> None:
@@ -266,8 +266,8 @@ def judge(newest: Batch | None, batch: Batch, rules: BatchRules, producer: str) 
             raise BatchDiffers(
                 f"{batch.described} is in the log already under producer {producer!r}, with"
                 f" {newest.rows} rows; now it comes with {batch.rows} rows, or others: nothing was"
-                " appended. The checkpoint is older than the log, or the query gives other rows each"
-                " time. Option batchDiffers=keep keeps what the log has and drops what came now"
+                " appended. The checkpoint is older than the log, or the query returns other rows each"
+                " time. Option batchDiffers=keep keeps the rows in the log and drops these"
             )
         return Verdict.COMMITTED
     if batch.batch_id < newest.batch_id:

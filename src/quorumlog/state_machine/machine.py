@@ -1,11 +1,12 @@
-"""StateMachine: what every member makes of the committed entries of one channel, in the same way.
+"""StateMachine: application state computed from the committed entries of one channel, alike on every
+member.
 
-It is called on one thread, never by two at once. What it gives and what it becomes may follow from the
-entries alone: no clock, no random, no other service, or the members differ. An entry takes effect once,
-in the order of the log, after it is committed and on the member's own disk.
+It is called on one thread, never by two at once. Its results and state may depend on the entries alone:
+no clock, no random, no other service, or the members differ. An entry takes effect once, in the order of
+the log, after it is committed and on the member's own disk.
 
-    refuses a command         `CommandError`: answered to who appended it, on every member alike
-    raises anything else      the machine stops on this member, before that entry; the log goes on
+    refuses a command         `CommandError`: answered to its appender, on every member alike
+    raises anything else      the machine stops on this member, before that entry; the log continues
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Result = bytes | CommandError | None
 MOST_RESULT_BYTES = 8 << 20
 """Of results that are there at once, about: a machine gives those of the first commands then."""
 MOST_KEPT_BYTES = 64 << 20
-"""Of results of sessions, for who repeats a command; in memory, and in each snapshot. A constant, or
-members would differ."""
+"""Of results of sessions, for repeated commands; in memory, and in each snapshot. A constant, or members
+would differ."""
 KEPT_RESULT_BYTES = 16
 """Each counts so much more than it has."""
 
@@ -36,8 +37,8 @@ class FirstResults(NamedTuple):
     results: Sequence[Result]
     """One per applied entry; at least one."""
     unkept: Sequence[int] = ()
-    """Places of those that stand for a result that was not built, as it would be above
-    `MOST_KEPT_BYTES`. Nobody keeps such a one, nor any that was kept before it."""
+    """Places of results not built, as they would be above `MOST_KEPT_BYTES`. Such a one is not kept, nor
+    any kept before it."""
 
 
 class Applied(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -67,7 +68,7 @@ class ApplyFailure(Exception):
 
 
 MOST_WORDS = 4_096
-"""Characters of what an application's exception says."""
+"""Characters of an application's exception text."""
 
 
 def words_of(error: BaseException) -> str:
@@ -126,7 +127,7 @@ class StateMachine:
         raise CommandError(f"{type(self).__name__} answers no questions")
 
     def save(self, writer: SnapshotWriter) -> None:
-        """Write the whole state. No commands are applied meanwhile; the log and its appends go on."""
+        """Write the whole state. No commands are applied meanwhile; the log and its appends continue."""
         raise NotImplementedError
 
     def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a state machine is saved to and loaded from: bytes in order, without an end that it need know."""
+"""The streams a state machine is saved to and loaded from: ordered bytes of unknown length."""
 
 from __future__ import annotations
 

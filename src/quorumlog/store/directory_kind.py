@@ -1,11 +1,11 @@
-"""Whose is this directory? One question, asked by every command before it writes, reads or locks
-anything there. Each product keeps its files in directories of its own and refuses those of the others:
-a store that is served as a plain log takes entries of anybody and serves no key, and the member of a
-group that is served as a store by itself acknowledges what its group never sees.
+"""The product that a directory belongs to, checked by every command before it writes, reads or locks
+anything there. Each product keeps its files in directories of its own and refuses those of the others: a
+key-value store served as a plain log would take foreign entries and serve no key, and a group's member
+served as a store by itself would acknowledge entries that its group never sees.
 
-The file `member` says it (member_file.py). A directory of an earlier release does not say it; the files
-of a product beside it do, or nothing does, and the first store or broker that starts on it has it then.
-A store of messages, ours or a Java broker's, is known by its folders.
+The file `member` names it (member_file.py). In a directory of an earlier release the product's other
+files show it; without any, the first store or broker that starts on it claims it. A message store, ours
+or a Java broker's, is recognized by its folders.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ OWN_NAMES = (
 
 
 class DirectoryKind(Enum):
-    """In the file `member` (with a `-`: of no member); what it is; the command that takes it; what to do
-    with it where no command does."""
+    """Name in the file `member` (with a `-`: of no member); description; command that opens it; what to
+    do if none does."""
 
     MEMBER = "", "the directory of a member of a log", "quorumlog serve"
     """Nothing says of which product."""

@@ -125,7 +125,7 @@ class LogExtent(NamedTuple):
     end: LogPoint
     damage: tuple[Damage, ...]
     tail: str
-    """What lies after the end and will be cut by the next start; "" if nothing does."""
+    """Bytes after the end, cut by the next start; "" if none."""
 
 
 class SegmentSearch:
@@ -139,7 +139,7 @@ class SegmentSearch:
     def segment_of(
         self, file: SegmentFile, first_position: int, low_index: int, high_index: int
     ) -> LogSegment | None:
-        """A segment that is taken as it is; if its first header is bad, the index says what it was."""
+        """A segment, taken as it is; if its first header is bad, the index supplies it."""
         header = header_at(self.data, first_position)
         if header is not None and not low_index <= header.index <= high_index:
             problem = f"its first entry has index {header.index}, below {low_index} of the file before"
@@ -189,15 +189,15 @@ class SegmentSearch:
 
 
 def damage_of_small_files(disk: Disk, path: str) -> list[Damage]:
-    """Pages that cannot be read, and a file that keeps a start; what they say is judged elsewhere.
-    Raises OSError."""
+    """Unreadable pages, and a file that keeps a start; contents are checked elsewhere. Raises
+    OSError."""
     damage = []
     if disk.exists(f"{path}/{FORMER_DAMAGED_NAME}"):
         problem = f"is of an early release: a start refuses until it is renamed to {DAMAGED_NAME}"
         damage.append(Damage(FORMER_DAMAGED_NAME, 0, -1, problem))
     _, problem = read_readable(disk, f"{path}/{CHECKPOINT_NAME}")
     if problem:
-        damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start goes on without it"))
+        damage.append(Damage(CHECKPOINT_NAME, 0, -1, f"{problem}; a start continues without it"))
     slots = {name: unreadable_slots(disk, f"{path}/{name}") for name in (HARD_STATE_NAME, DURABLE_NAME)}
     slots[START_NAME] = unreadable_start_slots(disk, path)
     for name, found in slots.items():
@@ -233,7 +233,7 @@ class StateRow(msgspec.Struct, frozen=True):
     first_index: int
     """Of the segment after it; -1 if that is not known."""
     problem: str
-    """Why it does not count, "" if it does. A start of the process goes on without it."""
+    """Why it is not used, "" if it is. A start of the process continues without it."""
 
 
 def start_row(disk: Disk, path: str, start: LogStart | None) -> StartRow | None:
@@ -468,7 +468,7 @@ class ReadStop(NamedTuple):
     problem: str
     """"" where the log ends: at zeros, or at a blank record."""
     is_blank: bool
-    """A record of magic -1 lies here, whatever length it names."""
+    """A record of magic -1 is here, of any length."""
 
 
 class StoredEntries:
@@ -483,8 +483,8 @@ class StoredEntries:
     def next_batch(
         self, place: ReadPlace, stop_index: int, batch_bytes: int, *, check_bodies: bool
     ) -> EntryBatch | ReadStop:
-        """The next entries of the segment at `place`, at least one, in memory of their own: those in
-        front of one that cannot be read, or whose body is bad, without it."""
+        """The next entries of the segment at `place`, at least one, in memory of their own, up to one
+        that cannot be read or whose body is bad."""
         assert place.next_index < stop_index, (place, stop_index)
         got = self._by_units(place, stop_index, batch_bytes) or self._by_walk(
             place, stop_index, batch_bytes
@@ -578,8 +578,8 @@ JAVA_SCANNED_FILES = 3
 def scan_java(
     data: SegmentView, units: IndexUnits, files: list[SegmentFile], committed_index: int
 ) -> LogExtent:
-    """By DLedger's own rules, except that a log does not begin where the index contradicts, nor after
-    what was committed. Of the rest of what is scanned the index only speeds the scan up."""
+    """By DLedger's own rules, except that a log begins neither where the index contradicts nor after
+    committed entries. Elsewhere the index only speeds up the scan."""
     search = SegmentSearch(data, units)
     for file, following in pairwise(files):
         if following.position != file.position + data.segment_bytes:
@@ -698,8 +698,8 @@ MAX_LOOKS = 4
 
 
 class DirectoryReader:
-    """Read-only; a context manager, for one thread. Indices name entries (-1: none); `ledger_end_index`
-    is what a start would keep."""
+    """Read-only; a context manager, for one thread. Indices name entries (-1: none); `ledger_end_index`:
+    the end after a start."""
 
     is_java: bool
     """Entries need not carry digests, and no file names the owner."""
@@ -710,9 +710,8 @@ class DirectoryReader:
 
     def __init__(self, disk: Disk, path: str, *, scanned_index: int = -1) -> None:
         """Raises ConfigError if there is no such directory or it holds no log, StoreFailure if its file
-        `member` is damaged. Other damage is listed in `damage`, but for what another reader of this
-        directory was told up to `scanned_index`; entries are checked all the same when they are
-        read."""
+        `member` is damaged. Other damage is listed in `damage`, except damage up to `scanned_index` that
+        another reader has reported; entries are still checked when they are read."""
         self.path = path = path.rstrip("/") or "/"
         self._disk = disk
         self._scanned_index = scanned_index
@@ -722,7 +721,7 @@ class DirectoryReader:
         self.begin = LOG_ORIGIN  # of a Java directory, which does not tell
         self.start: LogStart | None = None
         self.damaged: tuple[DamagedRange, ...] = ()
-        """What the member has noted as lost: in order, none above the durable point."""
+        """Ranges recorded as damaged: in order, none above the durable point."""
         try:
             record = load_member(disk, path)
             # In this order: what a running member adds meanwhile then lies after what these promise.
@@ -752,7 +751,7 @@ class DirectoryReader:
         self.segments: tuple[LogSegment, ...] = extent.segments
         self.end: LogPoint = extent.end
         self.tail: str = extent.tail
-        """What the next start will cut; "" if nothing."""
+        """Bytes the next start will cut; "" if none."""
         self._first_indices = [segment.first_index for segment in self.segments]
         self._entries = StoredEntries(self._data, self._units, checked=self.checked)
         self._structure = StoredEntries(self._data, self._units, checked=False)
@@ -849,7 +848,7 @@ class DirectoryReader:
             )
             self.damage.append(Damage(HARD_STATE_NAME, 0, -1, problem))
         if lacks_start(self._disk, self.path, record):
-            problem = "is missing: nothing tells where the log begins"
+            problem = "is missing: the begin of the log is unknown"
             self.damage.append(Damage(START_NAME, 0, -1, problem))
         return extent
 
@@ -997,8 +996,8 @@ class DirectoryReader:
                 yield got
 
     def pieces(self, first_index: int, stop_index: int) -> Iterator[EntryBatch | Damage]:
-        """As `batches`, going on after what is damaged where the index leads past it: each gap is a
-        Damage, whose `stop_index` says where reading goes on."""
+        """As `batches`, continuing after damage where the index leads past it: each gap is a Damage,
+        whose `stop_index` is where reading continues."""
         if not self.segments and self.missing is not None:
             yield self.missing
             return
@@ -1147,8 +1146,7 @@ class StoredMarks(MarkedLog):
         return resets
 
     def time_ms_at(self, index: int) -> int:
-        """When this entry counts as appended; -1: no mark stands at or before it. Raises
-        StoreFailure."""
+        """When this entry counts as appended; -1: no mark at or before it. Raises StoreFailure."""
         mark = mark_at_index(self, index)
         return -1 if mark is None else mark.time_ms
 
@@ -1178,8 +1176,8 @@ class StoredMarks(MarkedLog):
             yield start.point.index, start.record
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """By the kinds that the index names; where it does not know the entries, by the entries. What is
-        damaged is left out: the time that it may have told is not known."""
+        """By the kinds in the index; where it lacks the entries, by the entries. Damaged ones are left
+        out: their times are unknown."""
         while first_index < stop_index:
             chunk_stop = min(first_index + UNIT_CHUNK, stop_index)
             units = self._reader.index_units(first_index, chunk_stop)

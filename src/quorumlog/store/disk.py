@@ -1,7 +1,7 @@
 """All file access of `store/` goes through here: a real disk, or a simulated one with the same calls.
 
 No file is mapped: a page of a mapping that the disk cannot read is a signal and no error. Errors are the
-operating system's `OSError`; who calls decides what they mean.
+operating system's `OSError`, for the caller to interpret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _UNOPENED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, *_NO_DESCRIPTORS)
 
 PRIVATE_MODE = 0o700
-"""Of directories: what lies in them is for the user that runs the member."""
+"""Of directories: only for the user that runs the member."""
 
 _FILE_MODE = 0o600
 
@@ -62,7 +62,7 @@ def reason_of(error: Exception) -> str:
 
 
 def refusal(path: str, action: str, error: OSError) -> str:
-    """A sentence for people: what the disk refuses, why, and what to do about it."""
+    """A sentence for people: the refused operation, the cause and the remedy."""
     where = f" ({error.filename})" if error.filename not in (None, path) else ""
     remedy = _REMEDIES.get(error.errno or 0, "check its file system")
     return f"{path} cannot be {action}: {reason_of(error)}{where}; {remedy}"
@@ -143,7 +143,7 @@ class Disk(Protocol):
         """Permission bits, as 0o700."""
 
     def make_directory(self, path: str) -> None:
-        """For its owner alone; with parents, which anybody may enter. No error if it exists."""
+        """For its owner alone; with parents, which are accessible to all. No error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces `new`."""
@@ -158,7 +158,7 @@ class Disk(Protocol):
         """Raises BlockingIOError if another process holds it."""
 
     def is_locked(self, path: str) -> bool:
-        """Whether anybody holds `lock(path)`; writes nothing, and False if there is no such file."""
+        """Whether a process holds `lock(path)`; writes nothing, and False if there is no such file."""
 
 
 class DiskLock(Protocol):
@@ -180,8 +180,8 @@ _MOST_KEPT = 8
 
 
 class KeptDescriptors:
-    """Of this process, for its files. Where no other is left, the next file opened gets one of them, and
-    who listens closes a connection for it. Any thread."""
+    """Spare file descriptors of this process. When no other is left, the next file opened gets one of
+    them, and the listener closes a connection to replace it. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -268,7 +268,7 @@ class ClosedFile:
             return file.pread_into(buffer, position)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Synced: nobody would hear of a failure once the file is closed."""
+        """Synced: a failure would be lost once the file is closed."""
         with self._opened() as file:
             file.pwritev(buffers, position)
             file.sync()

@@ -82,7 +82,7 @@ class DurableFile:
         self._slots = slots
         self._lock = threading.Lock()
         self.directory_id = ""
-        """Whose it is: goes with whatever is recorded from now on."""
+        """Recorded with each value from now on."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str) -> Self:
@@ -115,7 +115,7 @@ class DurableFile:
             self._slots.write(encode_durable_point(durable, self.directory_id))
 
     def record_both_synced(self, durable: DurablePoint) -> None:
-        """Into both slots, each synced: from now on no older point can come back."""
+        """Into both slots, each synced: from now on no older point can reappear."""
         with self._lock:
             self._slots.write_both_synced(encode_durable_point(durable, self.directory_id))
 

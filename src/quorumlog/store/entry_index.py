@@ -28,8 +28,8 @@ from quorumlog.store.segments import (
 
 
 class LogEnds:
-    """Written by the store's thread. Another thread looks again at `truncations` before it believes what
-    it has found."""
+    """Written by the store's thread. Another thread reads `truncations` again before it trusts its
+    result."""
 
     def __init__(self, begin: LogPoint, end: LogPoint) -> None:
         """Everything up to `end` is on disk."""
@@ -49,10 +49,10 @@ class _Unwritten(NamedTuple):
 
 
 class IndexSegments(SegmentList):
-    """The index files. Units up to the end of the log may be in memory only: a start has made them
-    again, and the disk had no space for them. They count in place of what the files have, and go there
-    before the next append that has reserved the space. One that has not, a no-op on a disk that is
-    still full, joins them: a group whose disks are full must be able to elect a leader."""
+    """The index files. Units up to the end of the log may be in memory only: rebuilt at a start, without
+    disk space to write them. They override the files, and are written before the next append that has
+    reserved space. A no-op on a disk that is still full joins them: a group whose disks are full must be
+    able to elect a leader."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
         super().__init__(disk, directory, segment_bytes, first_position)
@@ -67,7 +67,8 @@ class IndexSegments(SegmentList):
         return self._unwritten is not None
 
     def hold(self, units: IndexArray) -> None:
-        """For a start: what has no space, to the end of the log; zeros where an entry is damaged."""
+        """For a start: keep in memory the units without space, to the end of the log; zeros where an
+        entry is damaged."""
         position = int(units["index"][0]) * INDEX_UNIT_BYTES
         self._unwritten = _Unwritten(position, units.tobytes())
         self.reserved_position = position
@@ -230,7 +231,7 @@ class EntryIndex:
             fields = (header.magic, header.pos, header.size, header.index, header.term)
             if fields == unit[0].item():
                 return header.chain_crc
-        raise self.damage(path, position, index, "the header is not what the index says")
+        raise self.damage(path, position, index, "the header does not match the index")
 
     def damage(self, path: str, position: int, index: int, problem: str) -> DirectoryDamaged:
         return DirectoryDamaged(

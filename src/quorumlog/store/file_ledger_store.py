@@ -88,7 +88,7 @@ class FileLedgerStore(LedgerStore):
     def recover(
         cls, disk: Disk, directory: str, config: StoreConfig, durable: DurableFile
     ) -> tuple[Self, RecoveryReport]:
-        """Open the log in `directory`/data and /index for writing; what was found is in the report.
+        """Open the log in `directory`/data and /index for writing; findings are in the report.
 
         Both flush modes start the same way: in neither may a log begin on bytes that are page cache
         only. `durable` is the store's from here on, unless this raises: DirectoryDamaged for damage that
@@ -146,8 +146,8 @@ class FileLedgerStore(LedgerStore):
         return search_term_runs(self.begin.index + 1, self.end.index, term_of)
 
     def settle_now(self, damage: DirectoryDamaged) -> bool:
-        """For a start, which has nobody else to look: False if nothing was found at that entry, or there
-        is no space for it."""
+        """For a start, which has no other check: False if nothing was found at that entry, or there is
+        no space for it."""
         found = self.examine(damage.index, damage.index + 1)
         self.settle(found)
         self.save_damaged()

@@ -20,7 +20,7 @@ class DurableRecord:
         """No higher `index_synced_position` is recorded: from there on a start looks at every entry."""
 
     def limit_index(self, position: int) -> None:
-        """Above this position a start is not to trust the index, whatever is synced of it."""
+        """Above this position a start must not trust the index, synced or not."""
         with self.lock:
             self.index_synced_limit = position
             recorded = self._recorded()
@@ -28,8 +28,8 @@ class DurableRecord:
                 self.file.record_both_synced(DurablePoint(recorded.point, position))
 
     def lower(self, cut: LogPoint, flush: Flush | None) -> None:
-        """Both slots to the cut, synced, and no more for a flush that is under way. What is recorded is
-        asked of the file: a flush may have ended that was not adopted yet."""
+        """Lower both slots to the cut, synced, also for a flush under way. The recorded value is read
+        from the file: a finished flush may not be adopted yet."""
         with self.lock:
             if flush is not None:
                 flush.limit(cut)
@@ -49,7 +49,8 @@ class DurableRecord:
 
 
 class Flush:
-    """One `SyncTask`: what was dirty when it began. Only `run` may be called off the store's thread."""
+    """One `SyncTask` over the bytes dirty when it began. Only `run` may be called off the store's
+    thread."""
 
     def __init__(
         self,
@@ -61,8 +62,8 @@ class Flush:
         *,
         seals: bool,
     ) -> None:
-        """`index_synced_position`: what holds once `index_files` are synced. `seals`: a data segment
-        came to its end since the last flush. Takes the files; `run` releases them."""
+        """`index_synced_position`: its value once `index_files` are synced. `seals`: a data segment came
+        to its end since the last flush. Takes the files; `run` releases them."""
         self.end = end
         self.done = False
         self._cut: LogPoint | None = None

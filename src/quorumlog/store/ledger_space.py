@@ -1,6 +1,6 @@
-"""LedgerSpace: room on the disk before the bytes come, so that an append is taken whole or refused.
+"""LedgerSpace: reserves disk space before a write, so that an append is taken whole or refused.
 
-Space is taken in steps as large as the log, up to `reserve_step_bytes`. Behind data a reserve for
+Space is taken in steps as large as the log, up to `reserve_step_bytes`. After the data, a reserve for
 control entries (no-ops) remains: a group whose disks are all full must still be able to elect a leader.
 """
 
@@ -17,7 +17,7 @@ from quorumlog.store.entry_index import IndexSegments
 from quorumlog.store.segments import INDEX_UNIT_BYTES, SegmentList
 
 CONTROL_RESERVE_BYTES = 1 << 20
-"""What control entries may use and data may not: this, or one segment if that is less."""
+"""Reserve for control entries only: this, or one segment if that is less."""
 
 _DATA_BYTES_PER_INDEX_BYTE = 16
 """Index space is reserved in smaller steps: an entry of 512 bytes has a unit of 32."""
@@ -29,7 +29,7 @@ _FIRST_STEP_BYTES = 1 << 20
 def control_reserve(
     config: StoreConfig, end_position: int, stop_index: int, *, parts: int = 1
 ) -> tuple[int, int]:
-    """Up to where space must be reserved in data and index so that control entries still fit behind data
+    """Up to where space must be reserved in data and index so that control entries still fit after data
     that ends here: near the end of a segment, also in the next one. `parts`: for one of so many."""
     data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes) // parts
     # As many units as the smallest entries in the reserve could need.
@@ -42,7 +42,7 @@ def control_reserve(
 
 
 class LedgerSpace:
-    """Reserves in `data` and `index` together; whatever it reserved is synced before it returns."""
+    """Reserves in `data` and `index` together, synced before it returns."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class LedgerSpace:
         `stop_index`. `control` entries may use the reserve, and have to leave half of it after them if
         `sparing`.
 
-        Raises DiskFull for lack of space, and where none is made for what needs no election; for data
-        also above `disk_full_ratio`; StoreFailure.
+        Raises DiskFull for lack of space, or if only the reserve for elections is left; for data also
+        above `disk_full_ratio`; StoreFailure.
         """
         if control:
             # Only what it needs itself: the reserve was made before the data that lies in front.

@@ -1,7 +1,7 @@
-"""LedgerStore: what a member needs from the place where its entries lie.
+"""LedgerStore: a member's interface to its stored entries.
 
 A store knows no roles; terms are numbers that never fall along the log. All calls are synchronous and
-come from one thread, except those that say "any thread": what reads entries is among them, since it may
+come from one thread, except those documented as "any thread", which include all reads, since they may
 wait for the disk.
 """
 
@@ -42,10 +42,9 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
     point: LogPoint
     """The entry before the first that exists. Its `position` is where that one lies."""
     record: bytes
-    """The state of the log up to there, which no entry can tell any more; opaque here."""
+    """The state of the log up to there, which no entry records any more; opaque here."""
     replaces: bool = False
-    """The log was put in place of another one: whatever segments lie here are of that one, until this
-    is False again."""
+    """The log replaces another one: the segments here are of that one, until this is False again."""
     owed_index: int = -1
     """Of a log that was installed: the group had committed entries up to here then."""
 
@@ -152,7 +151,7 @@ class Examination(NamedTuple):
     """After the last entry that was looked at."""
     size_bytes: int
     truncations: int
-    """How often the log had been cut when the look began: what was cut since is not damage."""
+    """Number of cuts when the check began: entries cut since are not damage."""
 
 
 class SetAsideCount(NamedTuple):
@@ -166,7 +165,7 @@ class SpaceTaken(NamedTuple):
     """Bytes of the segments of data and index."""
 
     disk_bytes: int
-    """What is reserved in them."""
+    """Space reserved in them."""
     apparent_bytes: int
     """How long they are."""
 
@@ -227,13 +226,13 @@ class LedgerStore(Protocol):
         """Where the log begins once its first entries are gone; None: at index 0."""
 
     def drop_before(self, start: LogStart) -> Callable[[], None]:
-        """The log begins behind `start` from now on, which `MemberDirectory.save_start` has brought to
-        disk: at a segment, whose first entry is durable. Returns work for any thread, one at a time:
-        deleting what lies below, oldest first. What a full disk keeps from being deleted is left to the
+        """Make the log begin after `start`, which `MemberDirectory.save_start` has brought to disk: at a
+        segment whose first entry is durable. Returns work for any thread, one at a time: deleting
+        earlier segments, oldest first. Files that a full disk keeps from being deleted are left to the
         next such work, or to a start. The work raises StoreFailure."""
 
     def left_to_delete(self) -> Callable[[], None] | None:
-        """The same work once more, where a full disk has kept something of what was dropped."""
+        """The same work again, if a full disk has kept dropped files from being deleted."""
 
     @property
     def end(self) -> LogPoint:
@@ -259,7 +258,7 @@ class LedgerStore(Protocol):
         durable yet. Raises StoreFailure."""
 
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
-        """Drop entries from `index` on; on disk when this returns, and no old byte can come back.
+        """Drop entries from `index` on; on disk when this returns, and no old byte can reappear.
 
         `end`: the entry before, as the leader has it; needed where it is damaged here. Raises
         StoreFailure; DirectoryDamaged if the entry before turns out to be damaged, and nothing has
@@ -273,7 +272,7 @@ class LedgerStore(Protocol):
         """`task.run()` has returned: adopt its durable point. Called on the store's own thread."""
 
     def space_ahead(self) -> Callable[[], None] | None:
-        """Work for any thread that reserves what the log will need soon; None while there is enough.
+        """Work for any thread that reserves space the log will need soon; None while there is enough.
         Lack of space is left to the append that needs it. Raises StoreFailure."""
 
     def space_taken(self) -> SpaceTaken:
@@ -325,8 +324,8 @@ class LedgerStore(Protocol):
         are some, DirectoryDamaged."""
 
     def kinds(self, first_index: int, stop_index: int) -> Int64Array:
-        """`EntryKind` of each of these, as the index has it, in which one bit can hide an entry: to be
-        shown, or to know where to look. Any thread. Raises what `control_batches` raises."""
+        """`EntryKind` of each of these, from the index, in which one flipped bit can hide an entry: for
+        display, or to find a place to look. Any thread. Raises as `control_batches` does."""
 
     def read(self, log_range: LogRange) -> EntryBatch:
         """The bytes of a range in memory of their own; any thread. Header fields and chain are checked,
@@ -350,7 +349,7 @@ class LedgerStore(Protocol):
         known."""
 
     def settle(self, examination: Examination) -> tuple[DamagedRange, ...] | None:
-        """Note what is damaged and write again what the data itself can tell; returns the ranges that
+        """Record damage and rewrite the bytes that the data itself determines; returns the ranges that
         are new or larger. None: the log was cut since the look began, and nothing is done."""
 
     @property
@@ -376,20 +375,20 @@ class LedgerStore(Protocol):
         """Show that these entries of another member can be those of a range, or a part of it; returns
         the point before them. Raises ProtocolViolation. Any thread.
 
-        What runs to the end of the range is proven by the chain there. A caller that takes another piece
-        has to know of an entry after it, by its chain.
+        A piece that ends the range is proven by the chain there. Any other must be followed by an entry
+        whose chain the caller knows.
         """
 
     def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:
-        """Write and sync what `check_piece` has accepted, with the point that it gave; any thread. The
-        damaged bytes are kept aside first, if there is space for that.
+        """Write and sync a piece that `check_piece` has accepted, with the point it returned; any
+        thread. The damaged bytes are first set aside, space permitting.
 
         Raises IndexOutOfRange if the range was cut meanwhile, StoreFailure; DiskFull, and nothing is
-        written over.
+        overwritten.
         """
 
     def configure(self, config: StoreConfig) -> None:
-        """Other values for what a running member may be given anew (`config.RELOADABLE`)."""
+        """Change the options that a running member may reload (`config.RELOADABLE`)."""
 
     def make_no_space(self, is_so: bool) -> None:
         """The disk hangs, or does no longer. While it does, `plan` raises DiskFull where space would

@@ -1,4 +1,4 @@
-"""Where a log begins: what is dropped, and what is known of what lies in front."""
+"""The begin of a log: dropped entries, and what is known of the entries before it."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class Drops:
         self._undeleted += self._index.drop_before((begin.index + 1) * INDEX_UNIT_BYTES)
 
     def delete(self) -> None:
-        """Any thread, one at a time. What a full disk does not let go stays for the next time. Raises
+        """Any thread, one at a time. Files that a full disk keeps stay for the next time. Raises
         StoreFailure."""
         try:
             for path in tuple(self._undeleted):
@@ -282,7 +282,7 @@ class Mark(msgspec.Struct, frozen=True):
     index: int
     """Of the TIME or CLOCK entry, which may be before the log's begin."""
     time_ms: int
-    """At which the entries behind it count as appended."""
+    """Append time of the entries after it."""
 
 
 class MarkedLog(Protocol):
@@ -327,8 +327,7 @@ class StoredLog(MarkedLog):
 
 
 def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
-    """The last one at or before this entry, which is committed. Raises what `control_batches`
-    raises."""
+    """The last one at or before this entry, which is committed. Raises as `control_batches` does."""
     first_index, mark = log.begin_index + 1, None
     for boundary, state in _known(log):
         if boundary <= index:
@@ -338,8 +337,8 @@ def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
 
 
 def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
-    """The last one that says this time or an earlier one, before `stop_index`. Raises what
-    `control_batches` raises."""
+    """The last one with this time or an earlier one, before `stop_index`. Raises as `control_batches`
+    does."""
     first_index, mark = log.begin_index + 1, None
     for boundary, state in _known(log):
         known = _counted(log, mark_of(state))

@@ -33,15 +33,15 @@ back."""
 
 class PageCache:
     def __init__(self, data: SegmentList, keep_bytes: int, end_position: int) -> None:
-        """`end_position`: of the log. What of it an earlier process left in memory is the kernel's."""
+        """`end_position`: of the log. Pages cached by an earlier process are left to the kernel."""
         self._data = data
         self.keep_bytes = keep_bytes
         self._kept_position = max(data.first_position, end_position - keep_bytes)
         """What was written from here on has not been given back."""
 
     def outgrown(self, durable_position: int) -> Callable[[], None] | None:
-        """Work for any thread that gives back what is too much below `durable_position`; None while that
-        is not worth a call."""
+        """Work for any thread that releases excess pages below `durable_position`; None while that is
+        not worth a call."""
         first = self._kept_position
         stop = self._step_below(durable_position - self.keep_bytes)
         if stop <= first:
@@ -159,8 +159,8 @@ class LogReader:
         return self.point_in_memory(index) or self.point_on_disk(index)
 
     def written_end(self, cut: LogPoint) -> int:
-        """Just after the last byte written in the segment that holds the cut: where the log ended,
-        or the blank record by which it went on to the next segment."""
+        """Just after the last byte written in the segment that holds the cut: where the log ended, or
+        the blank record before the next segment."""
         segment_end = self._data.base_of(cut.position) + self._data.segment_bytes
         if self._ends.end.position <= segment_end:
             return self._ends.end.position
@@ -238,9 +238,9 @@ class LogReader:
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         """By the headers of the entries, whose chain is checked: a unit of the index has no digest, and
-        one bit of it can hide an entry. Of damaged ones the index tells, if it is whole and what is left
-        of their headers does not say otherwise, that none of them is one but no-ops, which are whole all
-        the same."""
+        one bit of it can hide an entry. For damaged ones an intact index, unless the rest of their
+        headers contradicts it, shows that none is a control entry, except no-ops, which are intact
+        anyway."""
         while first_index < stop_index:
             damaged = self._damaged.at(first_index)
             if damaged is not None:

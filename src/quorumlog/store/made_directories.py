@@ -65,7 +65,7 @@ class BackupDirectory:
     """A context manager; one process at a time has it open."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """What is there, or a new directory. Raises ConfigError (it holds something else, or is in
+        """The existing backup, or a new directory. Raises ConfigError (it holds something else, or is in
         use), DirectoryDamaged, StoreFailure."""
         self.path = path = path.rstrip("/") or "/"
         self._disk = disk
@@ -141,7 +141,7 @@ class BackupDirectory:
     def _damaged(self, name: str, problem: str, position: int = 0) -> DirectoryDamaged:
         return DirectoryDamaged(
             f"{self.path}/{name} {problem} (position {position}): the backup is damaged; take one into"
-            " another directory, and see quorumlog verify for what this one still holds",
+            " another directory, and check the rest of this one with quorumlog verify",
             path=f"{self.path}/{name}",
             position=position,
         )
@@ -160,8 +160,8 @@ class BackupDirectory:
         index_segment_bytes: int,
         start: LogStart | None,
     ) -> CopiedLog:
-        """A log that begins at index 0, or behind `start`. What an earlier one has left goes, which was
-        never complete."""
+        """A log that begins at index 0, or after `start`. Files of an earlier incomplete one are
+        deleted."""
         assert self.cut is None, self.record
         config = copy_config(segment_bytes, index_segment_bytes)
         if self.log is not None:
@@ -226,7 +226,7 @@ class BackupDirectory:
 
 def check_target(disk: Disk, path: str) -> None:
     """Raises ConfigError unless a member can be restored there: it is empty, or does not exist, or is
-    what an interrupted restore has left."""
+    left from an interrupted restore."""
     with refusals_named(path):
         names = set(disk.list(path))
     if RESTORING_NAME in names and MEMBER_NAME not in names:
@@ -274,7 +274,7 @@ class RestoredDirectory:
         return self._log
 
     def begin(self, start: LogStart | None) -> None:
-        """A log that begins at index 0, or behind `start`."""
+        """A log that begins at index 0, or after `start`."""
         disk, path = self._disk, self.path
         with refusals_named(path):
             check_target(disk, path)

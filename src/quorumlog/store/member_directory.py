@@ -1,4 +1,4 @@
-"""A data directory: whose it is, how it is opened, and with what."""
+"""A data directory: its owner, and opening it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ from quorumlog.store.state_files import (
 
 
 def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]:
-    """Why the directory must not speak for its old self, as sentences; empty if it may."""
+    """Why the directory must not act under its old id, as sentences; empty if it may."""
     found = record.set_back
     is_set_back = found is not None and found.directory_id == record.directory_id
     return [*_lost_files(disk, path), *([set_back_sentence(path, record)] if is_set_back else [])]
@@ -98,8 +98,7 @@ def set_back_sentence(path: str, record: MemberRecord) -> str:
     if found is None:
         return ""
     return (
-        f"{path} was found older than it had been: an older copy of it was put back, or its disk lost"
-        " what it had synced"
+        f"{path} was set back: an older copy of it was restored, or its disk lost synced data"
         f"{now(f'acknowledged entry {found.acknowledged_index}, held up to {found.held_index}')}"
     )
 
@@ -120,8 +119,8 @@ def _lost_files(disk: Disk, path: str) -> list[str]:
 
 
 def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
-    """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
-    nothing tells which; ConfigError for a directory that one of the first releases has left damaged."""
+    """The corrected record. Raises DirectoryDamaged if the log has lost its first entries and no file
+    records which; ConfigError for a directory that one of the first releases has left damaged."""
     if disk.exists(f"{path}/{FORMER_DAMAGED_NAME}"):
         raise ConfigError(
             f"{path}/{FORMER_DAMAGED_NAME} is of an early release, and names entries that are damaged:"
@@ -134,8 +133,8 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
         save_member(disk, path, record)
     if lacks_start(disk, path, record):
         raise DirectoryDamaged(
-            f"{path}/{START_NAME} is missing, which says where the log begins, whose first entries were"
-            f" deleted (position 0). {WITHOUT_START}",
+            f"{path}/{START_NAME} is missing, the record of the begin of the log, whose first entries"
+            f" were deleted (position 0). {WITHOUT_START}",
             path=f"{path}/{START_NAME}",
             position=0,
         )
@@ -263,8 +262,8 @@ class CopiedLog:
         first = batch.first_header
         if (first.index, batch.chain_before) != (end.index + 1, end.chain) or first.term < end.term:
             raise ProtocolViolation(
-                f"entry {first.index} of term {first.term} does not go on with entry {end.index} of term"
-                f" {end.term}"
+                f"entry {first.index} of term {first.term} does not continue with entry {end.index}"
+                f" of term {end.term}"
             )
         if not batch.lies_at(store.plan(batch.sizes)):
             raise ProtocolViolation(
@@ -307,7 +306,7 @@ class CopiedLog:
 
 def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
     """The committed index of the checkpoint, or the newest boundary whose state is saved, if the log
-    holds exactly that entry; else what lies before the log's begin, which was committed when it went.
+    holds exactly that entry; else the entry before the log's begin, which was committed when deleted.
     Raises StoreFailure."""
     saved = next(store.boundaries.saved(), None)
     return max(_checkpointed(disk, path, store), -1 if saved is None else saved.point.index)
@@ -344,8 +343,8 @@ def _checkpointed(disk: Disk, path: str, store: FileLedgerStore) -> int:
 
 
 def open_log(disk: Disk, path: str, record: MemberRecord) -> CopiedLog:
-    """As a start of the member opens it: what it would cut is cut. Raises DirectoryDamaged,
-    StoreFailure, OSError."""
+    """As a start of the member opens it: cuts included. Raises DirectoryDamaged, StoreFailure,
+    OSError."""
     config = copy_config(record.segment_bytes, record.index_segment_bytes)
     check_start(disk, path, record)
     open_or_make_durable(disk, path).close()
@@ -360,8 +359,8 @@ def begin_recovery(
     formation: Formation,
     recovery: Recovery,
 ) -> MemberRecord:
-    """The directory belongs to the new cluster, on disk, when this returns. Raises StoreFailure: it is
-    what it was, or this."""
+    """When this returns, the directory belongs to the new cluster, on disk. Raises StoreFailure: it
+    belongs to either the old or the new one."""
     before = record.version if record.recovery is None else record.recovery.version
     begun = msgspec.structs.replace(
         record,
@@ -429,13 +428,13 @@ def _lack_of_space_named() -> Iterator[None]:
         yield
     except StoreFailure as failure:
         if was_lack_of_space(failure):
-            raise DiskFull(f"no space to note what the log may hold: {failure}") from failure
+            raise DiskFull(f"no space to record the kinds of entries in the log: {failure}") from failure
         raise
 
 
 class MemberDirectory:
-    """Made by `open_member_directory`. What writes a file may be called in any thread, all else in the
-    one that owns the member."""
+    """Made by `open_member_directory`. Methods that write a file may be called in any thread, all others
+    in the thread that owns the member."""
 
     def __init__(
         self,
@@ -464,9 +463,9 @@ class MemberDirectory:
         """Why the directory got another id, at this start, or as it was found older than it had been; ""
         if it is the one it was."""
         self.report: tuple[str, ...] = ()
-        """What this start did, and what an operator may want to change, in sentences."""
+        """Actions of this start, and advice to the operator, in sentences."""
         self.unreadable: tuple[str, ...] = ()
-        """What the disk could not read at this start and nothing depended on: a disk that fails."""
+        """Unreadable pages at this start that were not needed: a failing disk."""
         self._disk = disk
         self._lock = lock
         self._record = record
@@ -524,7 +523,7 @@ class MemberDirectory:
         """Where the log is to begin. Once this has returned it is on disk, and `store.drop_before` may
         follow; a start of the process in between makes up for it.
 
-        Raises DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
+        Raises DiskFull, and the log begins where it did; StoreFailure, and the begin is unknown.
         """
         self._refuse_releases_before(VERSION_WITH_START)
         # Without this a log whose power fails could seem to end below its start.
@@ -537,8 +536,8 @@ class MemberDirectory:
         return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
 
     def may_hold(self, level: int, *, users: bool = False) -> bool:
-        """Entries of the kinds of this level, which is above 0. `users`: and one that says who those
-        are."""
+        """May the log hold entries of the kinds of this level, which is above 0? `users`: and one about
+        users."""
         is_told = self._record.version >= version_of(level, has_start=False)
         return is_told and (self._record.users or not users)
 
@@ -714,9 +713,8 @@ def open_member_directory(
 ) -> MemberDirectory:
     """Open a directory, recover its log, or make a new one where there is none.
 
-    Raises ConfigError (what a person must change), DirectoryDamaged (damage at or below the durable
-    point that cannot be bounded, or a group of one that forgot what it promised), StoreFailure (the disk
-    refuses).
+    Raises ConfigError (for the operator to fix), DirectoryDamaged (unbounded damage at or below the
+    durable point, or a group of one that lost its vote), StoreFailure (the disk fails).
     """
     path = path.rstrip("/") or "/"
     if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
@@ -745,8 +743,8 @@ def open_member_directory(
                 renewed = ", ".join(forgotten_promises(disk, path, record))
                 if renewed and group_size == 1:
                     raise DirectoryDamaged(
-                        f"{renewed}. In a group of one no other member can replace what is lost; to go"
-                        f" on with what the log holds, run: quorumlog recover --unsafe {path}",
+                        f"{renewed}. In a group of one no other member can replace lost entries; to"
+                        f" continue with the rest of the log, run: quorumlog recover --unsafe {path}",
                         path=path,
                         position=0,
                     )
@@ -760,7 +758,7 @@ def open_member_directory(
 
 @contextmanager
 def refusals_named(path: str) -> Iterator[None]:
-    """Turn what the operating system says while a directory is opened into our own errors."""
+    """Turn errors of the operating system while a directory is opened into our own."""
     try:
         yield
     except PermissionError as error:

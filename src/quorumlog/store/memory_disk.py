@@ -1,7 +1,7 @@
 """MemoryDisk: a disk in this process's memory, for members that keep nothing (`--store memory`).
 
-A file lies in chunks of 1 MiB, each made when something is written into it, so that a segment of a
-gigabyte takes what it holds. Nothing is synced, and space is short only when the process gets no more
+A file is kept in chunks of 1 MiB, each made when first written, so that a segment of a gigabyte takes
+only the memory of its content. Nothing is synced, and space is short only when the process gets no more
 memory.
 """
 
@@ -109,7 +109,7 @@ class FileTree(Generic[FileT]):
 
 
 class MemoryFile:
-    """`DiskFile`: the file itself, the same for all who open it, and for all of them writable."""
+    """`DiskFile`: the file itself, shared and writable by all who open it."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -28,7 +28,7 @@ class Placement(NamedTuple):
 
 
 def place(sizes: Int64Array, position: int, segment_bytes: int, entry_limit_bytes: int) -> Placement:
-    """Put entries behind `position`; one that leaves no room for a blank after it opens the next
+    """Place entries after `position`; one that leaves no room for a blank after it opens the next
     segment (docs/formats.md, rolling rule). Raises BodyTooLarge for an entry above
     `entry_limit_bytes`."""
     count = len(sizes)

@@ -1,4 +1,4 @@
-"""A start: what the files hold is looked at, cut and put right, before anything is said of it."""
+"""Recovery at a start: the files are scanned, cut and repaired before anything is served."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from quorumlog.store.state_files import (
 
 
 def remove_leftovers(disk: Disk, directory: str, config: StoreConfig) -> list[str]:
-    """For a start of the process; returns what it did, in sentences. Nothing depends on it."""
+    """For a start of the process; returns its actions, in sentences. Nothing depends on it."""
     lines: list[str] = []
     folder = f"{directory}/{STATES_NAME}"
     left = [f"{directory}/{START_NAME}.tmp"]
@@ -145,7 +145,7 @@ class SetAside:
         self.came()
 
     def came(self) -> None:
-        """Something new is here: sync its name, delete what is too much. Raises OSError."""
+        """A file was added: sync its name, delete old ones beyond the limit. Raises OSError."""
         self._disk.sync_directory(self.path)
         self.tidy()
 
@@ -169,7 +169,7 @@ class SetAside:
         self.look()
 
     def look(self) -> None:
-        """Count what is here. Any thread."""
+        """Count the files here. Any thread."""
         kept = self._look()
         self.count = SetAsideCount(len(kept), sum(each.size_bytes for each in kept))
 
@@ -221,7 +221,7 @@ class SegmentAdoption:
     ) -> None:
         self.lines: list[str] = []
         self.kept_aside: list[str] = []
-        """Where what does not belong to the log has gone."""
+        """Where foreign files and cut bytes were moved."""
         self._disk = disk
         self._durable_file = durable_file
         self._found = found
@@ -329,8 +329,8 @@ class SegmentAdoption:
         file.retire()
 
     def copy_aside(self, segments: SegmentList, first: int, stop: int, prefix: str = "") -> None:
-        """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody. Pages that
-        the disk cannot read are zeros in it."""
+        """Lack of space for the copy is ignored: the bytes cut were never acknowledged. Unreadable pages
+        are zeros in it."""
         path, target = segments.path_of(first), ""
         try:
             target = self._set_aside.new_name(prefix + segment_name(first))
@@ -371,7 +371,7 @@ class RecoveryReport(NamedTuple):
     lines: tuple[str, ...]
     """For people; empty after a clean stop."""
     cut_bytes: int
-    """From the end of the log to the last byte behind it that was not zero."""
+    """From the end of the log to the last non-zero byte after it."""
     cut_entries: int
     """Whole entries recognised after the tear; they are in `set-aside/`."""
     set_aside: str
@@ -396,7 +396,7 @@ def recover_log(
     disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile
 ) -> RecoveredLog:
     """Make the log in `directory` good for appends. Raises DirectoryDamaged where damage at or below the
-    durable point cannot be bounded, or nobody knows where the log begins; StoreFailure."""
+    durable point cannot be bounded, or the log's begin is unknown; StoreFailure."""
     start = load_start(disk, directory)
     known = durable_file.load()
     if known is None:

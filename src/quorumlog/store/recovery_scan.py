@@ -1,4 +1,4 @@
-"""What lies in the files of a directory, damage included."""
+"""Scan of a directory's files, damage included."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Fate(Enum):
     KEPT = auto()
     """Part of the log; made as long as it should be if it is shorter."""
     LONG = auto()
-    """The same, and what it has after its end is cut off."""
+    """The same, and bytes after its end are cut off."""
     MADE_AGAIN = auto()
-    """Missing, or too short for what lay in it: zeros take the place of what is lost."""
+    """Missing, or too short for its entries: zeros replace the lost bytes."""
     ASIDE = auto()
     """No part of the log."""
     REMOVED = auto()
@@ -88,7 +88,7 @@ class SegmentFinding(NamedTuple):
     """-1: there is no such file."""
     fate: Fate
     line: str
-    """What a start says of it, "" if nothing."""
+    """A start's report of it, "" if none."""
 
     @property
     def problem(self) -> str:
@@ -108,7 +108,7 @@ class FileScan:
     data: tuple[SegmentFinding, ...]
     index: tuple[SegmentFinding, ...]
     strangers: tuple[tuple[str, str], ...]
-    """(path, name to set it aside under) of what is no segment."""
+    """(path, name to set it aside under) of files that are no segments."""
     lost_from: int
     """First byte below the durable point that no file holds any more; the point if all is held."""
     trusted_stop_index: int
@@ -141,8 +141,8 @@ def begin_path(begin: LogPoint) -> str:
 
 
 def lacks_start(disk: Disk, directory: str, record: MemberRecord) -> bool:
-    """Has the log lost its first entries, and nothing tells which? A log that never held any has lost
-    none: `record` says that there may be a file `start` before there is space for it."""
+    """Has the log lost its first entries, without a record of which? A log that never held any has lost
+    none: `record` notes a file `start` before there is space for it."""
     if record.version < VERSION_WITH_START or disk.exists(f"{directory}/{START_NAME}"):
         return False
     if disk.exists(f"{directory}/{begin_path(LOG_ORIGIN)}"):
@@ -215,7 +215,7 @@ def _check_own(disk: Disk, directory: str, start: LogStart, durable: LogPoint, f
     if problem:
         raise unusable_start(
             f"{directory}/{START_NAME}",
-            f"it says that the log begins after entry {begin.index}, and the log {problem}: it is the"
+            f"it has the log begin after entry {begin.index}, and the log {problem}: it is the"
             " file of another directory",
         )
 
@@ -378,7 +378,7 @@ class LogScan(NamedTuple):
     tail: str
     """Why the walk above the durable point ended, "" if at zeros."""
     cut_pieces: tuple[tuple[int, int], ...]
-    """(first, stop) positions of bytes behind the end that are not zero, one a segment."""
+    """(first, stop) positions of non-zero bytes after the end, one a segment."""
     cut_entries: int
     """Whole entries among them."""
     unreadable: tuple[UnreadablePage, ...]
@@ -402,9 +402,9 @@ def scan_log(
     must_be_bounded: bool,
     scanned_index: int = -1,
 ) -> LogScan:
-    """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
-    `scanned_index`: up to here nobody needs to know again what is damaged, nor, if the log ends there,
-    what lies after. Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
+    """`known_ranges`: of the file `damaged`, None if it is unreadable: then the whole log is scanned.
+    `scanned_index`: up to here damage is known already, and if the log ends there, all after it. Raises
+    DirectoryDamaged if `must_be_bounded` and damage cannot be."""
     return _LogScanner(data, index, files, known_ranges, on_entries).run(must_be_bounded, scanned_index)
 
 
@@ -659,7 +659,7 @@ class AnchorDamaged(Exception):
 
 
 class DamageSearch:
-    """One walk; `ranges` and `bad_blanks` are what it found."""
+    """One walk; `ranges` and `bad_blanks` are its findings."""
 
     def __init__(
         self,
@@ -672,9 +672,9 @@ class DamageSearch:
         *,
         must_know_terms: bool = True,
     ) -> None:
-        """`begin`: of the log, which needs no proof. `known`: damaged ranges already, in order,
-        which are stepped over. `window_bytes`: read at a time, where no entry is longer.
-        `must_know_terms` False: a range whose terms nobody knows is one with no `term_runs`."""
+        """`begin`: of the log, which needs no proof. `known`: damaged ranges already, in order, which
+        are stepped over. `window_bytes`: read at a time, where no entry is longer. `must_know_terms`
+        False: a range with unknown terms has no `term_runs`."""
         self._data = data
         self._units = IndexUnits(index)
         self._begin = begin
@@ -688,7 +688,7 @@ class DamageSearch:
         self.bad_blanks: list[tuple[int, int]] = []
 
     def walk(self, point: LogPoint, stop: LogPoint, until_index: int, *, check_bodies: bool) -> LogPoint:
-        """From `point` to entry `until_index` at least, not behind `stop`. Raises AnchorDamaged;
+        """From `point` to entry `until_index` at least, not after `stop`. Raises AnchorDamaged;
         DirectoryDamaged where the terms of a range cannot be known."""
         self._anchor = None if point == self._begin else point
         for known in self._known:
@@ -759,14 +759,14 @@ class DamageSearch:
         path = self._data.name_of(at)
         runs = self._term_runs(point, last, highest_term, exact=found is None)
         if runs is None and not self._must_know_terms:
-            problem += "; a term ends in it, and the index cannot say where, so a start cannot skip it"
+            problem += "; a term ends in it, at an index unknown, so a start cannot skip it"
             runs = ()
         if runs is None:
             directory = self._data.directory.rpartition("/")[0]
             raise DirectoryDamaged(
                 f"{self._data.path_of(at)}: {problem} (position {at}, entry {point.index + 1}), at or"
                 f" below the durable point; a term ends between entry {point.index + 1} and entry"
-                f" {last.index}, and the index cannot say where, so the member could not vote; run:"
+                f" {last.index}, and the index does not show where, so the member could not vote; run:"
                 f" quorumlog verify {directory}. In a group of several move the directory away: the"
                 " member then starts as a new one and is fed the log by the others",
                 path=self._data.path_of(at),

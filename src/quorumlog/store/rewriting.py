@@ -1,5 +1,5 @@
-"""Rewriting: finding out what of a log is damaged, and writing another member's copy over it, piece by
-piece (`LedgerStore`: examine, settle, check_piece, write_piece).
+"""Rewriting: finding the damaged parts of a log and overwriting them with another member's copy, piece
+by piece (`LedgerStore`: examine, settle, check_piece, write_piece).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Rewriting:
         self._page_cache = page_cache
         self.set_aside = SetAside(disk, directory, config)
         self.unsettled: Examination | None = None
-        """What the newest `settle` had no space for."""
+        """Rewrites that the newest `settle` had no space for."""
         self._aside = ("", 0)
         """Where the damaged bytes go, "" once there was no space, and the position of the first."""
         self._aside_stop = -1

@@ -83,8 +83,8 @@ class Segment:
                 self._file.close()
 
     def park(self, disk: Disk) -> bool:
-        """Give its descriptor back, for good; everything is synced. False: somebody uses it, or it has
-        none. The store's own thread."""
+        """Give its descriptor back, for good; everything is synced. False: it is in use, or has none.
+        The store's own thread."""
         with self._users_lock:
             if self._users != 1 or self._is_parked:
                 return False
@@ -149,7 +149,7 @@ class Segment:
                 self.zero(first, stop)
 
     def discard_from(self, position: int, reserved_stop: int = 0, low: int | None = None) -> None:
-        """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.
+        """Make everything from `position` on zeros, on disk and in the cache; not synced.
 
         The file is cut and grown again: that costs the same for a gigabyte as for a page, and does not
         trust the cache, which after a failed sync may show zeros, marked clean, over old bytes. Up to

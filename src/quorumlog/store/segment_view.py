@@ -1,7 +1,7 @@
-"""Looking at segments that may be damaged, of a directory that starts or that is only looked at.
+"""Read access to segments that may be damaged, at a start or for inspection.
 
-Nothing here writes or locks. A page that the disk cannot read is zeros and said to be unreadable; what
-no file holds (any longer) reads as zeros.
+Nothing here writes or locks. A page that the disk cannot read is zeros and reported as unreadable; bytes
+missing from the files read as zeros.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_INDEX = 1 << 58
 """No log gets that far, and the byte position of its index unit still fits into 64 bits."""
 
 MAX_POSITION = 1 << 62
-"""Nor that far: what a file is named after, or a unit says, above it is not true."""
+"""Limit of positions: higher ones in a file's name or a unit are invalid."""
 
 
 class SegmentFile(NamedTuple):
@@ -66,7 +66,7 @@ def list_segment_files(disk: Disk, directory: str, folder: str) -> list[SegmentF
 
 
 class SegmentView(SegmentList):
-    """The files of somebody else, who may write, cut or delete them: opened when needed, for reading.
+    """Files of another process, which may write, cut or delete them: opened when needed, for reading.
     Not thread-safe."""
 
     def __init__(
@@ -81,7 +81,7 @@ class SegmentView(SegmentList):
         return self._bases
 
     def base_of(self, position: int) -> int:
-        """A file begins where its name says, whatever that is a multiple of."""
+        """A file begins at the byte in its name, of any alignment."""
         number = self._number_of(position)
         return self._bases[number] if number >= 0 else super().base_of(position)
 
@@ -117,7 +117,7 @@ class SegmentView(SegmentList):
         return self._files[base]
 
     def next_data(self, position: int) -> int:
-        """Holes that the disk cannot tell are data."""
+        """Where the disk cannot report holes, all is data."""
         try:
             return super().next_data(position)
         except OSError:
@@ -139,8 +139,7 @@ class UnreadablePage(NamedTuple):
 def read_pages(
     segments: SegmentList, size_bytes: int, position: int
 ) -> tuple[bytes, tuple[UnreadablePage, ...]]:
-    """Bytes, with zeros for what no file holds and for the pages that the disk cannot read, and these
-    pages."""
+    """Bytes, with zeros where no file has them and for unreadable pages, and these pages."""
     pieces: list[bytes] = []
     unreadable: list[UnreadablePage] = []
     stop, by_page = position + size_bytes, False

@@ -49,7 +49,7 @@ IndexArray = npt.NDArray[Any]
 
 BLANK_MAGIC = -1
 BLANK_BYTES = 8
-"""What every segment keeps free after its last entry, so that a blank record always fits."""
+"""Bytes that every segment keeps free after its last entry, so that a blank record always fits."""
 
 _SHAPE = struct.Struct(">ii")
 _MOST_PARKED = 16
@@ -66,8 +66,8 @@ class SegmentScan(NamedTuple):
     end_position: int
     """Just after the last good entry; where the next record was looked for."""
     stop: Literal["zero", "blank", "full", "bad"]
-    """`zero`: the log ends here. `blank`: it goes on in the next segment. `full`: `stop_position` or
-    the end of the data was reached. `bad`: something else lies here, see `problem`."""
+    """`zero`: the log ends here. `blank`: it continues in the next segment. `full`: `stop_position` or
+    the end of the data was reached. `bad`: other bytes are here, see `problem`."""
     problem: str
 
 
@@ -114,7 +114,7 @@ def scan_segment(
     """Walk entries from `start_position` on; stop at the first thing that is not the next good one.
 
     `data` begins at byte `base_position` of the log and is a segment, or a prefix of one of
-    `segment_bytes`. `previous_chain` None: digests are not looked at. An entry at or behind
+    `segment_bytes`. `previous_chain` None: digests are not looked at. An entry at or after
     `stop_position` is not examined.
     """
     positions, stop, problem, end_position = _walk(
@@ -224,7 +224,7 @@ class SegmentList:
         self.end_position = first_position
         """Just after the last segment."""
         self.reserved_position = first_position
-        """Up to here writes cannot run out of space; never behind `end_position`."""
+        """Up to here writes cannot run out of space; never after `end_position`."""
         self._disk = disk
         self._files: dict[int, Segment] = {}
         self._growth_lock = threading.Lock()
@@ -282,8 +282,8 @@ class SegmentList:
     def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
         """Delete the segments after the one that holds `position`, and return them. Segments below
         `reserve_stop` become zeros instead, and keep the space that they have or can get: one that was
-        made again may have none. Each step, from the last backwards, is on disk before the next: what a
-        crash leaves is contiguous."""
+        made again may have none. Each step, from the last backwards, is on disk before the next: after a
+        crash the files are contiguous."""
         dropped = []
         with self._growth_lock:
             reserve_stop = min(reserve_stop, self.reserved_position)
@@ -309,7 +309,7 @@ class SegmentList:
 
     def drop_before(self, position: int) -> list[str]:
         """Let go of the segments below the one that holds `position`; returns their paths, oldest first.
-        A reader of one goes on meanwhile; deleting them is left to the caller."""
+        Readers may continue; deleting them is left to the caller."""
         with self._growth_lock:
             first_position = self.base_of(position)
             below = [file for file in self.files if file.base_position < first_position]
@@ -342,7 +342,7 @@ class SegmentList:
 
     def park(self, dirty: Collection[int] = ()) -> int:
         """Give back descriptors of some of the oldest segments, but of the last two and those whose
-        bases are `dirty`; returns how many. Nobody writes meanwhile."""
+        bases are `dirty`; returns how many. Without concurrent writes."""
         parked = 0
         for base in self.bases[:-2]:
             if parked < _MOST_PARKED and base not in dirty and self._files[base].park(self._disk):
@@ -385,8 +385,8 @@ class SegmentList:
 
     def reserve(self, stop_position: int, step_bytes: int) -> None:
         """Have space up to `stop_position`, synced, creating segments as needed, in steps of
-        `step_bytes` that end with their segment. Raises DiskFull: what was reserved until then stays,
-        and no segment without space is left."""
+        `step_bytes` that end with their segment. Raises DiskFull: space reserved until then stays, and
+        no segment without space is left."""
         if self.reserved_position >= stop_position:
             return  # without the lock: who holds it may be waiting for the disk
         with self._growth_lock:
@@ -445,9 +445,8 @@ class SegmentList:
         return files
 
     def zero_in_segment(self, first_position: int, stop_position: int) -> None:
-        """Zero what lies in the segment that holds `first_position`, if there is one; synced. To the end
-        of the last page, after which nothing was written: one that the disk cannot read can be written
-        as a whole only."""
+        """Zero the segment that holds `first_position`, if there is one, from there on; synced. To the
+        end of the last written page: an unreadable page can only be written as a whole."""
         file = self.file_at(first_position)
         if file is None or stop_position <= first_position:
             # A cut began with its segment, which is gone; or the log ends with that segment although

@@ -153,7 +153,7 @@ class SlotFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str, magic: bytes, sector_bytes: int = SECTOR_BYTES) -> Self:
-        """An existing file, whatever is in it. Raises FileNotFoundError."""
+        """Open an existing file, with any content. Raises FileNotFoundError."""
         file = disk.open(path)
         return cls(file, magic, read_slots(file, magic, sector_bytes), sector_bytes)
 

@@ -1,4 +1,4 @@
-"""Snapshots of state machines on disk, those that arrive piece by piece, and what is being applied."""
+"""Snapshots of state machines on disk, snapshots being received, and the entries being applied."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DIGEST_BYTES = 32
 _MOST_HEAD_BYTES = 4096
 OVER = "the member ends"
 PART_SUFFIX = ".part"
-"""Of what has come so far of a snapshot of another member."""
+"""Of a partly received snapshot of another member."""
 _INDEX_DIGITS = 20
 
 
@@ -55,7 +55,7 @@ class SnapshotDamaged(ValueError):
 
 
 class SnapshotsUnavailable(Exception):
-    """This process cannot look at them just now, which says nothing of what they hold. In a sentence."""
+    """This process cannot read them just now; their content is unknown. In a sentence."""
 
 
 LeftOut = tuple[int, int]
@@ -70,7 +70,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     point: tuple[int, int, int]
     """(index, term, chain) of the last entry whose effects it holds."""
     kept_bytes: int = 0
-    """So many bytes come before what the machine has saved: results that are kept for sessions."""
+    """Bytes before the machine's saved state: results kept for sessions."""
     left_out: tuple[LeftOut, ...] = ()
     """It holds nothing of these, ascending. Where there are none the field is not written, as earlier
     releases know it."""
@@ -158,9 +158,8 @@ class SnapshotFileWriter:
 
 
 class SnapshotFileReader:
-    """`StateMachine.load` reads from it; then `finish`. Raises SnapshotDamaged, which also stands for a
-    disk that cannot read it; SnapshotsUnavailable where it cannot be opened for another reason, and once
-    `is_over()`."""
+    """`StateMachine.load` reads from it; then `finish`. Raises SnapshotDamaged, also if the disk cannot
+    read it; SnapshotsUnavailable where it cannot be opened for another reason, and once `is_over()`."""
 
     def __init__(self, disk: Disk, path: str, is_over: Callable[[], bool] = lambda: False) -> None:
         self._path = path
@@ -202,7 +201,7 @@ class SnapshotFileReader:
         return False
 
     def finish(self) -> None:
-        """Whatever was not asked for is compared, too."""
+        """Unread bytes are compared, too."""
         while self._next_chunk():
             pass
 
@@ -275,8 +274,8 @@ class SnapshotFiles:
         """By this process: the name of an existing folder may never have reached the disk."""
 
     def end(self) -> None:
-        """Any thread: a save or load of a machine is not waited for, and is told with the next
-        bytes that it writes or reads."""
+        """Any thread: does not wait for a save or load in progress, which fails at the next bytes that
+        it writes or reads."""
         self._is_over = True
 
     def path_of(self, name: str, index: int) -> str:
@@ -330,8 +329,8 @@ class SnapshotFiles:
             self._disk.sync_directory(self.folder)
 
     def delete_unfinished(self, name: str, up_to_index: int) -> None:
-        """What a crash has left of a save of this machine, and what has come of other members' snapshots
-        that are no newer than what this one has. Raises OSError, SnapshotsUnavailable."""
+        """Delete files that a crash left of a save of this machine, and parts of received snapshots no
+        newer than its own. Raises OSError, SnapshotsUnavailable."""
         for file in self._names():
             if file.endswith(PART_SUFFIX):
                 owner, digits = _split_part(file)
@@ -400,8 +399,8 @@ VERIFY_BYTES = 4 << 20
 
 
 class ReceivedSnapshot:
-    """Any thread, one call at a time. All raise OSError, and `drop` is what may follow then; what raises
-    SnapshotDamaged or SnapshotsUnavailable says so."""
+    """Any thread, one call at a time. All raise OSError, after which only `drop` may be called;
+    SnapshotDamaged or SnapshotsUnavailable only where documented."""
 
     def __init__(self, files: SnapshotFiles, wanted: SnapshotId) -> None:
         """Raises SnapshotsUnavailable."""
@@ -503,7 +502,7 @@ class Applying(msgspec.Struct, frozen=True, array_like=True):
     """Entries of the machine below `first_index` are applied; of those from there up to `stop_index`
     (exclusive) nobody knows. Both are equal where none was under way."""
     left_out: Annotated[tuple[LeftOut, ...], Meta(max_length=MOST_STEPPED_OVER)] = ()
-    """What the machine keeps itself holds nothing of these, ascending."""
+    """Entries that the machine's own state leaves out, ascending."""
 
     @property
     def is_under_way(self) -> bool:
@@ -525,7 +524,7 @@ class ApplyingFile:
     def __init__(
         self, disk: Disk, directory: str, name: str, opened: Callable[[DiskFile], None]
     ) -> None:
-        """`opened` is told of the file, and closes it once nothing is applied any more."""
+        """`opened` is called with the file, and closes it once nothing is applied any more."""
         self._disk = disk
         self._folder = f"{directory}/{APPLYING_NAME}"
         self._path = f"{self._folder}/{name}"
@@ -551,8 +550,8 @@ class ApplyingFile:
         self._write()
 
     def leaves_out(self, left_out: Iterable[LeftOut]) -> None:
-        """What the machine keeps holds nothing of these from here on. On disk when this returns, unless
-        the disk refuses it: then the machine is built anew at the next start."""
+        """The machine's own state leaves these out from here on. On disk when this returns, unless the
+        disk refuses: then the machine is rebuilt at the next start."""
         ordered = tuple(sorted(left_out))
         if ordered != self.left_out:
             self.left_out = ordered

@@ -51,8 +51,8 @@ def read_file(disk: Disk, path: str) -> bytes | None:
 
 
 def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
-    """As `read_file`, for a file that one can go on without: None and a problem where the disk cannot
-    read it. Raises OSError if that is no damage."""
+    """As `read_file`, for an optional file: None and a problem if the disk cannot read it. Raises
+    OSError if that is no damage."""
     try:
         return read_file(disk, path), ""
     except OSError as error:
@@ -63,7 +63,7 @@ def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
 
 def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
     """Raises OSError; the old content is whole then. `synced`: first content, then name are on disk when
-    this returns, so that the name never stands for an empty file."""
+    this returns, so that the name never points to an empty file."""
     temporary = path + ".tmp"
     if disk.exists(temporary):
         disk.unlink(temporary)
@@ -106,8 +106,8 @@ VERSION_WITH_KINDS_OF_LEVEL_6, VERSION_WITH_USERS = 5, 6
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """What the log of a directory gets that becomes the only voter of a new cluster: two entries behind
-    `end_index`, a no-op and who votes."""
+    """The two entries appended after `end_index` to the log of a directory that becomes the only voter
+    of a new cluster: a no-op and the membership."""
 
     end_index: int
     end_term: int
@@ -136,7 +136,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """2: the log may hold entries of kinds above NOOP; 3: it may also begin after a `start`;
     4: it is being recovered; 5: it may also hold kinds of level 6; 6: and users."""
     recovery: Recovery | None = None
-    """What the next start has to carry out before anything else."""
+    """To be carried out first by the next start."""
     kind: str = ""
     """The product that the directory is of (directory_kind.py); "": not known."""
     set_back: SetBack | None = None
@@ -145,7 +145,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     users: bool = False
     """The log has or had users: while they are not known, all clients are refused."""
     joins: bool = False
-    """It is new in a group that had formed, and has not known yet what had been committed."""
+    """It is new in a group that had formed, and does not know yet what had been committed."""
 
 
 def version_of(level: int, *, has_start: bool) -> int:
@@ -201,7 +201,7 @@ def encode_member(record: MemberRecord) -> bytes:
 
 
 def decode_member(data: bytes) -> MemberRecord:
-    """Raises ValueError saying what is wrong."""
+    """Raises ValueError with the reason."""
     line, _, rest = data.partition(b"\n")
     if rest != f"crc32={crc32(line):08x}\n".encode():
         raise ValueError("its CRC does not match")
@@ -489,7 +489,7 @@ def encode_start(start: LogStart) -> bytes:
 
 
 def decode_start(payload: bytes) -> LogStart:
-    """Raises ValueError saying what is wrong."""
+    """Raises ValueError with the reason."""
     (size,) = _SIZE.unpack_from(payload)
     start = msgspec.msgpack.decode(payload[_SIZE.size : _SIZE.size + size], type=LogStart)
     point = start.point
@@ -513,7 +513,7 @@ def sector_bytes_for(payload: bytes) -> int:
 
 
 def sector_bytes_of(disk: Disk, path: str) -> int:
-    """The length of the slots of a file; what it says about itself is its size. Raises OSError."""
+    """The length of the slots of a file, from its size. Raises OSError."""
     times, rest = divmod(disk.size_of(path), 2 * START_SECTOR_BYTES)
     is_made_so = not rest and 0 < times <= _MOST_TIMES and not times & (times - 1)
     return START_SECTOR_BYTES * (times if is_made_so else 1)
@@ -547,8 +547,8 @@ def unusable_start(path: str, problem: str) -> DirectoryDamaged:
 
 
 def load_start(disk: Disk, directory: str) -> LogStart | None:
-    """None if there is no such file. Raises DirectoryDamaged if neither slot is good: nothing else tells
-    where the log begins; StoreFailure."""
+    """None if there is no such file. Raises DirectoryDamaged if neither slot is good, as the log's begin
+    is recorded nowhere else; StoreFailure."""
     path = f"{directory}/{START_NAME}"
     try:
         payload = read_payload(disk, path, START_MAGIC, sector_bytes_of(disk, path))
@@ -568,8 +568,8 @@ def load_start(disk: Disk, directory: str) -> LogStart | None:
 def save_start(disk: Disk, directory: str, start: LogStart) -> None:
     """On disk, in both slots and under its name, when this returns. Any thread, one at a time.
 
-    Raises DiskFull: it is the old start, on disk as well. Raises StoreFailure: nobody knows which of the
-    two it is, and a member that goes on could acknowledge what the next start of the process deletes.
+    Raises DiskFull: the old start is in force, on disk as well. Raises StoreFailure: either may be in
+    force, and a member that continued could acknowledge entries that the next start deletes.
     """
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)
@@ -646,7 +646,7 @@ class BackupRecord(msgspec.Struct, frozen=True, kw_only=True):
     cut: LogPoint | None = None
     """The last entry of the backup; None until the first one is complete."""
     record: bytes = b""
-    """The state of the log at the cut; empty if this release cannot tell it."""
+    """The state of the log at the cut; empty if unknown to this release."""
     time_ms: int | None = None
     """The last time mark up to the cut; None if the log has none."""
     taken_ms: int = 0
@@ -661,7 +661,7 @@ def encode_backup(record: BackupRecord) -> bytes:
 
 
 def decode_backup(data: bytes) -> BackupRecord:
-    """Raises ValueError saying what is wrong."""
+    """Raises ValueError with the reason."""
     line, _, rest = data.partition(b"\n")
     if rest != f"crc32={crc32(line):08x}\n".encode():
         raise ValueError("its CRC does not match")
@@ -720,12 +720,12 @@ FORMER_DAMAGED_NAME = "healing"
 def load_damaged(
     disk: Disk, directory: str, end: LogPoint, start: LogStart | None, begin_path: str
 ) -> tuple[DamagedRange, ...] | None:
-    """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
-    Raises OSError if that is no damage.
+    """The ranges that an earlier start or run found, in order; None if the file cannot be used. Raises
+    OSError if that is no damage.
 
-    `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
-    to its end: it lowers the durable point first, to where a range that it cuts ends from then on. What
-    lies below `start` is no longer part of the log, whose first segment is `begin_path`.
+    `end`: the durable point. Ranges above it were cut since, by an unfinished truncation: it lowers the
+    durable point first, which is then the new end of a range that it cuts. Ranges below `start` are no
+    longer part of the log, whose first segment is `begin_path`.
     """
     if start is not None and start.replaces:
         return ()
@@ -770,8 +770,8 @@ def _read_ranges(disk: Disk, path: str) -> tuple[DamagedRange, ...] | None:
 
 
 class DamagedRanges:
-    """The ranges in order. Any thread may look; who writes over a range holds `lock`, maybe as long as a
-    disk syncs: `add` does without it."""
+    """The ranges in order. Any thread may read; a writer that overwrites a range holds `lock`, maybe for
+    a whole sync: `add` does not take it."""
 
     def __init__(self, disk: Disk, directory: str, ranges: Iterable[DamagedRange]) -> None:
         self.lock = threading.RLock()
@@ -831,7 +831,7 @@ class DamagedRanges:
                 self.ranges = tuple(sorted((*ranges, *left), key=lambda each: each.first_index))
 
     def truncate_to(self, end: LogPoint) -> bool:
-        """Forget what a cut takes away; True if that was anything. `end`: the last entry that stays."""
+        """Forget ranges that a cut removes; True if there were any. `end`: the last entry that stays."""
         with self._change:
             before = self.ranges
             self.ranges = tuple(
@@ -842,7 +842,7 @@ class DamagedRanges:
             return self.ranges != before
 
     def drop_before(self, begin: LogPoint, begin_path: str) -> None:
-        """Forget what a log no longer has that begins behind `begin`; a start does so by itself."""
+        """Forget ranges before the log's begin, after `begin`; a start does so by itself."""
         with self._change:
             ranges = _behind(self.ranges, begin, begin_path)
             if ranges != self.ranges:
@@ -936,7 +936,7 @@ def saved_positions(disk: Disk, directory: str) -> list[int]:
 
 
 def stage_state(disk: Disk, directory: str, state: LogStart) -> None:
-    """On disk when this returns, under a name that nobody reads. Raises OSError."""
+    """On disk when this returns, under a temporary name. Raises OSError."""
     folder = f"{directory}/{STATES_NAME}"
     if not disk.exists(folder):
         disk.make_directory(folder)

@@ -90,7 +90,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """A directory that ends before others is shorter, which is no difference."""
     first_index: int
     stop_index: int
-    """What was compared; empty if the logs have no index in common."""
+    """The compared range; empty if the logs have no index in common."""
     first_difference: int | None
     committed_index: int
     """The lowest of their committed indices: at or below it a difference is a broken promise, above
@@ -138,9 +138,7 @@ def _backup_problem(disk: Disk, reader: DirectoryReader) -> str:
         raise ConfigError(refusal(f"{reader.path}/{BACKUP_NAME}", "read", error)) from error
     if record is None:
         is_backup = not reader.is_java and not reader.member_id  # no member is without a name
-        return (
-            f"{BACKUP_NAME}: is missing, and it says up to where this is a backup" if is_backup else ""
-        )
+        return f"{BACKUP_NAME}: is missing, which records the end of the backup" if is_backup else ""
     if record.cut is None:
         return "is a backup that was never complete; take it again"
     if reader.ledger_end_index < record.cut.index:
@@ -182,7 +180,7 @@ def damaged_to_json(damaged: DamagedRange) -> dict[str, Any]:
 
 
 def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> EntryCheck:
-    """All damage of a directory: what opening it found, and every entry, blank and index unit."""
+    """All damage of a directory: that found on opening, and of every entry, blank and index unit."""
     found = EntryCheck()
     if reader.segments:
         _check_all(reader, found, progress)
@@ -266,7 +264,7 @@ def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
 
 
 def compare_directories(readers: Sequence[DirectoryReader]) -> Comparison:
-    """Verify each first: entries that carry digests are compared by their chain, which stands for
+    """Verify each first: entries that carry digests are compared by their chain, which is valid for
     undamaged bodies only. Raises DirectoryDamaged if an entry that is needed cannot be read."""
     assert readers
     holding = [reader for reader in readers if reader.segments]
@@ -390,7 +388,7 @@ class Inspection(msgspec.Struct, frozen=True):
     """Before segments."""
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
-    """What the member has noted to be lost, and fetches from others once it runs."""
+    """Ranges recorded as damaged, to be fetched from others once it runs."""
     tail: str
     backup: BackupRecord | None = None
     """The directory is no member's, but a backup."""

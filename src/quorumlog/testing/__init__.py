@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FAULT_KINDS = (*MEMBER_KINDS, HANGING_DISK, *LINK_KINDS)
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
-"""What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
+"""Default faults of a `SimulatedLog`; all kinds are in `FAULT_KINDS`."""
 
 CONFIRM_LIMIT_MS = 1_000.0
 """Virtual; then a leader that is not confirmed is asked again, or its successor is."""
@@ -75,8 +75,8 @@ class SimulatedLog:
     ) -> None:
         """`faults`: kinds of `FAULT_KINDS`, empty for none. Raises ValueError for an unknown kind.
 
-        `state_machines`: as of `LedgerServer`. What members save of them is compared wherever they have
-        applied up to the same entry, and snapshots are taken often.
+        `state_machines`: as of `LedgerServer`. Snapshots of members that have applied up to the same
+        entry are compared, and taken often.
         """
         unknown = set(faults) - set(FAULT_KINDS)
         if unknown:
@@ -224,7 +224,7 @@ else:
 
     @pytest.fixture
     def local_cluster() -> Iterator[LocalCluster]:
-        """Three real members in this process; `local_cluster.servers` is what `connect` takes."""
+        """Three real members in this process; `local_cluster.servers` is the argument of `connect`."""
         with LocalCluster(members=3) as cluster:
             yield cluster
 

@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: they append what nobody else appends, read, and note what they saw."""
+"""Clients of a simulated cluster: they append unique entries, read, and record the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SimClient:
         expected_last: int | None = None,
         machine: str = "",
     ) -> ClientAppend:
-        """Ask the member that seems to lead; what comes of it appears in the result as time passes."""
+        """Ask the apparent leader; the outcome appears in the result as time passes."""
         cluster = self._cluster
         number = len(cluster.operations.appends) + 1
         append = ClientAppend(
@@ -111,7 +111,7 @@ class SimClient:
             self._target = self._random.choice(self._cluster.members).place
 
     def ask(self, machine: str, question: bytes, on_answer: Callable[[Answer], None]) -> None:
-        """Of the member that seems to lead; nobody hears anything if it ends meanwhile."""
+        """Of the apparent leader; no answer if it ends meanwhile."""
         cluster, member = self._cluster, self._cluster.member(self._target)
         acknowledged_index = cluster.operations.acknowledged_index
 

@@ -37,7 +37,7 @@ class SimCluster:
         machines: Mapping[str, MachineFactory] | MachinesOf | None = None,
         checkers: Callable[[CheckedCluster], list[Checker]] = promises,
     ) -> None:
-        """`machines`: what every member runs, by name; or which ones a member runs, by its id."""
+        """`machines`: of every member, by name; or those of a member, by its id."""
         self.random = random
         self._beginning = Random()
         self._beginning.setstate(random.getstate())
@@ -89,7 +89,7 @@ class SimCluster:
         return self._by_place[place]
 
     def place_leading_as(self, member_id: str) -> str:
-        """Where a client is sent that was told that this one leads."""
+        """The address given to a client that is redirected to this leader."""
         named = [each for each in self.members if each.member_id == member_id]
         leading = [each for each in named if each.is_up and each.node.raft.role is Role.LEADER]
         return (leading or named)[0].place
@@ -108,7 +108,7 @@ class SimCluster:
         return twin
 
     def stream(self, name: str) -> Random:
-        """Chance of its own: what is drawn from it moves nothing else of a seed's run."""
+        """A random stream of its own: draws from it change nothing else of a seed's run."""
         return random_beside(self._beginning, name)
 
     # ---------------------------------------------------------------- events

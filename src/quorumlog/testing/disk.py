@@ -1,4 +1,4 @@
-"""SimDisk: a disk that forgets at a power loss what was not synced, page by page."""
+"""SimDisk: a disk that loses unsynced pages at a power loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorumlog.store.segments import DATA_NAME, INDEX_NAME
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
-"""What the platter writes whole or not at all."""
+"""Unit that the platter writes whole or not at all."""
 
 _TORN_RATIO = 1 / 16
 """Of the unsynced pages that survive a power loss."""
@@ -57,7 +57,7 @@ class Inode:
         self.cache[position : position + len(data)] = data
 
     def shrink(self, size_bytes: int) -> None:
-        """What is cut off is zeros if the file grows again, and old bytes until that is synced."""
+        """Bytes cut off are zeros if the file grows again, and old bytes until that is synced."""
         del self.cache[size_bytes:]
         held = self.allocated | self.dirty | self.lost
         self.dirty |= {page for page in held if page >= size_bytes // PAGE_BYTES}
@@ -283,7 +283,7 @@ class SimDisk(FileTree[Inode]):
         super().__init__()
         self.capacity_bytes = capacity_bytes
         self.has_greedy_neighbour = False
-        """Somebody else takes at once whatever space a file gives back."""
+        """Another process takes at once all space that a file frees."""
         self.crash_countdown: int | None = None
         """The effect that brings this to zero raises `Crashed`, as does every one after it, until `kill`
         or `lose_power`. None: no crash."""
@@ -410,7 +410,7 @@ class SimDisk(FileTree[Inode]):
     # ---------------------------------------------------------------- deaths
 
     def count_effect(self) -> None:
-        """Called before whatever changes the disk, and before a message leaves. Raises Crashed."""
+        """Called before each change of the disk, and before a message leaves. Raises Crashed."""
         if self.crash_countdown is not None:
             self.crash_countdown = max(0, self.crash_countdown - 1)
             if self.crash_countdown == 0:
@@ -444,8 +444,8 @@ class SimDisk(FileTree[Inode]):
         self.crash_countdown = None
 
     def lose_power(self, random: Random) -> None:
-        """The process dies and the cache goes. What was not synced survives by luck, each name, size
-        and page by itself; whether all of a kind, half or none is likely to is drawn first."""
+        """The process dies and the cache is lost. Unsynced names, sizes and pages survive by chance,
+        each by itself; whether all of a kind, half or none is likely to is drawn first."""
         self.kill()
         name_luck, size_luck, page_luck = (random.choice(_LUCKS) for _ in range(3))
         for decisive, changed in self._changes().items():
@@ -548,7 +548,7 @@ class SimDisk(FileTree[Inode]):
         return {path: self.content(path) for path in self.paths()}
 
     def platter(self) -> SimDisk:
-        """A new disk with what would be left if nothing unsynced survived."""
+        """A new disk with the synced state only."""
         disk = SimDisk(capacity_bytes=self.capacity_bytes)
         disk.unreadable |= self.unreadable
         for path, inode in self._surviving_names().items():
@@ -574,8 +574,8 @@ class DiskQueue:
         later: Callable[[float, Callable[[], None]], None],
         enter: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`later` does something after so many milliseconds, unless the process has ended; `enter` tells
-        the member's loop that a job is done."""
+        """`later` runs a callback after so many milliseconds, unless the process has ended; `enter`
+        passes a finished job to the member's loop."""
         self._random = random
         self._draw_ms = draw_ms
         self._later = later
@@ -632,7 +632,7 @@ class DiskQueue:
             return error
 
     def drain(self) -> None:
-        """All that was submitted is carried out now; nobody is told."""
+        """Carry out all submitted jobs now, without callbacks."""
         if self._has_worked:
             self._jobs.popleft()
         while self._jobs:

@@ -1,4 +1,4 @@
-"""What strikes a simulated cluster, kind by kind, again and again until `stop`; it is fair."""
+"""Faults of a simulated cluster, by kind, repeated until `stop`; they are fair."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fairness(Protocol):
 # minority of each membership (`Fairness`).
 
 Kinds = dict[str, Callable[[], None]]
-"""What strikes, by the names of a simulation profile."""
+"""Faults, by the names of a simulation profile."""
 
 
 class FaultContext:
@@ -76,7 +76,7 @@ class FaultContext:
         return self.random.choice(up) if up else None
 
     def striking(self, kinds: Mapping[str, Callable[[SimMember], None]]) -> Kinds:
-        """Kinds that strike anybody, by what becomes of the member."""
+        """Kinds that hit any member, by their effect on it."""
 
         def strike(kind: str, begin: Callable[[SimMember], None]) -> None:
             member = self.anybody()
@@ -186,7 +186,7 @@ class ProcessFaults(FaultGroup):
         member.disk.crash_countdown = effects
 
     def crashed(self, member: SimMember) -> None:
-        """The disk has said that now is the moment."""
+        """The disk has reached the moment of the crash."""
         how = self._dying.pop(member.member_id, "kill")
         member.disk.crash_countdown = None
         if how == "kill":
@@ -382,7 +382,7 @@ def make_room(member: SimMember) -> None:
 
 
 class DiskFaults(FaultGroup):
-    """A member that stops for one is started again by somebody."""
+    """A member that stops for one is restarted."""
 
     def __init__(self, context: FaultContext) -> None:
         super().__init__(context)
@@ -392,7 +392,7 @@ class DiskFaults(FaultGroup):
         self._failing: set[str] = set()
         """Members whose disk has been told to refuse."""
         self.stricken_until_ms: dict[str, float] = {}
-        """Until then a member works on what it has read before one of its pages went bad."""
+        """Until then a member uses data read before one of its pages went bad."""
 
     def kinds(self) -> Kinds:
         return {
@@ -422,9 +422,9 @@ class DiskFaults(FaultGroup):
         member.disk.fail_next_sync(path_part)
 
     def may_fail(self, member: SimMember) -> bool:
-        """Whether it may stop, and try again with its next start: its disk was told to fail a sync, a
-        page went bad under it just after it had looked there, or its disk is full while it forms, or has
-        to note that it is older than it was. A full disk stops no other member."""
+        """Whether it may stop, and retry at its next start: its disk was made to fail a sync, a page
+        went bad just after a check, or its disk is full while it forms or records that it was set back.
+        A full disk stops no other member."""
         is_formed = member.is_up and bool(member.node.directory.formation.founding)
         may_be_old = self._profile.has_lossy_disks
         is_full = member.disk.capacity_bytes < ROOMY_BYTES
@@ -437,7 +437,7 @@ class DiskFaults(FaultGroup):
         self._context.restart_later(member)
 
     def refused(self, member: SimMember) -> None:
-        """Somebody does what the message says, and the member is a new one."""
+        """An operator follows the message, and the member is a new one."""
         assert member.is_damaged or self._profile.has_lossy_disks, (
             f"{member.member_id} refuses to start undamaged: {member.refusal}"
         )

@@ -1,5 +1,5 @@
-"""The state machine of simulated members: its state tells every entry that it was given, in what order,
-and how often."""
+"""The state machine of simulated members: its state holds the entries applied, with their order and
+count."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster
 
 TURN_MS = 0.02
-"""From an input to the turn that takes it; what arrives meanwhile is taken along."""
+"""From an input to the turn that takes it; later arrivals are taken along."""
 
 
 class SimMember:
@@ -90,9 +90,9 @@ class SimMember:
         self.replica = Replica(self.member_id, "")
         """The newest directory; its id is drawn at the first start."""
         self.is_lost = False
-        """Its directory was wiped or forgot what it promised: it counts as down."""
+        """Its directory was wiped or lost its votes: it counts as down."""
         self.lost_power = False
-        """Since it was last up: what was not synced may be gone."""
+        """Since it was last up: unsynced data may be lost."""
         self.is_damaged = False
         """Synced bytes of its files were changed; until the end of the run it counts as down too."""
         self.refusal = ""
@@ -217,7 +217,7 @@ class SimMember:
         return f"{self.place}-{self.directories}"
 
     def kill(self) -> None:
-        """SIGKILL: what was handed to the operating system stays."""
+        """SIGKILL: data handed to the operating system stays."""
         self._end("is killed", silently=False)
         self.disk.kill()
 
@@ -345,7 +345,7 @@ class SimMember:
             queue.hang(hangs)
 
     def later(self, after_ms: float, act: Callable[[], None]) -> None:
-        """In this process; if it is paused then, when it goes on."""
+        """In this process; if it is paused then, when it resumes."""
         process = self.process
 
         def run() -> None:
@@ -469,7 +469,7 @@ class SimMember:
 
     def replacing_log(self, start: LogStart) -> None:
         self.cluster.trace.count("install: a log is replaced")
-        self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
+        self.note("replaces its log", lambda: f"{self.node.store.end} by one after {start.point}")
         self.cluster.notify("replacing", self, start)
 
     def members_below(self, level: int) -> list[str]:

@@ -33,7 +33,7 @@ OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""
 
 PipeItem = tuple[int, Callable[[], bool], Callable[[], None], bool]
-"""(bytes, whether its connection still stands, what happens when it has passed, is it a push)."""
+"""(bytes, whether its connection is open, callback after it has passed, is it a push)."""
 
 
 class Pipe:
@@ -55,8 +55,8 @@ class Pipe:
         largest_bytes: int | None = None,
         room_bytes: int | None = None,
     ) -> None:
-        """From now on; None is no limit. `burst_ms`: the way is open only as each such time begins.
-        `room_bytes`: what may wait before a sender is told that its connection is full."""
+        """From now on; None is no limit. `burst_ms`: bytes pass only at the start of each such interval.
+        `room_bytes`: queued before a sender finds its connection full."""
         self._bytes_per_ms = bytes_per_ms
         self._burst_ms = burst_ms
         self._largest_bytes = largest_bytes
@@ -96,7 +96,7 @@ class Pipe:
             self.advance()
 
     def advance(self) -> None:
-        """Look at the front anew: what was sent on a lost connection leaves the queue."""
+        """Re-examine the head: messages of a lost connection leave the queue."""
         self._turn += 1
         while self._queue and not self._queue[0][1]():
             self._take()
@@ -178,11 +178,11 @@ class SimLink:
         self.second = second
         self.is_up = False
         self.epoch = 0
-        """Counts connections; what was sent on an older one is dropped on arrival."""
+        """Counts connections; messages of an older one are dropped on arrival."""
         self.broken = False
-        """Bytes were lost inside the stream: it cannot go on once the cut ends."""
+        """Bytes were lost inside the stream: it cannot continue once the cut ends."""
         self.numbers = {(dialler, role): 0 for dialler in (first, second) for role in ROLES}
-        """Of each of the four connections, by who dialled it: how often it was reset by itself."""
+        """Number of resets of each of the four connections, by the dialling member."""
 
     def standing(self, dialler: str, role: str, directory_id: str) -> OpenConnection:
         return OpenConnection(self.epoch, self.numbers[dialler, role], directory_id)
@@ -235,7 +235,7 @@ class SimNetwork:
         self._last_arrival: dict[tuple[str, ...], float] = {}
         self._decoder = FrameDecoder()
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
-        """What data passes through before anything else happens to it."""
+        """Stages that data passes first."""
         self._levels: dict[tuple[str, int, str], int] = {}
         """What a process has been told by another member, newest."""
         self._moved: set[Direction] = set()
@@ -266,7 +266,8 @@ class SimNetwork:
             self._dial_later(link)
 
     def gone(self, member: SimMember, *, silently: bool) -> None:
-        """Its process ended; `silently`: with its machine, so nobody is told before it answers again."""
+        """Its process ended; `silently`: with its machine, so peers learn of it only when it answers
+        again."""
         for link in self._links_of(member.place):
             if not link.is_up:
                 continue
@@ -277,7 +278,7 @@ class SimNetwork:
             self._lose_later(other, member.place, after_ms, closed_by_peer=not silently)
 
     def reset(self, one: str, other: str, *, closed_by: str | None) -> None:
-        """The connection breaks; both ends are told, each in its time."""
+        """The connection breaks; both ends are notified, each in its time."""
         link = self._link(one, other)
         if not link.is_up:
             return
@@ -291,7 +292,7 @@ class SimNetwork:
         return [link for pair, link in self._links.items() if place in pair]
 
     def reset_one(self, dialler: str, acceptor: str, role: str) -> None:
-        """One of the four breaks and is dialled again; the other three stand."""
+        """One of the four breaks and is dialled again; the other three stay."""
         link = self._link(dialler, acceptor)
         if not link.is_up:
             return

@@ -1,4 +1,4 @@
-"""What happened: what clients asked and heard, and all of it as one number."""
+"""The history of a run: requests and responses of clients, and a digest of all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ClientAppend:
     called_ms: float
     returned_ms: float = -1.0
     outcome: AppendReceipt | LedgerError | None = None
-    """None: no answer came, which is as good as unknown. An answer is set once and told once."""
+    """None: no answer came, as good as unknown. Set at most once."""
     expected_last: int | None = None
     """Of a conditional append; see AppendRequest."""
     machine: str = ""
@@ -64,11 +64,11 @@ class ClientAnswer:
     acknowledged_index: int
     """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
     applied_index: int
-    """What the answer follows from."""
+    """The index that the answer covers."""
 
 
 PRODUCED = b"P"
-"""What the bodies of producers begin with; no other body does."""
+"""Prefix of producers' bodies, and of no others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +87,7 @@ class ProducedBatch:
 
 @dataclass(slots=True)
 class AcknowledgedSequence:
-    """A producer was told that this is in the log."""
+    """A producer's entry acknowledged as in the log."""
 
     producer: str
     sequence: int
@@ -125,7 +125,7 @@ class Trace:
         self._tell = tell
 
     def note(self, now_ms: float, subject: str, what: str, detail: Callable[[], str] | str = "") -> None:
-        """`detail` is only asked for when somebody listens, and is no part of the hash."""
+        """`detail` is computed only for a listener, and is no part of the hash."""
         self.events += 1
         self.hash = crc32(f"{now_ms:.6f} {subject} {what}".encode(), self.hash)
         if self._tell is not None:

@@ -1,4 +1,4 @@
-"""SimulationProfile: what one run is like, drawn from its seed."""
+"""SimulationProfile: the parameters of one run, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAULT_KINDS = (
 HANGING_DISK = "hanging disk"
 """Strikes beside the others, in runs that have it."""
 LINK_KINDS = ("throttled link", "bursty link", "black hole")
-"""What only data suffers; heartbeats pass beside it. They strike beside the others."""
+"""Faults of data only; heartbeats pass. They occur beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SimulationProfile:
     repeat: float
     in_order: bool
     holds_cut_messages: bool
-    """What is sent into a partition arrives when it ends, else it is lost and the connection with it."""
+    """Messages sent into a partition arrive when it ends, else they are lost with the connection."""
     sync_ms: float
     """A sync takes up to this long."""
     clients: int
@@ -74,9 +74,9 @@ class SimulationProfile:
     asks_for_end: bool = False
     """Clients ask leaders how far the log goes, as reads to its end do."""
     reads_freshly: bool = False
-    """Somebody asks whatever member for linearizable reads."""
+    """Clients send linearizable reads to any member."""
     has_lossy_disks: bool = False
-    """Disks may forget what they have synced, on any number of members."""
+    """Disks may lose synced data, on any number of members."""
     link_kinds: tuple[str, ...] = ()
     """Of `LINK_KINDS`."""
     link_fault_every_ms: float = math.inf
@@ -114,9 +114,9 @@ class SimulationProfile:
     """Members let their first segments go now and then."""
 
     has_users: bool = False
-    """They come, change and go, and ask for what they may and may not."""
+    """Users come, change and go, and send allowed and forbidden requests."""
     has_hanging_disks: bool = False
-    """Now and then no sync of a member returns for a while, and what it promises takes time to save."""
+    """Now and then no sync of a member returns for a while, and saving term and vote takes time."""
     runs_machines: bool = False
     """Every member runs a state machine, and most appends are commands for it."""
     apply_ms: float = 2.0
@@ -193,7 +193,7 @@ def draw_cluster(random: Random, size: int | None = None) -> SimulationProfile:
 
 
 def random_beside(random: Random, name: str) -> Random:
-    """A stream of its own: what is drawn from it moves nothing else of a seed's run."""
+    """A random stream of its own: draws from it change nothing else of a seed's run."""
     copy = Random()
     copy.setstate(random.getstate())
     return Random(f"{copy.getrandbits(64)}:{name}")

@@ -1,4 +1,4 @@
-"""What must hold while faults strike, a checker each; `promises` is the list that users look on with."""
+"""Invariants under faults, a checker each; `promises` is the list for users."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CheckedMember(Protocol):
 
     @property
     def lost_power(self) -> bool:
-        """Since it was last up: what was not synced may be gone."""
+        """Since it was last up: unsynced data may be lost."""
 
     @property
     def node(self) -> LedgerNode:
@@ -113,7 +113,7 @@ class Checker:
         self.cluster = cluster
 
     def started(self, member: CheckedMember) -> None:
-        """`member.node` is up on its directory; nothing has been said or heard yet."""
+        """`member.node` is up on its directory; no message was sent or received yet."""
 
     def stopped(self, member: CheckedMember) -> None:
         """The process is gone (killed, power lost, failed or stopped); `member.node` is still the old
@@ -123,7 +123,7 @@ class Checker:
         """It is down, and an older copy has taken the place of its directory."""
 
     def set_back(self, member: CheckedMember) -> None:
-        """It was told that its directory is older than it was, and begins anew."""
+        """It learned that its directory was set back, and starts anew."""
 
     def ready(self, member: CheckedMember, ready: Ready) -> None:
         """The core gave out a Ready; nothing of it is carried out yet."""
@@ -135,8 +135,8 @@ class Checker:
         """`member` closes a connection, for this message violates the protocol."""
 
     def replacing(self, member: CheckedMember, start: LogStart) -> None:
-        """The log of the member is about to make way for one that begins behind `start`: its next
-        process has either, and this one says nothing more."""
+        """The log of the member is about to be replaced by one that begins after `start`: its next
+        process has either, and this one sends nothing more."""
 
     def turned(self, member: CheckedMember) -> None:
         """A turn has ended; everything that it caused is carried out."""
@@ -182,7 +182,7 @@ def mark_on(cluster: CheckedCluster, replica: Replica, index: int) -> EntryMark 
 
 
 class CommittedLog:
-    """Grows as members say what is committed. Filled by `CommittedEntries`."""
+    """Grows as members report committed entries. Filled by `CommittedEntries`."""
 
     def __init__(self, cluster: CheckedCluster) -> None:
         self._cluster = cluster
@@ -193,10 +193,10 @@ class CommittedLog:
         """By index, above `end_index`."""
         self.reported_index = -1
         """The highest index that a member has called committed. Its entry may be missing here, while
-        only a member knows of it that cannot read what lies before."""
+        only a member has it that cannot read earlier entries."""
         self.forgotten_from: int | None = None
         """Async mode: the lowest index that a power loss has taken from any directory. From there on,
-        and nowhere below, what was acknowledged may go and what was committed may be replaced."""
+        and nowhere below, acknowledged entries may be lost and committed ones replaced."""
 
     @property
     def end_index(self) -> int:
@@ -225,7 +225,7 @@ class CommittedLog:
         return -1
 
     def claim(self, index: int, mark: EntryMark) -> None:
-        """Somebody has shown this as committed, above what could be read so far."""
+        """A member has shown this as committed, above the entries readable so far."""
         known = self._claims.setdefault(index, mark)
         if known != mark and self.forgotten_from is None:
             raise Violation(f"entry {index} was shown as {known} and as {mark}, both as committed")
@@ -237,7 +237,7 @@ class CommittedLog:
         self._committed_in.append(committed_in)
 
     def forget_from(self, index: int) -> None:
-        """A directory has lost what lay from `index` on in a power loss."""
+        """A directory has lost entries from `index` on in a power loss."""
         assert self._cluster.profile.is_async, index
         self.forgotten_from = index if self.forgotten_from is None else min(self.forgotten_from, index)
 
@@ -491,7 +491,7 @@ class CommittedEntries(Checker):
         self._looked.pop(member.replica, None)
 
     def look_at(self, member: CheckedMember) -> None:
-        """Compare what the member says to be committed, and note what nobody has said before."""
+        """Compare the member's committed entries, and record new ones."""
         index = member.node.committed_index
         self._log.reported_index = max(self._log.reported_index, index)
         if index == self._looked.get(member.replica, -1):
@@ -516,7 +516,7 @@ class CommittedEntries(Checker):
 
     turned = look_at
     stopped = look_at
-    """What it told others in the turn that killed it counts."""
+    """Messages of the turn that killed it count."""
 
     def _is_replaced(self, member: CheckedMember, index: int) -> bool:
         """Raise Violation unless a power loss explains the difference; True if the member speaks for
@@ -559,7 +559,7 @@ def is_apart(node: LedgerNode, leader: LedgerNode) -> bool:
 
 def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
     """The leader that all of these follow, with the same log committed to its end on every disk; None:
-    nobody."""
+    there is none."""
     leaders = [node for node in nodes if node.raft.role is Role.LEADER]
     if len(leaders) != 1:
         return None
@@ -632,7 +632,7 @@ class Convergence(Checker):
 
 
 def promises(cluster: CheckedCluster) -> list[Checker]:
-    """In the order in which they look: some rely on what those before them have noted."""
+    """In the order in which they run: some rely on records of earlier ones."""
     log = CommittedLog(cluster)
     return [
         OneLeader(cluster),

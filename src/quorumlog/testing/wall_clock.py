@@ -1,4 +1,4 @@
-"""WallClock: what a member's machine takes for the time of day."""
+"""WallClock: the time of day of a member's machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class WallClock:
     def __init__(self) -> None:
         self.is_right = True
         self.was_ahead = False
-        """For a while, with the others; what it told then may count still."""
+        """For a while, with the others; its reports of then may still count."""
         self._base_ms: float = BEGINNING_MS
         self._set_at_ms = 0.0
         self._rate = 1.0

@@ -1,6 +1,6 @@
-"""How messages look on a connection: what both ends of it speak. Sans-IO.
+"""Messages on a connection, for both its ends. Sans-IO.
 
-Read in this order: `client_message` (what they all have), `read_promise` (how fresh an answer has to
-be), `client_messages` (all that clients and servers say), `field_names` (what does not fit, by name),
+Read in this order: `client_message` (common fields), `read_promise` (read consistency),
+`client_messages` (all requests and responses), `field_names` (validation errors by field name),
 `nesting` (how deep a message or a command may go).
 """

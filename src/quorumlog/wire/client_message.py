@@ -1,7 +1,6 @@
-"""What every message between clients and servers has, and the bounds of what its fields hold.
+"""The base of every message between clients and servers, and the bounds of fields.
 
-Bounds are looked at where a message is decoded, by the decoder itself: what comes in beyond them is a
-ProtocolViolation, and no member ever meets it.
+The decoder checks bounds: a message beyond them is a ProtocolViolation, and never reaches a member.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     request_id: Int = 0
     passes_limits: ClassVar[bool] = False
-    """Of a request: it asks who leads, keeps alive what there is, or ends it, and no limit of a user or
-    an address refuses it (`net/quotas.py`)."""
+    """Of a request: it asks for the leader, keeps alive or ends something existing, and no limit of a
+    user or an address refuses it (`net/quotas.py`)."""
     is_answered: ClassVar[bool] = True
     """Of a request."""
     of_watch: ClassVar[bool] = False
-    """Of a request that is told something again and again, and of what it is told."""
+    """Of a watch's request, and of its messages."""
 
     @property
     def only_looks(self) -> bool:
-        """Of a request: it asks how a member is, and goes on a connection that was let in beyond a limit
-        for that."""
+        """Of a request: it only reads a member's status, and is served on a connection accepted beyond a
+        limit for that."""
         return self.passes_limits

@@ -1,5 +1,5 @@
-"""What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
-bytes travel as the batch of the frame, beside the message.
+"""Messages between clients and servers: one request, one response, matched by `request_id`. Entry bytes
+travel as the batch of the frame, after the message.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
     token: bytes
     """Random, 16 bytes; the same in each repetition."""
     ends: ProducerEpoch | None = None
-    """The epoch that stands, as an answer before has named it; None: there is none."""
+    """The current epoch, from an earlier answer; None: there is none."""
     timeout_ms: Int = 0
     """As in AppendRequest."""
     seen_index: Int | None = None
-    """Of the first connect of a producer: it was meant for the log up to here, as an answer has told. If
+    """Of the first connect of a producer: the log end, from an earlier answer, that it was meant for. If
     a producer was forgotten since, nothing is opened, so that no late copy of it lists that one again.
-    -1: no answer yet. None: an older client, or one whose id nobody forgets."""
+    -1: no answer yet. None: an older client, or one whose id is never forgotten."""
 
 
 class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
     opened: bool
-    """False: `epoch` stands, which the request did not name; (-1, -1): none does, and `seen_index` is
-    for the next request. Nothing was written."""
+    """False: `epoch` is current, which the request did not name; (-1, -1): there is none, and
+    `seen_index` is for the next request. Nothing was written."""
     epoch: ProducerEpoch
     last_sequence: Int
     """Number of the last entry that is in the log; -1: none is."""
     seen_index: Int = -1
-    """Where no epoch stands: up to where the log is that says so."""
+    """Without an epoch: the end of the log that shows it."""
 
 
 class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
@@ -79,7 +79,7 @@ class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
 
     producer: Text
     epoch: ProducerEpoch
-    """The one that stands; another: ProducerFenced."""
+    """The current one; another: ProducerFenced."""
 
 
 class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
@@ -103,11 +103,11 @@ class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     lag_ms: Int = -1
     """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
     lost_ranges: tuple[tuple[Int, Int], ...] = ()
-    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    """(first_index, stop_index) of held entries deleted by force."""
     lag_entries: Int = -1
-    """Data from `position` to what is committed; -1: an older server, which does not say."""
+    """Data entries from `position` to the committed index; -1: an older server."""
     skipped_entries: Int = 0
-    """That it went on without, since they were deleted before it reached them."""
+    """Entries deleted before it reached them."""
     skipped_ranges: tuple[tuple[Int, Int], ...] = ()
     """(first_index, stop_index) of the newest of them."""
 
@@ -117,27 +117,27 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
 
     reader: Text
     position: Int | None = None
-    """Of the next entry that it wants; without `seeks_from` it only goes forward. None: where it stands,
-    and a new one begins with the first entry that may not be deleted."""
+    """Of the next entry to read; without `seeks_from` it only moves forward. None: unchanged; a new one
+    begins with the first entry that may not be deleted."""
     hold: Int | None = None
     """None: as it is, and a new one holds nothing."""
     seeks_from: Int | None = None
-    """Where it stands, for one that is to go back."""
+    """Its position, for one that is to move back."""
     ends: bool = False
     opens: bool = False
     """Make it if there is none; UnknownReader otherwise."""
     last_index: Int | None = None
-    """Of a seek: the entry that named the reader last, as its answer said. A late copy of the seek meets
-    the same position again, and not the same entry. None: the client was not told."""
+    """Of a seek: the entry that named the reader last, from its answer. A late copy of the seek may meet
+    the same position, but not the same entry. None: unknown to the client."""
     seen_index: Int | None = None
-    """What this says was meant for the log up to here, as an answer has told: ReaderMoved if a reader
-    was ended, led back or held otherwise since, so that no late copy of it comes in after that. -1: no
-    answer yet. None: an older client, whose late copies count."""
+    """The log end, from an earlier answer, that this was meant for: ReaderMoved if a reader was ended,
+    moved back or held otherwise since, so that no late copy takes effect after that. -1: no answer yet.
+    None: an older client, whose late copies count."""
     last_chain: Int | None = None
     """Of an archive: the `chain_crc` of its last entry, the one before `position`."""
     skipped: tuple[Int, Int] | None = None
-    """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
-    them. Said again, they are not counted again."""
+    """(first_index, stop_index) of skipped entries, deleted before it reached them. Repeated, they are
+    not counted again."""
 
 
 class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
@@ -164,11 +164,11 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True):
-    """Where an append stands in its producer's session."""
+    """The position of an append in its producer's session."""
 
     producer: Text
     epoch: ProducerEpoch
-    """What ConnectProducer was answered with."""
+    """From the answer to ConnectProducer."""
     sequence: Int
     """Number of the first entry among all of the producer's."""
 
@@ -182,7 +182,7 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     """1, 2, 3, ... within the stream and connection."""
     previous_connection: Text = ""
     """On the first request of a stream on a new connection: the `connection_id` before. The leader
-    closes it and discards what it has not appended of it, before it accepts."""
+    closes it and discards its unappended requests, before it accepts."""
     timeout_ms: Int = 0
     """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
     expected_last: Int | None = None
@@ -202,8 +202,8 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     count: Int
     durability: Text
     ranges: tuple[tuple[Int, Int, Int], ...] = ()
-    """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
-    `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
+    """(first_index, count, term) of a batch appended in several parts, because a crash had cut it; then
+    `first_index` is that of the first, and `term` that of the last. Empty: it is contiguous."""
     results: tuple[bytes | None, ...] = ()
     """Of a state machine, one an entry; `failures`: (place, why) of those that it refused."""
     failures: tuple[tuple[Int, Text], ...] = ()
@@ -228,9 +228,9 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     request; also where a `first_index` above it is refused, which is how a client asks for the end
     alone."""
     promise: ReadGuarantee | None = None
-    """How fresh the answer has to be, from whatever member; None: as it is. Not with `from_leader`."""
+    """Required consistency of the answer, from any member; None: as it is. Not with `from_leader`."""
     heads: bool = False
-    """The headers are enough; who does not know this field sends whole entries."""
+    """The headers are enough; a server that does not know this field sends whole entries."""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
@@ -249,7 +249,7 @@ class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
     passes_limits = True
     events: bool = False
-    """Also what has happened lately."""
+    """Also recent events."""
 
 
 class EventInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -261,7 +261,7 @@ class EventInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """On the member's clock; milliseconds since 1970."""
     text: Text
     times: Int = 1
-    """So often since then; it is told as it was the last time."""
+    """Number since then; the text is that of the last time."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -274,17 +274,17 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     is_voter: bool = False
     """By its directory; by its name where that is not known, as of a member that is down."""
     water_mark: Int = -1
-    """Leader only: what the member has acknowledged."""
+    """Leader only: the member's match index."""
     part: Text = ""
     """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
     behind_bytes: Int = -1
-    """Leader only, of who is fed out of files: what it has still to be sent; -1: it is not being fed."""
+    """Leader only, of a member fed from files: bytes left to send; -1: it is not being fed."""
     bytes_per_second: Int = -1
     """And how fast that goes; -1: not known yet."""
     answered_ms_ago: float = -1.0
     """Leader only: since the member's last answer; -1: none since it leads, or an earlier release."""
     release: Text = ""
-    """Of its software, as it told this member; empty: it is not connected, or an earlier release."""
+    """Of its software, as reported to this member; empty: it is not connected, or an earlier release."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -329,10 +329,10 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     scrub_ended_ms_ago: Int = -1
     """Since the newest of them ended; -1: none has."""
     set_aside_files: Int = 0
-    """What is kept in `set-aside/` for people."""
+    """Files kept in `set-aside/` for inspection."""
     set_aside_bytes: Int = 0
     log_disk_bytes: Int = -1
-    """What the segments of data and index take of the disk; -1: an earlier release does not say."""
+    """Disk space of the segments of data and index; -1: an earlier release."""
     log_apparent_bytes: Int = -1
     """How long they are: segments are sparse."""
     voters: Int = -1
@@ -340,13 +340,13 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     quorum_size: Int = -1
     """How many of them are needed for anything to be committed."""
     log_time_ms: Int = -1
-    """What the last committed time mark says, since 1970; -1: there is none, or it is not known."""
+    """Time of the last committed time mark, since 1970; -1: none, or unknown."""
     log_time_index: Int = -1
     """Of that mark."""
     producers: Int = -1
     """Sessions that the log remembers, as far as it is committed; -1: not known."""
     membership_index: Int = -1
-    """Of the entry that says who the members are; -1: the group's founding list does."""
+    """Of the membership entry; -1: the group's founding list applies."""
     machines: tuple[MachineInfo, ...] = ()
     groups: tuple[Text, ...] = ()
     """All that this server has; empty: an earlier release does not say."""
@@ -367,7 +367,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
 
 
 class ReloadRequest(ClientMessage, frozen=True, kw_only=True, tag=96):
-    """As SIGHUP: what its configuration and its certificates say by now."""
+    """As SIGHUP: reload the configuration and certificates."""
 
 
 class ReloadResponse(ClientMessage, frozen=True, kw_only=True, tag=97):
@@ -405,7 +405,7 @@ class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
     begin_position: Int = 0
     """Of the segment that begins after it."""
     begin_record: bytes = b""
-    """The state of the log up to there, which no entry tells any more."""
+    """The state of the log up to there, which no entry records any more."""
 
 
 class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
@@ -437,16 +437,16 @@ class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
 
 
 class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
-    """Of what is committed, as the member knows it."""
+    """Of committed entries, as known to the member."""
 
     index: Int = -1
     """Of the mark, which may be before the log's begin; -1: there is none."""
     time_ms: Int = -1
-    """At which the entries behind it count as appended."""
+    """Append time of the entries after it."""
     ledger_begin_index: Int
     committed_index: Int
     clock_resets: tuple[Reset, ...] = ()
-    """Of the whole log, by index: for who reads marks among entries."""
+    """Of the whole log, by index: for readers of marks among entries."""
 
 
 class ResetClockRequest(ClientMessage, frozen=True, kw_only=True, tag=54):
@@ -479,7 +479,7 @@ class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     question: bytes
     timeout_ms: Int = 0
     promise: ReadGuarantee | None = None
-    """As in ReadRequest, of what is applied; None: of the leader alone."""
+    """As in ReadRequest, of the applied state; None: of the leader alone."""
 
 
 class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
@@ -516,7 +516,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
-    """Answered by the leader, which decides what is deleted."""
+    """Answered by the leader, which decides on deletion."""
 
 
 class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
@@ -629,7 +629,7 @@ AnyClientRequest = (
     | UsersRequest
     | ReloadRequest
 )
-"""What a client says, after the greeting."""
+"""A client's message, after the greeting."""
 
 RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,

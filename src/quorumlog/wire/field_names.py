@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit, with names in place of its `$[3]`.
+"""msgspec's validation errors with field names in place of its `$[3]`.
 
 Structs lie in messages as arrays, so it knows the places of fields alone.
 """
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises of bytes that others have sent."""
+"""msgspec's exceptions for received bytes."""
 MOST_BYTES = 1 << 16
 """Without a type all of it is made, for any sender."""
 _PLACE = re.compile(r" - at `\$((?:\[\d*\])*)`$")

@@ -30,9 +30,9 @@ _RUN = 8
 
 
 def nested_deeper(data: bytes | memoryview, most: int = MOST_NESTED) -> bool:
-    """Does a value of this message lie in more containers than that? False of what is no message, as far
-    as it can be read. How many values there are is no matter: that would be counted alike by every
-    release, or members of two would differ."""
+    """Is a value of this message nested in more containers than that? False for bytes that are no
+    message, as far as they can be read. The number of values is not limited: every release would have to
+    count alike, or members of two would differ."""
     body = bytes(data)
     if len(body) - len(body.translate(None, _OPENING)) <= most:
         return False

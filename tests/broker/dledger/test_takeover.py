@@ -392,7 +392,7 @@ def test_a_store_whose_deliveries_nobody_knows_is_refused_unless_it_is_wanted(tm
     with pytest.raises(ConfigError, match=r"delayOffset.json: .*restore one of them"):
         take_over(store, made, "n0", MEMBERS)
     shutil.rmtree(config)
-    says = "no config/delayOffset.json and config/consumerOffset.json, which says what of them was"
+    says = "no config/delayOffset.json and config/consumerOffset.json, which records the"
     with pytest.raises(ConfigError, match=says):
         take_over(store, made, "n0", MEMBERS)
     record, report = take_over(store, made, "n0", MEMBERS, without_config=True)

@@ -94,7 +94,7 @@ def test_a_slave_of_the_release_before_does_not_begin_in_the_middle() -> None:
     a.work()
     a.living.store.cleaner.drop_before(8192)
     following(world)
-    assert any("It could not be told where queues begin" in each for each in world.story)
+    assert any("It could not receive the begins of queues" in each for each in world.story)
     assert world.brokers["b"].living.max_offset == 0
 
 

@@ -1,5 +1,5 @@
-"""What becomes of a message that could not be worked off: it comes to its group again, later, or lies in
-the group's dead letters, from where it can be sent to the group anew. No I/O.
+"""Retries of failed messages: redelivered to the group later, or moved to its dead letters, from where
+they can be sent to the group again. No I/O.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Again(NamedTuple):
 def again_of(
     message: StoredMessage, group: str, *, most_retries: int, delay_level: int = 0, cause: str = ""
 ) -> Again:
-    """As it is to be sent: to come again after a delay that grows with each time, or that of
-    `delay_level` (1 to 18); after `most_retries` times, and where its properties leave no room for what
-    a retry adds, to the group's dead letters. Raises BadRequest."""
+    """The message to send: redelivered after a delay that grows with each retry, or that of
+    `delay_level` (1 to 18); to the group's dead letters after `most_retries`, or if its properties leave
+    no room for those of a retry. Raises BadRequest."""
     if not 0 <= delay_level <= LEVELS:
         raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
     properties = dict(message.properties)
@@ -156,11 +156,11 @@ class ConsumerQueue:
     next_offset: int
     """To fetch from."""
     done_offset: int
-    """All below is done: what a commit says."""
+    """All below is done: the offset of a commit."""
     committed_offset: int
     fetched: deque[StoredMessage] = field(default_factory=deque)
     fetched_bytes: int = 0
-    """With what is taken and not finished yet."""
+    """Including messages taken and not finished yet."""
     in_hand: dict[int, StoredMessage] = field(default_factory=dict)
     """Taken, and not finished yet, by offset in their order."""
     is_revoked: bool = False
@@ -242,7 +242,7 @@ def take_next(
 
 
 def wanted_tags(expression: str) -> frozenset[str]:
-    """`a || b`; `*` or nothing: all of them. Raises BadRequest where no tag is named."""
+    """`a || b`; `*` or nothing: all of them. Raises BadRequest if no tag is given."""
     if expression.strip() in ("", "*"):
         return frozenset()
     words = frozenset(word.strip() for word in expression.split("||") if word.strip())
@@ -550,7 +550,7 @@ class AsyncConsumer:
                 pulled = pulled_of(await self._link.call(request, wait_ms=PULL_WAIT_MS))
             except QueueOffsetOutOfRange as error:
                 is_below = queue.next_offset < error.min_offset
-                log.warning("group %s goes on elsewhere: %s", self.group, error)
+                log.warning("group %s continues elsewhere: %s", self.group, error)
                 queue.came([], error.min_offset if is_below else error.max_offset)
                 await asyncio.sleep(PAUSE_S)
                 continue

@@ -1,8 +1,8 @@
 """AsyncProducer: messages to topics of a replicated broker, in order, through failovers.
 
-What is sent while a batch of the same queue is on its way leaves as the next batch. As an idempotent
-producer it has one such lane for all queues, in a session of the log: what is unknown is sent again, and
-stored once.
+Messages sent while a batch of the same queue is in flight form the next batch. An idempotent producer
+has one such lane for all queues, in a session of the log: batches with unknown outcomes are sent again,
+and stored once.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class _Lane:
 class AsyncProducer:
     """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
-    `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
-    of the program; fences an earlier client with that id (ProducerFenced)."""
+    `idempotent`: every message is stored once, through any failure. `producer_id`: the same across
+    restarts of the program; fences an earlier client with that id (ProducerFenced)."""
 
     def __init__(
         self,

@@ -159,8 +159,8 @@ class BrokerClient(ConnectingShell):
 class Producer(ClientShell[AsyncProducer]):
     """Raises the broker's refusals, Unreachable, OutcomeUnknown.
 
-    `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
-    of the program; fences an earlier client with that id (ProducerFenced)."""
+    `idempotent`: every message is stored once, through any failure. `producer_id`: the same across
+    restarts of the program; fences an earlier client with that id (ProducerFenced)."""
 
     @property
     def producer_id(self) -> str:

@@ -45,8 +45,8 @@ class BlockingRun(ClientShell[AsyncConsumer]):
         return self
 
     def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        """See `AsyncConsumer.poll`. What was found as an interrupt came is not committed, and comes
-        again once this member has left."""
+        """See `AsyncConsumer.poll`. Messages found during an interrupt are not committed, and
+        redelivered once this member has left."""
         return self._it._given(self._thread.run(self._it._found(most_messages, wait_ms)))
 
     def run(
@@ -57,9 +57,9 @@ class BlockingRun(ClientShell[AsyncConsumer]):
         max_processing_time_ms: int = 0,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """As `AsyncConsumer.run`; `handler` is called on other threads, several at a time where there
-        are several queues, or as many as `threads` says. Nobody can end a call of it: one that takes
-        longer than `max_processing_time_ms` keeps its thread until it returns."""
+        """As `AsyncConsumer.run`; `handler` is called on other threads, several at a time if there are
+        several queues, at most `threads`. A call of it cannot be interrupted: one that takes longer than
+        `max_processing_time_ms` keeps its thread until it returns."""
         with ThreadPoolExecutor(threads or MOST_AT_ONCE, "quorumlog-consumer") as executor:
 
             async def handle(message: StoredMessage) -> None:

@@ -1,4 +1,4 @@
-"""What a broker's clients share: requests as messages, answers as results, the engine of `net/rpc`."""
+"""Shared by a broker's clients: requests as messages, answers as results, the engine of `net/rpc`."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class QueueInfo(NamedTuple):
 
 
 def checked(records: RecordBatch) -> RecordBatch:
-    """Shape and CRCs of what came. Raises MessageDamaged."""
+    """Checks shape and CRCs. Raises MessageDamaged."""
     if len(records) and not (records.columns.good.all() and records.bodies_good().all()):
         raise MessageDamaged("a message is damaged on the broker's disk: quorumlog broker verify DIR")
     return records
@@ -141,7 +141,7 @@ class Encoded(NamedTuple):
 
 
 class UniqKeys:
-    """32 hexadecimal digits each: who, and a number, as RocketMQ's clients set them."""
+    """32 hexadecimal digits each: client and number, as RocketMQ's clients set them."""
 
     def __init__(self) -> None:
         self._prefix = os.urandom(12).hex().upper()
@@ -190,7 +190,7 @@ def hello() -> list[Buffer]:
 
 
 def answer_of(frame: Frame) -> AnyBrokerMessage:
-    """Raises what the broker refuses with."""
+    """Raises the broker's refusal."""
     message = message_of(frame)
     if isinstance(message, ErrorResponse):
         raise error_of(message)
@@ -235,9 +235,7 @@ def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo
             return queue
     if queues:
         raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
-    raise UnknownTopic(
-        f"the broker has no topic {topic}; quorumlog broker status shows those that it has"
-    )
+    raise UnknownTopic(f"the broker has no topic {topic}; quorumlog broker status lists its topics")
 
 
 def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:
@@ -326,8 +324,8 @@ class BrokerProduct(Product):
 
 
 def changes(message: AnyBrokerMessage) -> bool:
-    """Carried out again, perhaps after what somebody else has done since, it would be another effect:
-    a topic that was made anew is deleted, a reset is undone, a new master resigns."""
+    """True if a repetition could have another effect, after another client's change: deleting a
+    recreated topic, undoing a reset, demoting a new master."""
     if isinstance(message, ReplicaRequest):
         return message.verb not in ("", "drain", "slave")  # a drain ends by itself, an epoch is checked
     if isinstance(message, FailoverRequest):
@@ -373,9 +371,9 @@ class BrokerCalls:
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`servers`: HOST:PORT, which is asked whatever it is; of several with commas between the master
-        is, and with `must_follow` that of one, too. `only_looks`: sends nothing; see `Product.looks`.
-        Raises ConfigError."""
+        """`servers`: one HOST:PORT, asked in any role; of several with commas between, the master is
+        asked, with `must_follow` that of one, too. `only_looks`: for status requests only; see
+        `Product.looks`. Raises ConfigError."""
         addresses = [part.strip() for part in servers.split(",") if part.strip()]
         if not addresses:
             raise ConfigError("the address of the broker is empty; write HOST:PORT")
@@ -392,7 +390,7 @@ class BrokerCalls:
         return self._product.own_host or bytes(8)
 
     async def close(self) -> None:
-        """What waits is ended."""
+        """Ends waiting calls."""
         await self._io.close()
 
     async def connected(self) -> None:
@@ -416,8 +414,8 @@ class BrokerCalls:
     async def call(
         self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
     ) -> Frame:
-        """The answer. Raises what the broker refuses with, Unreachable, RequestTimeout, OutcomeUnknown:
-        see `quorumlog.net.rpc`."""
+        """The answer. Raises the broker's refusal, Unreachable, RequestTimeout, OutcomeUnknown: see
+        `quorumlog.net.rpc`."""
         call = self.made(message, encoded, wait_ms)
         self._io.submit((call,))
         await self._io.wait(call)

@@ -1,5 +1,5 @@
-"""A change of who leads, or of who counts, by an operator: who is asked, in which order, and what is
-refused. What the answers come to is said by `epochs`."""
+"""A change of the master, or of the in-sync list, by an operator: the brokers asked, their order, and
+the refusals. `epochs` evaluates the answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lost(NamedTuple):
 
     first_offset: int
     stop_offset: int
-    """-1: nobody who answers knows how far it went."""
+    """-1: unknown to the brokers that answer."""
 
 
 class SwitchReport(NamedTuple):
@@ -56,9 +56,9 @@ class SwitchReport(NamedTuple):
     max_offset: int
     lost: Lost | None
     followers: list[str]
-    """Who was told to follow."""
+    """Brokers that follow the new master."""
     unreachable: list[str]
-    """Who was not: they are told when they come back and are asked to follow."""
+    """Brokers that did not answer: they follow when they return and the switch is repeated."""
 
 
 def shown_by(answer: ReplicaResponse) -> Shown:
@@ -77,7 +77,7 @@ def epoch_of(answer: ReplicaResponse) -> Epoch:
 
 
 class BrokerProbe(ABC):
-    """Brokers, and what each of them has answered last."""
+    """Brokers, and the last answer of each."""
 
     def __init__(self) -> None:
         self.answers: dict[str, ReplicaResponse] = {}
@@ -87,13 +87,12 @@ class BrokerProbe(ABC):
         """Somebody does not answer because there are users."""
 
     def have_users(self, but: str) -> bool:
-        """There may be some, as far as anybody else has heard."""
+        """True if any broker reports that users may exist."""
         broker_ids = [broker_id for broker_id, answer in self.answers.items() if answer.has_users]
         return self.is_refused_by_users or any(each != but for each in broker_ids)
 
     def ask(self, broker_id: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """What it has answered last is what a switch goes by, so another directory under its name
-        refuses."""
+        """Its last answer, which a switch relies on; another directory under its name refuses."""
         request = request or ReplicaRequest()
         if broker_id in self.answers:
             request = replace(request, asked_directory_id=self.answers[broker_id].directory_id)
@@ -113,7 +112,7 @@ class BrokerProbe(ABC):
         return max(leading, key=epoch_of, default=None)
 
     def next_epoch(self) -> int:
-        """Above that of a first master, too, of which those that answer may know nothing."""
+        """Also above that of a first master, which may be unknown to the brokers that answer."""
         return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
 
     def leap(self) -> int:
@@ -122,11 +121,11 @@ class BrokerProbe(ABC):
 
 
 class ClusterProbe(BrokerProbe):
-    """Every broker that any other names, asked once; none of them has a coordinator."""
+    """Every broker named by any other, asked once; none of them has a coordinator."""
 
     def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
-        """`server`: HOST:PORT,... of which one has to answer; one that was emptied names nobody. Raises
-        what it refuses with, Unreachable, SwitchRefused."""
+        """`server`: HOST:PORT,... of which one has to answer; an emptied one names no others. Raises its
+        refusal, Unreachable, SwitchRefused."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
         self._timeout_ms = timeout_ms
@@ -192,7 +191,7 @@ class ClusterProbe(BrokerProbe):
                 master = client.failover().master
                 at = self._clients[master].server if master in self._clients else "the master's address"
                 raise SwitchRefused(
-                    f"a coordinator says which broker leads, as {broker_id} tells: let the master hand"
+                    f"a coordinator chooses the master, as {broker_id} tells: let the master hand"
                     f" over with: quorumlog broker resign --servers {at}"
                 )
 
@@ -204,9 +203,9 @@ class ClusterProbe(BrokerProbe):
 
 
 def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_000) -> ReplicaResponse:
-    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
-    not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
-    and what a broker refuses with."""
+    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Waits
+    for brokers not in sync. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
+    and a broker's refusal."""
     with closing(ClusterProbe(server)) as probe:
         master = probe.master()
         if master is None:
@@ -241,7 +240,7 @@ class Switch:
     say: Callable[[str], None] = lambda line: None
 
     def run(self) -> SwitchReport:
-        """Raises SwitchRefused, with what to do, and what a broker refuses with."""
+        """Raises SwitchRefused, with the remedy, and a broker's refusal."""
         probe, to, answers = self.probe, self.to, self.probe.answers
         if any(answer.dialect != "quorumlog" for answer in answers.values()):
             raise SwitchRefused(
@@ -318,7 +317,7 @@ class Switch:
         may_lose_users = lost is not None and probe.have_users(but=to)
         if may_lose_users:
             self.say(
-                f"there may be users: if the log of {to} has none, it serves nobody until an"
+                f"there may be users: if the log of {to} has none, it serves no client until an"
                 " administrator is named there (quorumlog init-admin)"
             )
         led = probe.ask(

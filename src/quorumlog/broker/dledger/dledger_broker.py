@@ -4,15 +4,15 @@
     broker.machines             go to the member
     broker.open(member, ...)    once it runs; then `tick` every TICK_MS and `role_changed`
 
-The role of a member is the role of its broker; nobody else has a say in who leads:
+A member's role alone decides its broker's role:
 
     leader              master, once every entry of earlier leaders is committed and dispatched here
     follower, candidate slave
 
 A member that leads asks its machines one linearizable question: a majority confirms that it leads, an
 entry of its term is committed, and so is all before it; the answer comes when that is applied. Until
-then nothing is let in, so what the machine of the messages says is true of the whole log. A master that
-loses its majority commits nothing, and acknowledges nothing; it needs no clock to know that.
+then no message is accepted, so the machine of the messages covers the whole log. A master that loses its
+majority commits and acknowledges nothing; this needs no clock.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ BATCH_BYTES = 16 << 20
 
 class RoleState(NamedTuple):
     role: BrokerRole
-    """SYNC_MASTER: it is acknowledged what a majority holds; or SLAVE."""
+    """SYNC_MASTER, acknowledging messages that a majority holds; or SLAVE."""
     broker_id: int
     """0: the master; a slave's is the number in its member's id, and one."""
     term: int
@@ -225,8 +225,8 @@ class RolePassThrough:
 
 
 class DLedgerCommitLog:
-    """A `MessageLog`. What is put is acknowledged once a majority has it on disk, under any next leader;
-    `WAIT=false` changes nothing about that. On the loop, but for reads."""
+    """A `MessageLog`. A message is acknowledged once a majority has it on disk, so any next leader has
+    it; `WAIT=false` does not change that. On the loop, but for reads."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class DLedgerCommitLog:
     # ---------------------------------------------------------------- reading
 
     def read(self, position: int, stop_position: int) -> LogRecords | None:
-        """One record: those that follow lie behind headers, and are found through the queues."""
+        """One record: later ones follow entry headers, and are found through the queues."""
         size = int.from_bytes(self.read_bytes(position, 4), "big")
         if position + size > min(stop_position, self.confirm_offset) or not size:
             return None
@@ -353,14 +353,14 @@ class DLedgerCommitLog:
         return old + self._member.node().store.read_bytes(position, size_bytes)
 
     def stored_offset(self, key: QueueKey) -> int:
-        """After the last message of a queue that any reader may know of; a slave cannot tell."""
+        """After the last message of a queue that any reader may have seen; unknown to a slave."""
         if self._filler.term is None:
             return (1 << 63) - 1
         return self._filler.next_offsets.get(key, 0)
 
 
 class FixedTopics:
-    """As the broker was started with; None: any queue that somebody sends to."""
+    """As the broker was started with; None: any queue of a send."""
 
     def __init__(self, topics: Mapping[str, int] | None) -> None:
         self._topics = topics
@@ -399,8 +399,8 @@ class DLedgerBroker:
         wall_ms: Callable[[], float] = wall_clock_ms,
         token: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
-        """`root`: for queues and index. `brokers`: where each member's broker is reached, by member id.
-        `old_log`: what lies below the first entry. `token`: 16 random bytes. Raises ConfigError."""
+        """`root`: for queues and index. `brokers`: address of each member's broker, by member id.
+        `old_log`: the messages before the first entry. `token`: 16 random bytes. Raises ConfigError."""
         slave_id_of(member_id)
         self.member_id = member_id
         self.brokers = dict(brokers)
@@ -479,7 +479,7 @@ class DLedgerBroker:
             self.groups.lead(state.is_master)
 
     def tick(self, now_ms: float) -> None:
-        """Every `TICK_MS`. `now_ms`: a clock that goes on while the machine sleeps."""
+        """Every `TICK_MS`. `now_ms`: a clock that continues while the machine sleeps."""
         self.role_changed()
         if self.groups is not None:
             self.groups.tick(now_ms)
@@ -525,7 +525,7 @@ class DLedgerBroker:
 
     @property
     def reader(self) -> StoreReader:
-        """Of what is dispatched on this member. Raises LeaderNotReady."""
+        """Of the messages dispatched on this member. Raises LeaderNotReady."""
         if not self._is_open or not self.member.is_up:
             raise LeaderNotReady("the member begins anew", retry_after_ms=100)
         machine = self.machine_of_messages.newest
@@ -710,8 +710,8 @@ class DLedgerBroker:
         return 0
 
     def due_clock_ms(self) -> float:
-        """A time that the clocks of a quorum have reached, and this one: one alone may jump. All of them
-        may, too, which the log finds out. -1: too few have told theirs."""
+        """A time in milliseconds that this clock and those of a quorum have reached: one alone may jump.
+        The log detects a jump of all. -1: too few have reported theirs."""
         log_ms = self.age_clock_ms()
         if log_ms >= 0 or not self.is_up:
             return log_ms
@@ -740,7 +740,7 @@ def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMe
 
 
 def boot_ms() -> float:
-    """Goes on while the machine sleeps."""
+    """Milliseconds of a clock that continues while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 

@@ -1,4 +1,4 @@
-"""Messages in a replicated log: what the leader writes into entries, and what members make of them."""
+"""Messages in a replicated log: stamping by the leader, and applying by members."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class LogResets:
         """Of the end of each entry, by index."""
 
     def __call__(self) -> Resets:
-        """The index of each is the position after its entry. What lies before where the log begins
-        bounds no message that is left."""
+        """The index of each is the position after its entry. Resets before the log's begin bound no
+        remaining message."""
         node = self._node()
         state = None if node is None else node.log_state.appended
         if node is None or state is None or not state.clock_resets:
@@ -213,7 +213,7 @@ class MessageStamper:
 
 Grown = Callable[[list[QueueKey]], None]
 HOT_MS = 20_000
-"""So long what was written is in memory, on its way to the disk."""
+"""Milliseconds for which written data is in memory, on its way to the disk."""
 _NOTHING = EntryBatch(b"", [])
 _NO_RECORDS = records_of(_NOTHING)
 _IS_GOOD = np.ones(1, bool)
@@ -263,9 +263,8 @@ class MessageMachine(StateMachine):
         first_position: Callable[[], int],
         old_log: OldLog | None = None,
     ) -> None:
-        """`grown` is told which queues have grown, on the thread that applies. `first_position`: where
-        the log begins by now. `old_log`: what is dispatched before the first entry. Raises
-        StoreFailure."""
+        """`grown` is called with the queues that have grown, on the apply thread. `first_position`: the
+        log's begin. `old_log`: dispatched before the first entry. Raises StoreFailure."""
         wipe(disk, root)
         self._disk = disk
         self._grown = grown
@@ -343,8 +342,8 @@ class MessageMachine(StateMachine):
         return self._looked_at[1]
 
     def is_quick(self, batch: EntryBatch) -> bool:
-        """Messages of queues that stand, and have room: nothing is made, opened or deleted for them, and
-        of what was written a moment ago no page has to be read."""
+        """Messages of existing queues with room: no file is made, opened or deleted for them, and no
+        page just written has to be read."""
         position = self._first_position()
         if self._old_log is not None or (position > self._dropped_position and not self._saves):
             return False
@@ -417,7 +416,7 @@ class MessageMachine(StateMachine):
 
 
 class MessageMachines:
-    """Makes the machine of a member, again and again: what it says of is the newest."""
+    """Makes a member's machine, repeatedly: its properties are those of the newest."""
 
     version = MessageMachine.version
     may_leave_out = MessageMachine.may_leave_out

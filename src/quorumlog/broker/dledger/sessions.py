@@ -1,8 +1,9 @@
-"""Producers' sessions of the replicated log: what is sent in one is stored once, however often it comes.
+"""Producers' sessions of the replicated log: a message sent in one is stored once, however often it is
+sent.
 
 Delayed messages are released in such sessions, too. A level has one in which a message's number is its
-offset in the level's queue. So the log itself knows how far each level is released, and a master that
-takes over, or does not know what came of its last append, releases nothing twice.
+offset in the level's queue. So the log itself records how far each level is released, and a new master,
+or one whose last append is unknown, releases nothing twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Topics, consumer groups and their offsets as replicated state, and what the master does for them.
+"""Topics, consumer groups and their offsets as replicated state, and their service on the master.
 
-Read in this order: `group_state` (what follows from the commands), `rebalancer` (who
-is there, and who reads what), `delays`, `group_service` (what a broker answers),
-`classic_group_log` (what of it lies in the log of a classic broker).
+Read in this order: `group_state` (the state machine), `rebalancer` (members and assignments), `delays`,
+`group_service` (the broker's requests), `classic_group_log` (its entries in the log of a classic
+broker).
 """

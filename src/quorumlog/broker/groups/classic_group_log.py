@@ -1,13 +1,13 @@
-"""StateFollower: what the commands in a classic store make of topics and groups, on its master and its
+"""StateFollower: applies the commands in a classic store to topics and groups, on its master and its
 slaves alike.
 
 The topic %GROUPS% has two queues: commands, and snapshots of the state. Retention of the commit log
-takes the oldest commands, but never the newest snapshot and what lies behind it.
+takes the oldest commands, but never the newest snapshot and later ones.
 
-    COMMANDS   8 bytes, drawn by who proposes it; one command
+    COMMANDS   8 bytes, drawn by the proposer; one command
     SNAPSHOTS  [next command, position, part, parts, bytes]: commands below the next one are in it, and
                the others lie in the commit log from the position on; -1: from where the snapshot lies;
-               -2: so, too, and whatever was carried out before is of no matter
+               -2: the same, and earlier commands are void
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _part = msgspec.msgpack.Decoder(_Part)
 class Snapshot(NamedTuple):
     next_command: int
     position: int
-    """What is needed of the commit log begins there."""
+    """The commit log is needed from there on."""
     data: bytes
 
 
@@ -108,7 +108,7 @@ class News(NamedTuple):
     snapshot_bytes: int
     """Of the newest one."""
     is_anew: bool
-    """What was carried out before is of no matter."""
+    """Earlier commands are void."""
     cuts: int
     """As often the log was cut before any of it was read."""
     is_whole: bool = True
@@ -126,8 +126,8 @@ class StateFollower:
     def __init__(
         self, reader: StoreReader, feed: GroupFeed, cuts: Callable[[], int] = lambda: 0
     ) -> None:
-        """`reader` hides no topic. `cuts`: how often the log was cut; with --unsafe commands that were
-        carried out may be among what is gone, and others come under their numbers."""
+        """`reader` hides no topic. `cuts`: how often the log was cut; with --unsafe applied commands may
+        be cut, and others get their numbers."""
         self._reader = reader
         self._count_cuts = cuts
         self._cuts = cuts()
@@ -143,12 +143,12 @@ class StateFollower:
         self.last_position = -1
         """Of the last command that was carried out; -1: none was, since a snapshot."""
         self.is_whole = True
-        """No command is missing. A slave that begins in the middle of a log may be shown those behind a
+        """No command is missing. A slave that begins in the middle of a log may be shown those after a
         snapshot first."""
         self.snapshots_end = 0
 
     def read(self) -> News:
-        """What was shown since. Raises MessageDamaged, StoreFailure."""
+        """The commands shown since. Raises MessageDamaged, StoreFailure."""
         cuts = self._count_cuts()
         _, snapshots_end = self._bounds(SNAPSHOTS)
         is_anew = self.next_command is None or cuts != self._cuts
@@ -220,7 +220,7 @@ class StateFollower:
     # ---------------------------------------------------------------- on the loop
 
     def take(self, news: News) -> list[Outcome]:
-        """What the commands answer, by who proposed them. Raises ProtocolViolation."""
+        """The commands' answers, by proposer. Raises ProtocolViolation."""
         if news.is_anew:
             self.machine.state = self._feed.begun
         if news.snapshot is not None:
@@ -273,12 +273,12 @@ class StateFollower:
 
     @property
     def is_of_the_log(self) -> bool:
-        """What was carried out is still in it."""
+        """The applied commands are still in it."""
         return self._cuts == self._count_cuts()
 
     @property
     def holds_from(self) -> int:
-        """What retention has to leave of the commit log begins there. Any thread."""
+        """Retention must keep the commit log from there on. Any thread."""
         # Before the position, which is set first.
         at, snapshots_end = self.next_command, self.snapshots_end
         if at is None:
@@ -301,8 +301,8 @@ class StateFollower:
 
 RETRY_MS = 50
 SNAPSHOT_COMMANDS = 10_000
-"""A snapshot is due after so many commands, and once a file of the log, and four times what a snapshot
-takes, lie behind what is needed: so retention is never held for long."""
+"""A snapshot is due after so many commands, and once a file of the log, and four times the size of a
+snapshot, are no longer needed: so retention is never held for long."""
 SNAPSHOT_PART_BYTES = 1 << 20
 OWN_TOPICS = GROUPS_TOPIC.encode(), SCHEDULE_TOPIC.encode()
 
@@ -312,8 +312,8 @@ def _wall_ms() -> float:
 
 
 class ClassicTopics(GroupTopics):
-    """Those of the state, and those that the broker was started with or holds: these are there as long
-    as nobody has changed or deleted them."""
+    """Those of the state, and those that the broker was started with or holds: these exist until changed
+    or deleted."""
 
     def __init__(self, feed: GroupFeed, store: MessageStore, before_delayed: Callable[[], None]) -> None:
         """`before_delayed` is called before a delayed message is put."""
@@ -371,7 +371,7 @@ class ClassicGroupLog:
         *,
         wall_ms: Callable[[], float] = _wall_ms,
     ) -> None:
-        """`replica`: None of a broker that stands alone."""
+        """`replica`: None for a single broker."""
         self._store = store
         self._groups = groups
         self._replica = replica
@@ -382,7 +382,7 @@ class ClassicGroupLog:
         )
         self.follower = StateFollower(reader, groups.feed, lambda: store.cuts)
         self.reader = reader
-        """Of the broker itself: it reads what no permission lets a client read."""
+        """Of the broker itself: it also reads topics that clients may not read."""
         self.queues = store.queues
         self.topics = ClassicTopics(groups.feed, store, self._activate)
         groups.topics = self.topics
@@ -401,7 +401,7 @@ class ClassicGroupLog:
         self._epoch = 0
         self.is_master = False
         self.taken: Callable[[], None] = lambda: None
-        """Called when commands were carried out, before anybody is told what they answer."""
+        """Called when commands were carried out, before their answers are sent."""
 
     @property
     def state(self) -> GroupState:
@@ -484,7 +484,7 @@ class ClassicGroupLog:
             return
         if isinstance(news, LedgerError):
             if not self._has_failed:
-                log.error("topics and groups stand still: %s", news)
+                log.error("topics and groups are not updated: %s", news)
             self._has_failed = True  # it may be read a moment later
             return
         self._has_failed = False
@@ -522,8 +522,8 @@ class ClassicGroupLog:
         return self.is_master and is_read and not self.follower.is_whole
 
     def begin_anew(self, users: Users) -> None:
-        """Where it lacks commands: what is known of topics and groups is all there is from here on, and
-        these are the users, at every broker. In a moment, once `lacks_commands` does not hold."""
+        """If commands are missing: the known topics and groups are the whole state from here on, with
+        these users, at every broker. Takes effect soon, when `lacks_commands` becomes false."""
         if self.lacks_commands and not self._is_saving and self.follower.next_command == self._told_end:
             self._save(users)
 
@@ -659,7 +659,7 @@ class ClassicReleases:
         self._log = group_log
 
     def lead(self) -> None:
-        """What is released, the state knows."""
+        """The state records the released messages."""
 
     def begin_of(self, level: int) -> int:
         return 0

@@ -54,7 +54,7 @@ class _Level:
     next_look_ms: float = 0.0
     """Nothing is due before."""
     sightings: deque[tuple[int, float]] = field(default_factory=deque)
-    """(offset, when): what lies below the offset is due then, whatever the wall clock says."""
+    """(offset, time): messages below the offset are due then, independent of the wall clock."""
 
     @property
     def key(self) -> QueueKey:
@@ -73,7 +73,7 @@ class DelayScheduler:
         self._now_ms = 0.0
 
     def lead(self, is_master: bool) -> None:
-        """Query again what an earlier master knew."""
+        """Query again the progress of an earlier master."""
         self._levels.clear()
         if is_master:
             releases = self._log.releases

@@ -1,7 +1,6 @@
-"""GroupService: topics, consumer groups and delayed messages of a broker, on whatever log.
+"""GroupService: topics, consumer groups and delayed messages of a broker, on either log.
 
-What is promised is replicated; the master adds what may be lost with it: who is in a group just now,
-which requests wait.
+Acknowledged state is replicated; the master alone has the group members and waiting requests.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class GroupService:
         )
 
     def lead(self, is_master: bool) -> None:
-        """A master is told so only once all that came before is dispatched and carried out here."""
+        """Called once all earlier messages are dispatched and all earlier commands applied here."""
         was_master, self._is_master = self._is_master, is_master
         self.scheduler.lead(is_master)
         if was_master:
@@ -167,7 +166,7 @@ class GroupService:
             reason = named_reason(error, message.body, Command)
             raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
-            raise BadRequest(f"{type(command).__name__} is for the master to say")
+            raise BadRequest(f"{type(command).__name__} is for the master to send")
 
         def propose() -> None:
             if isinstance(command, ResetOffsets):
@@ -338,4 +337,4 @@ def _checked(value: object, kind: type[_T], what: str) -> _T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason = named_reason(error, msgspec.msgpack.encode(value), kind)
-        raise BadRequest(f"{what} makes no sense: {reason}") from None
+        raise BadRequest(f"{what} is invalid: {reason}") from None

@@ -1,4 +1,4 @@
-"""Topics, consumer groups and their offsets: what follows from the commands."""
+"""Topics, consumer groups and their offsets: the state computed from the commands."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
-    """All of it, and what is saved."""
+    """The whole state, as saved."""
 
     topics: dict[str, Topic]
     groups: dict[str, Group]
@@ -96,8 +96,8 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """Where a delay level begins in its queue: its releases are counted from there; 0 if not named. Of a
     classic broker: how far it is released."""
     ended: frozenset[str] = frozenset()
-    """Topics that were deleted: one of that name that is made again shows nothing of the old one. Of any
-    other name all is shown, such as what a store held before it had groups."""
+    """Topics that were deleted: a new one of that name shows no old messages. Other names show all, such
+    as messages from before a store had groups."""
     users: Users = NO_USERS
     """Of a classic broker; those of one on a replicated log are its log's."""
 
@@ -114,7 +114,7 @@ def empty_state() -> GroupState:
 
 
 def begun_state(old: OldState | None) -> GroupState:
-    """What the log begins with, below its first entry. `old`: of a store that it has taken over."""
+    """The state before the log's first entry. `old`: of a store that was taken over."""
     state = empty_state()
     if old is None:
         return state
@@ -127,7 +127,7 @@ def begun_state(old: OldState | None) -> GroupState:
 
 
 def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:
-    """The state after it, and what it answers. Raises LedgerError, and nothing has changed then."""
+    """The state after it, and its answer. Raises LedgerError, and nothing has changed then."""
     if isinstance(command, CommitOffsets):
         return _commit(state, command), None
     if isinstance(command, Assign):
@@ -365,7 +365,7 @@ class GroupFeed:
     loop."""
 
     def __init__(self, old: OldState | None = None) -> None:
-        """`old`: what the log begins with."""
+        """`old`: the state at the log's begin."""
         self.begun = begun_state(old)
         self.state = self.begun
 
@@ -393,7 +393,7 @@ class GroupMachine(StateMachine):
         return results
 
     def carry_out(self, body: memoryview | bytes) -> bytes:
-        """One command. Returns what it answers."""
+        """One command. Returns its answer."""
         try:
             command: Command = decode_command(body)
         except UNREADABLE as error:
@@ -492,7 +492,7 @@ def saved_bytes(state: GroupState) -> bytes:
 
 
 def loaded_state(data: bytes) -> GroupState:
-    """Raises ProtocolViolation for what is no saved state of this format."""
+    """Raises ProtocolViolation if it is not a saved state of this format."""
     try:
         saved = _saved.decode(data)
     except msgspec.DecodeError as error:
@@ -516,7 +516,7 @@ def loaded_state(data: bytes) -> GroupState:
 
 
 class GroupTopics:
-    """A `TopicTable`, of what this member has applied. Any thread."""
+    """A `TopicTable` of this member's applied state. Any thread."""
 
     def __init__(self, feed: GroupFeed) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""Who is in a group, and who reads what."""
+"""Group members and their assigned queues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # carried out once it is acknowledged. `DLedgerBroker` is one, `ClassicGroupLog` the other.
 
 ResultCallback = Callable[[bytes | LedgerError], None]
-"""Gets what the machine answers, or the refusal of the log."""
+"""Gets the machine's answer, or the refusal of the log."""
 OffsetCallback = Callable[[int | LedgerError], None]
 DoneCallback = Callable[[LedgerError | None], None]
 
@@ -53,7 +53,7 @@ class Releases(Protocol):
     """How far delayed messages are copied to where they belong, level by level."""
 
     def begin_of(self, level: int) -> int:
-        """Another number: what is known of the level is asked anew."""
+        """On a change, the level's progress is queried again."""
 
     def ask(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
         """The offset of the next message to release, as far as it is known."""
@@ -106,13 +106,13 @@ class GroupLog(Protocol):
         """After the last message of a queue in the whole log of a master."""
 
     def stored_offset(self, key: QueueKey) -> int:
-        """After the last message of a queue that anybody may know of."""
+        """After the last message of a queue that may be known to clients."""
 
     def existing_queues(self, topic: str) -> int:
         """Of a topic that the broker has beside those of the replicated state; 0: there is none."""
 
     def due_clock_ms(self) -> float:
-        """Since 1970, for what is due; -1: not known."""
+        """Milliseconds since 1970, for due messages; -1: unknown."""
 
     def age_clock_ms(self) -> float:
         """The same for how old something is."""
@@ -162,7 +162,7 @@ class Proposals:
                 )
 
     def quietly(self, command: Command) -> None:
-        """Whatever comes of it: there is a next time."""
+        """Propose, ignoring the outcome: it is retried later."""
         with suppress(TooManyNames):
             self.propose(command, lambda outcome: None)
 
@@ -211,7 +211,7 @@ class OffsetCommits:
     def add(
         self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: CommitCallback
     ) -> None:
-        """`done` is told once the entry that holds them has taken effect."""
+        """`done` is called once the entry that holds them has taken effect."""
         gathered = self._gathered.get(group)
         if gathered is not None and gathered.generation != generation:
             self.flush(group)
@@ -226,7 +226,7 @@ class OffsetCommits:
             self.flush(group)
 
     def flush(self, group: str) -> None:
-        """At once: what follows ends the generation."""
+        """At once: the next command ends the generation."""
         gathered = self._gathered.pop(group, None)
         if gathered is None:
             return
@@ -270,8 +270,8 @@ def allocate(
     queues_of: Mapping[str, int],
     existing: tuple[Assignment, ...] = (),
 ) -> tuple[Assignment, ...]:
-    """`queues_of`: number of queues by topic. Each queue of a topic is read by exactly one of those who
-    want the topic, and nobody reads two queues of it more than another."""
+    """`queues_of`: number of queues by topic. Each queue of a topic is read by exactly one subscriber,
+    and the numbers of queues per subscriber differ by at most one."""
     owner = {queue: each.member for each in existing for queue in each.queues}
     reads: dict[str, list[QueueRow]] = {member: [] for member in members}
     topics = sorted({topic for wanted in members.values() for topic, _ in wanted})
@@ -299,8 +299,8 @@ def allocate(
 def with_held(
     target: tuple[Assignment, ...], held: Mapping[QueueRow, str]
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[QueueRow, ...]]]:
-    """`held`: queues that stay with a member for now. What is assigned meanwhile, and what each of these
-    members is asked for."""
+    """`held`: queues that stay with a member for now. Returns the assignment meanwhile, and the queues
+    each of these members must release."""
     moved = {
         queue: each.member
         for each in target
@@ -351,8 +351,8 @@ class _Member:
 
 @dataclass(slots=True)
 class GroupMembers:
-    """Of all groups. Sans-IO: who makes this says what time it is, by `expire`. A member counts from
-    after it was heard, never from before: it counts for itself from when it spoke."""
+    """Of all groups. Sans-IO: the owner passes the time to `expire`. A member's time-out runs from after
+    it was heard, the member's own from when it sent."""
 
     timeout_ms: float = MEMBER_TIMEOUT_MS
     changes: int = 0
@@ -518,7 +518,7 @@ class Rebalancer:
         self._settle()
 
     def check_commit(self, message: CommitRequest) -> int:
-        """The generation that stands, if it is the one of the commit. Raises UnknownConsumerGroup,
+        """The current generation, if it is the one of the commit. Raises UnknownConsumerGroup,
         StaleGeneration, UnknownGroupMember."""
         group = group_of(self._feed.state, message.group)
         is_of_nobody = message.generation == -1 and not message.member

@@ -130,8 +130,8 @@ class OfflineLedger:
             yield LedgerRecords(records, positions, batch.last_index + 1)
 
     def queue_ends(self) -> dict[QueueKey, int]:
-        """Number of the next message of each queue, where the newest good snapshot of the queues was
-        made: what the log has no more is told by that only. Raises StoreFailure."""
+        """Number of the next message of each queue, at the newest good snapshot of the queues, the only
+        record of deleted messages. Raises StoreFailure."""
         files = SnapshotFiles(self._disk, self.folder)
         try:
             for index in reversed(files.indices_of(MESSAGES)):
@@ -192,8 +192,8 @@ class Converted(NamedTuple):
 def convert_to_classic(
     source: str, target: str, config: MessageStoreConfig | None = None, disk: Disk | None = None
 ) -> Converted:
-    """Raises ConfigError where `target` holds a store already or `source` no log of messages,
-    DirectoryDamaged, DiskFull, StoreFailure; what is half done then is no store, and may be deleted."""
+    """Raises ConfigError if `target` holds a store already or `source` no log of messages,
+    DirectoryDamaged, DiskFull, StoreFailure; an incomplete target is no store, and may be deleted."""
     disk = OsDisk() if disk is None else disk
     config = config or MessageStoreConfig()
     if disk.exists(target) and disk.list(target):

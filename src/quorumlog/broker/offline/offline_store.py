@@ -210,8 +210,8 @@ class OfflineStore:
         return rows
 
     def verify(self) -> dict[str, Any]:
-        """Every record; that the unit of each queue names it, and that no unit names anything else.
-        What a replicated store did not know to be confirmed when it ended is in no queue yet."""
+        """Checks every record, and that the units of the queues name exactly these. Messages not known
+        to be confirmed when a replicated store ended are in no queue yet."""
         unconfirmed = self._unconfirmed()
         if self._held is None:
             was_deleted = deleted_topics(self._disk, self.root)
@@ -281,7 +281,7 @@ def allow_cut(root: str, position: int) -> int:
 
 
 def hide_given_again(root: str) -> dict[QueueKey, int]:
-    """Of queues whose numbers were given again the next start shows what follows; returns from where on.
+    """For queues with reused numbers, the next start shows later messages; returns the first position.
     Raises ConfigError, StoreFailure."""
     disk = OsDisk()
     with OfflineStore(root, disk) as store:

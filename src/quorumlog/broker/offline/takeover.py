@@ -1,5 +1,5 @@
-"""OldState: topics, consumer groups, offsets and delays of a store that is taken over, from what a Java
-broker keeps in `config` and from what lies in the commit log; and what of it is left behind.
+"""OldState: topics, consumer groups, offsets and delays of a store that is taken over, from a Java
+broker's `config` and the commit log; and the parts not taken over.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ _SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_SYS_RMQ_")
 
 
 LEFT_USERS = (
-    "users are not taken over, and nobody may do anything: before its first start, give the directory of"
-    " one of the members an administrator (quorumlog init-admin), who adds the others"
+    "users are not taken over, and every request is refused: before its first start, give the directory"
+    " of one of the members an administrator (quorumlog init-admin), who adds the others"
 )
 
 
@@ -110,9 +110,9 @@ class OldReport(NamedTuple):
     delivered_messages: int
     """Of delay levels; they are not delivered again."""
     half_messages: int
-    """Prepared, neither committed nor rolled back: left behind."""
+    """Prepared, neither committed nor rolled back: not taken over."""
     timers: int
-    """Not due yet: left behind."""
+    """Not due yet: not taken over."""
     left_topics: tuple[str, ...]
     """With messages, and a name or a number of queues that is not possible here."""
     left_groups: tuple[str, ...]
@@ -190,8 +190,8 @@ class OldMessages:
 def old_state(
     root: str, config: JavaConfig, held: OldMessages, *, without_config: bool
 ) -> tuple[OldState, OldReport]:
-    """`without_config`: what says which messages were delivered may be missing. Raises ConfigError
-    where it is, and it is needed."""
+    """`without_config`: the record of delivered messages may be missing. Raises ConfigError if it is
+    missing and needed."""
     if not without_config:
         _check_config(root, config, held)
     configured = config.topics
@@ -261,7 +261,7 @@ def _check_config(root: str, config: JavaConfig, held: OldMessages) -> None:
     if lacking:
         raise ConfigError(
             f"{root} holds delayed messages or retries, and no {CONFIG_FOLDER_NAME}/"
-            f"{f' and {CONFIG_FOLDER_NAME}/'.join(lacking)}, which says what of them was delivered: copy"
+            f"{f' and {CONFIG_FOLDER_NAME}/'.join(lacking)}, which records the delivered ones: copy"
             f" the folder {CONFIG_FOLDER_NAME} of the broker's storePathRootDir there, or deliver all of"
             " them again with --without-config"
         )
@@ -320,7 +320,7 @@ def take_over(
     """`store` is read, and left as it is. `without_config`: see `old_state`. Raises ConfigError where it
     runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure.
 
-    Of a store with users nobody may do anything until an administrator is named."""
+    After taking over a store with users, every request is refused until an administrator is named."""
     disk = OsDisk() if disk is None else disk
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")
@@ -479,9 +479,9 @@ def make_later_member(
     group: str = "default",
     disk: Disk | None = None,
 ) -> TakenOver:
-    """`broker`: of any member that runs. Raises ConfigError where its group has taken no store over or
-    `data_dir` is not empty; what the broker refuses with; StoreFailure, DiskFull. What is half done then
-    is cleared by the next call."""
+    """`broker`: of any member that runs. Raises ConfigError if its group has taken no store over or
+    `data_dir` is not empty; the broker's refusal; StoreFailure, DiskFull. The next call clears an
+    incomplete directory."""
     disk = OsDisk() if disk is None else disk
     data = broker.old_log().record
     if not data:
@@ -493,7 +493,7 @@ def make_later_member(
         record = decode_record(data)
     except msgspec.MsgspecError as error:
         raise ProtocolViolation(
-            f"{broker.server} tells no record of an old commit log: {error}"
+            f"{broker.server} returns no record of an old commit log: {error}"
         ) from None
     member = MemberRecord(
         group=group,

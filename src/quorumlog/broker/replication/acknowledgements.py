@@ -1,4 +1,4 @@
-"""Who must have what a master acknowledges, and who has it."""
+"""The in-sync set of a master and its acknowledgements."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from quorumlog.broker.store.flush import FlushDone, GroupCommitRequest
 
 
 class Member(NamedTuple):
-    """A store that was wiped comes back under its id and is another one: what it acknowledges says
-    nothing of the directory that is in the set, and may come back, too."""
+    """A wiped store returns under its id as another member: its acknowledgements do not count for the
+    directory in the set, which may return, too."""
 
     id: str
     directory_id: str
@@ -83,7 +83,7 @@ class SlaveProgress:
     written_offset: int = 0
     flushed_offset: int = 0
     acknowledged_offset: int = 0
-    """What counts of both."""
+    """The one of the two that counts as acknowledged."""
     release: str = ""
     """Empty: it did not say it."""
     heard_ms: float = -math.inf
@@ -156,8 +156,8 @@ class Acknowledgements:
         return frozenset(member.id for member in self.in_sync_set or ())
 
     def sure_since_ms(self, now_ms: float) -> float:
-        """By hand: since when nobody else can have led, and had anything acknowledged, without --unsafe:
-        too few of a list were not heard. -inf: never in this run."""
+        """With switching by an operator: since when no other broker can have led and had messages
+        acknowledged, without --unsafe: too few of a list were not heard. -inf: never in this run."""
         heard_ms = {mark.directory_id: mark.heard_ms for mark in self.marks.values()}
         since_ms = now_ms
         for each in self.lists:
@@ -217,8 +217,8 @@ class Acknowledgements:
         return not self.lists or slave.directory_id in self.lists[-1].directories
 
     def holds(self, mark: SlaveProgress) -> bool:
-        """Everything that was acknowledged, as far as that can be known: a loss of power may have taken
-        `confirmed_offset` back, and what was acknowledged before lies below the begin of the run."""
+        """True if it holds every acknowledged message, as far as known: a power loss may have lowered
+        `confirmed_offset`, and earlier acknowledged messages are below the begin of the run."""
         return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
 
 
@@ -278,7 +278,7 @@ class GroupTransferService:
             self._replicated_offset = replicated_offset
 
     def close(self) -> None:
-        """Nothing is acknowledged from here on: what waits is an unknown outcome."""
+        """Nothing is acknowledged from here on: pending messages get an unknown outcome."""
         with self._lock:
             self._is_open = False
             waiting, self._waiting = self._waiting, []

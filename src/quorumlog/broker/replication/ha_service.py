@@ -44,7 +44,7 @@ _RECEIVE_BYTES = 16 << 10
 
 
 class AnyBytes:
-    """A `Decoder`: what comes as it comes. Each dialect has frames of its own."""
+    """A `Decoder` that passes bytes through. Each dialect has frames of its own."""
 
     missing_bytes = _RECEIVE_BYTES
     unfinished_bytes = 0
@@ -60,7 +60,7 @@ class AnyBytes:
 
 
 class WriteSocketService:
-    """What the slave lacks."""
+    """Sends the log to a slave."""
 
     def __init__(self, connection: HAConnection, disk: DiskThread) -> None:
         self._connection = connection
@@ -178,7 +178,7 @@ class HAConnection:
         self.settle()
 
     def end(self, reason: str) -> None:
-        """The slave may come back at once."""
+        """The slave may reconnect at once."""
         self.link.end(reason)
         self.settle()
 
@@ -196,7 +196,7 @@ _MOST_WAITING_BYTES = 32 << 20
 _REFUSED_WAIT = 10
 """Times the reconnect interval, where a master has said no."""
 _EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
-"""So long after it was told of a master it tries again after so little: that one is about to lead."""
+"""For so long after it learned of a master it retries this often: that one is about to lead."""
 
 
 class _MasterSocket(asyncio.BufferedProtocol):
@@ -349,7 +349,7 @@ class HAClient:
         self._socket = None
         config = self._replica.store.config
         if self.problem != socket.link.closed:
-            log.warning("this slave follows nobody: %s", socket.link.closed)
+            log.warning("this slave follows no master: %s", socket.link.closed)
         self.problem = socket.link.closed
         wait_ms = float(config.ha_reconnect_interval)
         was_silent, self._was_silent = self._was_silent, not socket.link.is_heard
@@ -367,7 +367,7 @@ class HAClient:
     # ---------------------------------------------------------------- work
 
     def wakeup(self) -> None:
-        """More is on the own disk. Any thread."""
+        """More is on this broker's disk. Any thread."""
         self._loop.call_soon_threadsafe(self._report)
 
     def _report(self) -> None:
@@ -434,7 +434,7 @@ class HAClient:
             self._connect_later(self._replica.store.config.ha_reconnect_interval)
 
     def close(self) -> None:
-        """It follows nobody any more; then `join`."""
+        """Stop following; then `join`."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -444,7 +444,7 @@ class HAClient:
             self._drop(self._socket, "the broker stops")
 
     def join(self) -> None:
-        """Blocks until what was received is written. Off the loop."""
+        """Blocks until received bytes are written. Off the loop."""
         self._disk.close()
 
 
@@ -460,7 +460,7 @@ def _words_of(error: Exception) -> str:
 
 TICK_S = 0.05
 CONFIRM_INTERVAL_S = 0.002
-"""Slaves are told what is confirmed so often at most, if nothing else is sent."""
+"""Least interval of confirm offsets to slaves, if nothing else is sent."""
 QUORUMLOG, ROCKETMQ = "quorumlog", "rocketmq"
 
 
@@ -488,13 +488,13 @@ class Wakeup:
 
 
 class HAService(ReplicaObserver):
-    """On the loop's thread, but for what a replica calls."""
+    """On the loop's thread, except calls by a replica."""
 
     def __init__(
         self, replica: BrokerReplica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
     ) -> None:
-        """`bind`: where slaves are let in, if it is not the address that they are told. `tls`: between
-        master and slaves, which Java's do not speak. Raises ConfigError."""
+        """`bind`: the address to listen on, if not the advertised one. `tls`: between master and slaves;
+        Java's have none. Raises ConfigError."""
         if dialect not in (QUORUMLOG, ROCKETMQ):
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
@@ -694,7 +694,7 @@ class HAService(ReplicaObserver):
         self.client.close()
 
     def join(self) -> None:
-        """Blocks until what was received is written. Off the loop."""
+        """Blocks until received bytes are written. Off the loop."""
         assert self.client is not None
         self.client.join()
         self._reads.close()

@@ -48,14 +48,13 @@ class RecordAssembler:
         self.position = position
         """Of the next byte that is expected."""
         self.whole_position = position
-        """Behind the last record that has come whole, and behind the blank that follows it."""
+        """After the last complete record, and after the blank that follows it."""
         self._file_bytes = file_bytes
         self._pending = bytearray()
         self._filler_bytes = 0
 
     def feed(self, data: Buffer) -> list[LogRecords]:
-        """What is whole now. A blank has no records, and its file ends with it. Raises
-        ProtocolViolation."""
+        """The complete records. A blank has none, and ends its file. Raises ProtocolViolation."""
         view = memoryview(data).cast("B")
         self.position += len(view)
         found: list[LogRecords] = []
@@ -140,7 +139,7 @@ ROLE = "replica"
 
 
 class SlaveLog(ClientMessage, frozen=True, kw_only=True, tag=110):
-    """Behind the Hello."""
+    """After the Hello."""
 
     slave: Peer
     promised: Epoch
@@ -160,7 +159,7 @@ class Welcome(ClientMessage, frozen=True, kw_only=True, tag=111):
     release: Text = ""
     queues: dict[Text, dict[Int, Int]] | None = None
     """To one that begins at `min_offset`: of each queue of a topic the number of its first message from
-    there on, or of its next one. None: it goes on, or a master of an older release does not say it."""
+    there on, or of its next one. None: it continues, or the master is of an older release."""
     alive_from: dict[Text, dict[Int, Int]] = msgspec.field(default_factory=dict)
     """As `ConsumeQueues.alive_from`, by topic."""
 
@@ -178,14 +177,14 @@ class Start(ClientMessage, frozen=True, kw_only=True, tag=112):
 
 
 class State(ClientMessage, frozen=True, kw_only=True, tag=113):
-    """What a slave stores beside the log."""
+    """A slave's state apart from the log."""
 
     topics: dict[Text, Int]
     is_run_confirmed: bool
     copy_list: CopyList | None = None
     """Of a master of the release before, whose history has none."""
     has_users: bool = False
-    """What follows may say who they are."""
+    """Later records may hold users."""
     has_had_users: bool = False
     """If the log names none, they are lost."""
 
@@ -201,11 +200,11 @@ class Data(ClientMessage, frozen=True, kw_only=True, tag=115):
     offset: Int
     confirm_offset: Int
     body: bytes = b""
-    """Here where it is smaller than what a frame has for a batch."""
+    """Here if it fits into a frame's control part."""
     sent_ms: Int = 0
-    """By the clock of who says it. So in `Heartbeat` and `Report`."""
+    """By the sender's clock. So in `Heartbeat` and `Report`."""
     echo_ms: Int = 0
-    """The newest that the other side has said before this was; 0: none yet."""
+    """The newest received from the other side before this was sent; 0: none yet."""
     users_age_ms: Int = 0
     """So long ago the users were not old for sure that the master knows."""
 
@@ -292,7 +291,7 @@ class HaCodec:
 
 
 def history_of(runs: list[Run]) -> EpochHistory:
-    """As it was said. Raises ProtocolViolation."""
+    """As received. Raises ProtocolViolation."""
     for before, behind in pairwise(runs):
         if not (before.key < behind.key and before.start_offset <= behind.start_offset):
             raise ProtocolViolation("a history that is not in order")
@@ -300,7 +299,7 @@ def history_of(runs: list[Run]) -> EpochHistory:
 
 
 def is_old_greeting(first: Buffer) -> bool:
-    """`first`: what came first, as many bytes as are needed to tell."""
+    """`first`: the first bytes received, enough to decide."""
     return bytes(first[: len(MAGIC)]) != MAGIC
 
 
@@ -309,7 +308,7 @@ def is_old_greeting(first: Buffer) -> bool:
 
 
 class Follow(NamedTuple):
-    """To be done before anything else: store the epoch and the history, cut the own log. Then
+    """To be done first: store the epoch and the history, cut the slave's log. Then
     `SlaveLink.follows`."""
 
     welcome: Welcome
@@ -317,13 +316,13 @@ class Follow(NamedTuple):
     history: EpochHistory
     start_offset: int
     cuts: bool
-    """The log ends above `start_offset`: what lies there is set aside."""
+    """The log ends above `start_offset`: the rest is set aside."""
     begins_anew: bool
     """All of the log lies below the master's first byte, and goes."""
 
     @property
     def queue_begins(self) -> dict[QueueKey, int] | None:
-        """Of the master's queues, with `begins_anew`; None: it has not said."""
+        """Of the master's queues, with `begins_anew`; None: not sent."""
         queues = self.welcome.queues
         return None if queues is None else by_queue(queues)
 
@@ -338,7 +337,7 @@ def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
 
 @dataclass(slots=True)
 class LinkWork:
-    """What has come, in the order in which it is to be done; then `SlaveLink.done`."""
+    """Received work, in order; then `SlaveLink.done`."""
 
     follow: Follow | None = None
     begin_at: int = -1
@@ -346,7 +345,7 @@ class LinkWork:
     records: list[LogRecords] = field(default_factory=list)
     state: State | None = None
     confirm_offset: int = -1
-    """-1: nothing was said about it."""
+    """-1: not sent."""
     master_offset: int = -1
     heard_ms: float = -math.inf
     """When the master's users were sure to be not old, as of `confirm_offset`."""
@@ -372,7 +371,7 @@ class LinkToMaster(Protocol):
     comes_back: bool
     """It followed, and is to come back at once."""
     is_heard: bool
-    """Its master has said something that it understands."""
+    """A valid message of its master was received."""
     master: Peer | None
     out: list[Buffer]
 
@@ -400,7 +399,7 @@ class OwnLog(NamedTuple):
     file_bytes: int
     is_sync_flush: bool
     master: Peer | None = None
-    """Whom it has followed last, as far as it is known."""
+    """The master it followed last, as far as known."""
 
 
 class SlaveLink:
@@ -572,7 +571,7 @@ class SlaveLink:
         self._work.master_offset = max(self._work.master_offset, data.offset + len(data.body))
 
     def done(self, written: int, flushed: int, now_ms: float) -> None:
-        """What was taken is written, and flushed so far."""
+        """The received work is written, and flushed so far."""
         assert self._welcome is not None
         report = Report(written_offset=written, flushed_offset=flushed)
         if report != self._report and not self.closed:
@@ -762,7 +761,7 @@ def triples_of(runs: Iterable[Run]) -> list[Triple]:
 
 
 def named(triples: Sequence[Triple], known: EpochHistory) -> list[Run]:
-    """With the names that the own history has of them. Raises ProtocolViolation."""
+    """With their names in this broker's history. Raises ProtocolViolation."""
     own = {(run.number, run.run, run.start_offset): run for run in known.runs}
     return list(
         history_of(
@@ -1024,7 +1023,7 @@ class OldMasterLink(SlaveLink):
 
 
 class Leadership(NamedTuple):
-    """What a master says of itself."""
+    """A master's announcement."""
 
     master: Peer
     epoch: Epoch
@@ -1033,7 +1032,7 @@ class Leadership(NamedTuple):
 
 
 class MasterSide(Protocol):
-    """What a link needs of its master. It changes while the link lives."""
+    """A link's view of its master. It changes while the link lives."""
 
     @property
     def leadership(self) -> Leadership: ...
@@ -1063,7 +1062,7 @@ class MasterSide(Protocol):
         """`Data.sent_ms` and `Data.users_age_ms`, now."""
 
     def is_ahead(self, host: str, offset: int) -> bool:
-        """A slave without epochs whose log ends there has, or had, more than the own log."""
+        """A slave without epochs whose log ends there has, or had, more than this log."""
 
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
@@ -1101,16 +1100,16 @@ class LinkToSlave(Protocol):
     def close(self, reason: str) -> None: ...
 
     def end(self, reason: str) -> None:
-        """Close it, so that the slave comes back at once."""
+        """Close it, so that the slave reconnects at once."""
 
     def spoke(self, now_ms: float) -> None: ...
 
     def confirmed(self) -> None:
-        """More is confirmed than the slave was told."""
+        """More is confirmed than the slave was sent."""
 
     @property
     def is_greeted(self) -> bool:
-        """Who dialled has said all that a slave says first, and may follow."""
+        """The dialling side has completed a slave's greeting, and may follow."""
 
     @property
     def mark(self) -> SlaveProgress | None: ...
@@ -1129,8 +1128,8 @@ class MasterLink:
         refusal: str = "",
         foreign: Callable[[str], str] = lambda slave_id: "",
     ) -> None:
-        """`refusal`: why nobody is let in just now; empty: slaves are. `foreign`: why who has dialled is
-        not the slave of this id; empty: it may be."""
+        """`refusal`: why no slave is accepted now; empty: slaves are. `foreign`: why the peer is not the
+        slave of this id; empty: it may be."""
         self._foreign = foreign
         self.closed = ""
         self.next_offset = -1
@@ -1241,8 +1240,8 @@ class MasterLink:
             welcome = self._welcome(asked)
             if self._codec.is_old and (welcome.queues is not None or welcome.alive_from):
                 self.refuse(
-                    f"broker {asked.slave.id} is of the release before: upgrade it. It could not be told"
-                    " where queues begin"
+                    f"broker {asked.slave.id} is of the release before: upgrade it. It could not receive"
+                    " the begins of queues"
                 )
                 return
             self._asked = asked
@@ -1332,7 +1331,7 @@ class MasterLink:
         self._spoke_ms = now_ms
 
     def confirmed(self) -> None:
-        """Told at once: readers of the slave wait for it."""
+        """Sent at once: readers of the slave wait for it."""
         if self._side.confirm_offset > self._told_offset:
             self._beat()
 

@@ -1,6 +1,6 @@
-"""Replica: a store as master or slave. It knows no sockets: those who have them (`ha_service`) ask what
-to say, and tell it what they heard. `confirm_offset` never falls, neither here nor over a switch:
-consumers saw what lies below."""
+"""Replica: a store as master or slave. It knows no sockets: `ha_service` sends its messages and passes
+in those received. `confirm_offset` never falls, neither here nor over a switch: consumers saw the
+messages below it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from quorumlog.errors import ConfigError, LedgerError
 log = logging.getLogger("quorumlog.broker")
 
 DRAIN_MS = 10_000.0
-"""A master that was drained goes on after so long, if whoever asked for it is heard no more."""
+"""A drained master continues after so long without a request of the operator."""
 _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
 _MOST_PUT_ENDS = 1 << 16
 _MOST_AHEAD = 100
@@ -74,25 +74,25 @@ class ReplicaObserver:
 
 
 class WrittenEnd(NamedTuple):
-    """What a slave can report."""
+    """The written end, as a slave reports it."""
 
     written_offset: int
     flushed_offset: int
 
 
 class Heard(NamedTuple):
-    """What a master has said."""
+    """A master's message."""
 
     at_ms: float
     """When its users were sure to be not old."""
     confirm_offset: int
-    """As it said."""
+    """As sent."""
     follows: int
     """As often this slave has begun to follow."""
 
 
 class BrokerReplica:
-    """Role changes and what comes from a master: any thread but the loop's, one at a time (`_lock`).
+    """Role changes and messages of a master: any thread but the loop's, one at a time (`_lock`).
     Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
 
     def __init__(
@@ -106,7 +106,7 @@ class BrokerReplica:
         is_elected: bool = False,
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
-        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it leads, which a
+        False with --ha-dialect rocketmq. `is_elected`: a coordinator decides when it leads, which a
         start does not know. `me`: without its directory. Raises ConfigError, StoreFailure."""
         self.store = store
         self.me = me
@@ -187,7 +187,7 @@ class BrokerReplica:
 
     @property
     def log_epoch(self) -> int:
-        """Of whoever has written the last byte."""
+        """Of the writer of the last byte."""
         runs = [run for run in self.record.history if run.start_offset < self.max_offset]
         return runs[-1].number if runs else 0
 
@@ -197,7 +197,7 @@ class BrokerReplica:
 
     @property
     def master(self) -> Peer | None:
-        """Whom a slave was told to follow."""
+        """The master that a slave follows."""
         return self.record.master if self.role is BrokerRole.SLAVE else None
 
     @property
@@ -286,7 +286,7 @@ class BrokerReplica:
             return CopyList((self.me,), config.in_sync_replicas or (1 if is_async else 2))
         if config.in_sync_replicas not in (0, listed.copies):
             log.warning(
-                "in_sync_replicas is %d, and the list says %d, which counts: quorumlog broker copies",
+                "in_sync_replicas is %d, and the list %d, which is in force: quorumlog broker copies",
                 config.in_sync_replicas,
                 listed.copies,
             )
@@ -295,9 +295,9 @@ class BrokerReplica:
     # ---------------------------------------------------------------- who leads
 
     def promise(self, epoch: int, leader: str = "", *, anew: bool = False) -> None:
-        """On disk when this returns; whatever bears a lower epoch is refused, and what belongs to one
-        stops. `leader`: the directory that is to lead; empty: the own one. `anew`: a number that was
-        promised already is refused, and so it is promised to one operator only. Raises StaleEpoch,
+        """Vote for an epoch, on disk when this returns; requests of lower epochs are refused, and their
+        work stops. `leader`: the directory that is to lead; empty: its own. `anew`: an epoch already
+        voted for is refused, so that only one operator gets the vote. Raises StaleEpoch,
         StoreFailure."""
         with self._lock:
             asked = Epoch(epoch, leader or self.directory_id)
@@ -349,10 +349,9 @@ class BrokerReplica:
         *,
         may_lose_users: bool = False,
     ) -> None:
-        """By hand: in the epoch that it was the last to be promised. `confirmed`: the newest run that is
-        known to be. `forced_list`: asks nothing of those before. `may_lose_users`: another broker has
-        heard of some, who are lost if this log has none. Raises StaleEpoch, SwitchRefused,
-        StoreFailure."""
+        """By an operator: in the newest epoch voted for. `confirmed`: the newest run known to be
+        confirmed. `forced_list`: overrides earlier lists. `may_lose_users`: another broker knows of
+        users, which are lost if this log has none. Raises StaleEpoch, SwitchRefused, StoreFailure."""
         with self._lock:
             self._check_epoch(epoch)
             if self.record.promised != Epoch(epoch, self.directory_id):
@@ -371,9 +370,9 @@ class BrokerReplica:
             self.observer.role_changed()
 
     def become_slave(self, epoch: int, master: Peer) -> None:
-        """What the own log has beyond the last point in common is set aside once the master has shown a
-        newer epoch. A register says that nobody else leads: one of a lower epoch than was promised here
-        in vain hears of that from its slave, and leads anew. Raises StaleEpoch, StoreFailure."""
+        """The own log after the last point in common is set aside once the master has shown a newer
+        epoch. With a register there is no other leader: a master with a lower epoch than a vote spent
+        here in vain learns it from its slave, and leads again. Raises StaleEpoch, StoreFailure."""
         with self._lock:
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
@@ -646,7 +645,7 @@ class BrokerReplica:
             return self._written()
 
     def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> WrittenEnd:
-        """What has come of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
+        """Take messages of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
         with self._lock:
             if self.has_epochs and epoch != self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
@@ -702,7 +701,7 @@ class BrokerReplica:
 
     @property
     def in_sync_replicas(self) -> int:
-        """Of a master: what is acknowledged is on so many."""
+        """Of a master: the number of copies of acknowledged messages."""
         lists = self._acks.lists
         return lists[-1].copies if lists else self._acks.in_sync_replicas
 
@@ -732,7 +731,7 @@ class BrokerReplica:
     # ---------------------------------------------------------------- acknowledging
 
     def stop_acknowledging(self) -> None:
-        """From the moment that this returns: what is under way ends as an unknown outcome, what comes is
+        """From the moment that this returns: pending messages end with an unknown outcome, new ones are
         refused. Never blocks; any thread."""
         self._is_stopped = True
         self.group_transfer.close()
@@ -743,8 +742,8 @@ class BrokerReplica:
         self._is_stopped = False
 
     def drain(self) -> None:
-        """Take nothing, until `resume` or for `DRAIN_MS`; asked again, for as long anew. What was taken
-        goes on to be acknowledged until a promise ends that. Never blocks; any thread."""
+        """Refuse new messages, until `resume` or for `DRAIN_MS` from the last call. Earlier messages are
+        still acknowledged until a vote ends that. Never blocks; any thread."""
         with self._drain_lock:
             self._drained_until_ms = self.store.clock() + DRAIN_MS
 
@@ -754,7 +753,7 @@ class BrokerReplica:
         return self._drained_until_ms is not None
 
     def resume(self) -> None:
-        """After `drain`: the same epoch goes on. Raises StaleEpoch."""
+        """After `drain`: the same epoch continues. Raises StaleEpoch."""
         with self._lock:
             if not self.is_leading:
                 raise StaleEpoch(f"broker {self.id} is not the master any more")
@@ -765,7 +764,7 @@ class BrokerReplica:
 
     @property
     def outlasts_its_drain(self) -> bool:
-        """Whoever drained it is gone: `end_drain` is due."""
+        """The operator that drained it is gone: `end_drain` is due."""
         until_ms = self._drained_until_ms
         return until_ms is not None and self.is_leading and self.store.clock() >= until_ms
 
@@ -774,12 +773,12 @@ class BrokerReplica:
         with self._lock:
             if self.outlasts_its_drain:
                 log.warning(
-                    "the switch that drained this broker was not continued: it goes on as the master"
+                    "the switch that drained this broker was not continued: it continues as the master"
                 )
                 self.resume()
 
     def wait_for(self, in_sync_set: InSyncSet) -> None:
-        """Acknowledge what all of them hold; one that is not connected is waited for. Never blocks; any
+        """Acknowledge messages that all of them hold, waiting for disconnected ones. Never blocks; any
         thread."""
         assert Member(self.id, self.directory_id) in in_sync_set, (self.id, in_sync_set)
         with self._acks_lock:
@@ -902,7 +901,7 @@ class BrokerReplica:
         if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
             return "There was a switch, or a change of the list, which its record would not know of"
         if self.store.has_users:
-            return "There are users, whom that release does not know: it would serve everybody"
+            return "There are users, which that release does not know: it would serve every client"
         return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
@@ -968,11 +967,12 @@ class BrokerReplica:
 
     @property
     def has_confirmed_run(self) -> bool:
-        """The own run is confirmed, and that is not on disk: `note_confirmed` is due."""
+        """Its run is confirmed, and that is not on disk: `note_confirmed` is due."""
         return self._acks.is_run_confirmed and self.is_leading and not self.is_run_confirmed
 
     def note_confirmed(self) -> None:
-        """So that nobody asks the lists before any more. Blocks for the disk. Raises StoreFailure."""
+        """Record it, so that earlier lists are no longer needed. Blocks for the disk. Raises
+        StoreFailure."""
         with self._lock:
             if self.has_confirmed_run:
                 self._save(replace(self.record, confirmed=self.record.history[-1].key))
@@ -1007,7 +1007,8 @@ class BrokerReplica:
 
     @property
     def sure_since_ms(self) -> float:
-        """Since when nobody else can have been the master, but by --unsafe; -inf: this one is not."""
+        """Since when no other broker can have been the master, except by --unsafe; -inf: this one is
+        not."""
         if not self.is_leading or not self._may_acknowledge():
             return -math.inf
         with self._acks_lock:
@@ -1022,7 +1023,7 @@ class BrokerReplica:
         )
 
     def tell_of_users(self) -> None:
-        """That there are some by now. May wait for who holds the lock, and its disk."""
+        """Report that users exist now. May wait for the lock's holder, and its disk."""
         with self._lock:
             self._send_state()
 
@@ -1040,8 +1041,8 @@ class BrokerReplica:
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
-        """`directory_id`: who has promised it. One that no list names, of another group perhaps, has no
-        say here: what is acknowledged does not stand on it."""
+        """`directory_id`: the voter. One on no list, perhaps of another group, is ignored: no
+        acknowledgement depends on it."""
         by_hand = [run.copy_list.directories for run in self.history.runs if run.copy_list is not None]
         if self.in_sync_set is None and not any(directory_id in listed for listed in by_hand):
             return

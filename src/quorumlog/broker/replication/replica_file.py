@@ -1,5 +1,5 @@
-"""ReplicaFile: who a store is among masters and slaves, and what it has promised (`ROOT/replica`, a file
-of ours, JSON). On disk before anything that follows from it is said or done."""
+"""ReplicaFile: the identity of a store among masters and slaves, and its votes (`ROOT/replica`, a file
+of ours, JSON). On disk before any message or action that depends on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 2
 
 
 class SetAsideTail(msgspec.Struct, frozen=True, kw_only=True):
-    """What was cut off behind the last point in common with a new master."""
+    """The part cut off after the last point in common with a new master."""
 
     epoch: int
     first_offset: int
@@ -39,7 +39,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The newest run of its log of which it knows that it is confirmed."""
     role: BrokerRole = BrokerRole.SLAVE
     master: Peer | None = None
-    """Whom a slave follows; of what it was told first only `ha_address` is known."""
+    """The master that a slave follows; at first only its `ha_address` is known."""
     topics: dict[str, int] = {}
     ahead: list[tuple[str, int]] = []
     """With --ha-dialect rocketmq: host of a slave, and where its log ended, which was above the own
@@ -123,7 +123,7 @@ def new_directory_id() -> str:
 
 def before_slaves() -> EpochHistory:
     """Of a log that was written before it had slaves: its bytes are of one run, of a number that no
-    other log has. So a slave that has got a part of them may go on from there."""
+    other log has. So a slave that has a part of them may continue from there."""
     return EpochHistory([Run(0, "", int.from_bytes(os.urandom(6)), 0)])
 
 

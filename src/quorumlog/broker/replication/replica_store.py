@@ -20,12 +20,12 @@ log = logging.getLogger("quorumlog.broker")
 
 
 class ReplicaStore(MessageStore):
-    """Nobody writes, and no replica's bytes come, while one of the calls below runs; readers go on."""
+    """No writes and no replicated bytes while one of the calls below runs; readers continue."""
 
     replicated = True
 
     def cut(self, position: int) -> str:
-        """The log ends there, at the end of a record; what lay behind is set aside, in the file that is
+        """The log ends there, at the end of a record; the rest is set aside, in the file that is
         returned. Queues and index follow. Raises StoreFailure."""
         log.warning("%s: the log is cut at %d, from %d", self.root, position, self.commit_log.max_offset)
         with self._paused():
@@ -51,9 +51,9 @@ class ReplicaStore(MessageStore):
         return target
 
     def begin_anew_at(self, position: int, begins: Mapping[QueueKey, int] | None = None) -> None:
-        """The log begins and ends there, at the begin of a file, above all that it had: its master has
-        nothing older any more. `begins`: of each of its queues the next message then; None: it has not
-        said. Raises DiskFull, StoreFailure."""
+        """The log begins and ends there, at the begin of a file, above its former end: its master has
+        nothing older any more. `begins`: of each of its queues the next message then; None: not sent.
+        Raises DiskFull, StoreFailure."""
         log.warning("%s: everything below %d goes, as at the master", self.root, position)
         with self._paused():
             assert position >= self.commit_log.max_offset, (position, self.commit_log.max_offset)
@@ -65,7 +65,7 @@ class ReplicaStore(MessageStore):
             self.reput.reput_from_offset = position
             if begins is None:
                 log.warning(
-                    "%s: the master does not say where queues go on of which it has no message any more:"
+                    "%s: the master does not send the next numbers of queues without messages:"
                     " as a master this broker would begin them at 0",
                     self.root,
                 )
@@ -98,7 +98,7 @@ class ReplicaStore(MessageStore):
                 self.start()
 
     def last_record(self) -> tuple[int, bytes] | None:
-        """Where the last one begins that is dispatched, and its bytes, with the head of a blank behind
+        """Where the last one begins that is dispatched, and its bytes, with the head of a blank after
         it; None: there is none (any more)."""
         last = max((queue.last_unit for queue in self.queues.all), default=(-1, 0))
         if last[0] < self.commit_log.min_offset:
@@ -106,7 +106,8 @@ class ReplicaStore(MessageStore):
         return last[0], self.commit_log.read_bytes(last[0], last[1] + BLANK_BYTES)
 
     def count_queues(self) -> None:
-        """Where each queue goes on, also behind what is confirmed: before the first put of a master."""
+        """The next number of each queue, unconfirmed messages included: before the first put of a
+        master."""
         position = self.reput.reput_from_offset
         ends = {key: queue.max_offset for key, queue in self.queues.items()}
         while (found := self.commit_log.read(position, self.commit_log.max_offset)) is not None:

@@ -3,10 +3,10 @@
     slave to master   8 bytes big-endian, again and again: where the slave's log ends
     master to slave   offset 8, size 4, so many bytes of the commit log from there on; size 0: it lives
 
-The first offset of a slave fixes where it goes on. It has no epoch, no identity and no word about the
+The first offset of a slave fixes where it continues. It has no epoch, no identity and no word about the
 disk: a slave that has other bytes than its master below that offset is not noticed. So a slave of ours
-asks for its last record once more, and goes on if it gets the same; and a master of ours remembers where
-the logs of slaves ended that had more than it.
+requests its last record again, and continues if it is the same; and a master of ours remembers where the
+logs of slaves ended that had more than it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RocketmqMasterLink:
         heartbeat_ms: float,
         silence_ms: float,
     ) -> None:
-        """`host`: two connections from one host count as one slave, whatever they are. Both are served:
-        they may be of two slaves."""
+        """`host`: two connections from one host count as one slave. Both are served: they may be of two
+        slaves."""
         self.closed = ""
         self.next_offset = -1
         self.out: list[Buffer] = []

@@ -68,8 +68,8 @@ class PutBatch:
         *,
         kept_property_bytes: int = 0,
     ) -> None:
-        """Requests that are refused are answered here; the others are `requests`.
-        `kept_property_bytes`: messages leave so much room in their properties for what a retry adds."""
+        """Requests that are refused are answered here; the others are `requests`. `kept_property_bytes`:
+        messages leave so much room in their properties for those of a retry."""
         self._file_bytes = file_bytes
         self._takes = takes
         self._kept_property_bytes = kept_property_bytes
@@ -135,7 +135,7 @@ class PutBatch:
                 for request in self._requests_of(mask):
                     refused[request] = UnknownTopic(
                         f"there is no topic {queue.topic} with a queue {queue.queue_id}; quorumlog"
-                        " broker status shows those that there are"
+                        " broker status shows them"
                     )
         if len(queues) > 1:
             low = np.minimum.reduceat(of_row, self.row_starts)
@@ -254,14 +254,14 @@ class PutBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogReplication:
-    """What the log of a master or a slave asks and tells; of a broker that stands alone: nobody."""
+    """The interface of a master's or slave's log to replication; unused by a single broker."""
 
     refuses: Callable[[], LedgerError | None] = lambda: None
     """Asked before anything is written, with the log's lock held."""
     appended: Callable[[], None] = lambda: None
     """Called after each put, on its thread, before anything is flushed: slaves are sent it."""
     replicates: Callable[[int, FlushDone], None] = lambda next_offset, done: done(PutStatus.PUT_OK)
-    """Where the log ends now, and what is called once enough slaves have it, or too late."""
+    """The log's present end, and a callback for when enough slaves have it, or the time-out."""
     flushed: Callable[[], None] = lambda: None
     """Called after each flush that moved `flushed_offset`, on its thread."""
     may_acknowledge: Callable[[], bool] = lambda: True
@@ -427,8 +427,8 @@ class CommitLog:
         self._remember(LogRecords(run.position, records, run.position + stop - begin))
 
     def append_replica(self, found: Sequence[LogRecords]) -> None:
-        """A slave's: what its master has written, whole records and blanks, from the end of the log on.
-        Raises DiskFull, StoreStopped; StoreFailure."""
+        """A slave's: bytes of its master, whole records and blanks, from the end of the log on. Raises
+        DiskFull, StoreStopped; StoreFailure."""
         if self.failure is not None:
             raise StoreStopped(f"the store has stopped: {self.failure}")
         with self._lock:
@@ -455,7 +455,7 @@ class CommitLog:
         self._flushed_file.record_synced(position)
 
     def cut(self, position: int) -> None:
-        """The files were cut there; nobody writes, flushes or dispatches meanwhile."""
+        """The files were cut there, without concurrent writes, flushes or dispatches."""
         with self._lock:
             self._end = (position, self._end[1])
             self.flushed_offset = position
@@ -473,7 +473,7 @@ class CommitLog:
             self._recent_bytes -= len(self._recent.popleft().records.buffer)
 
     def take_recent(self, position: int) -> LogRecords | None:
-        """What was written from there on, if it is remembered; it is forgotten then. For dispatching."""
+        """Records written from there on, if still in memory; removes them. For dispatching."""
         with self._lock:
             while self._recent and self._recent[0].position <= position:
                 records = self._recent.popleft()
@@ -493,9 +493,8 @@ class CommitLog:
     # ---------------------------------------------------------------- flushing
 
     def flush(self, least_pages: int) -> None:
-        """Sync what was written until now, unless that is fewer pages than `least_pages` (0: anything).
-        A new file and its name are synced before anything is written into it (`SegmentList.reserve`).
-        Any thread."""
+        """Sync all written bytes, unless fewer pages than `least_pages` (0: any). A new file and its
+        name are synced before anything is written into it (`SegmentList.reserve`). Any thread."""
         with self._flush_lock:
             before = self.flushed_offset
             self._flush(least_pages)

@@ -1,4 +1,4 @@
-"""What is stored comes into queues and index, and is saved of them."""
+"""Dispatches stored messages into queues and index, and saves these."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Dispatcher:
         self._index = index
         self._delays_ms = np.array(delays_ms, np.int64)
         self.next_offsets: dict[QueueKey, int] | None = None
-        """By what was dispatched, where a start compares: a crash may have left more units, or a part of
+        """By dispatched messages, if a start compares: a crash may have left more units, or a part of
         one."""
         self.queues_restart = False
         """0 may come again: a Java broker numbers a topic anew that was deleted and made again, and its
@@ -275,8 +275,8 @@ def save_queues(
     queues: ConsumeQueues,
     index: IndexService | None,
 ) -> Iterator[None]:
-    """As it is at the first slice: what is dispatched between two of them lies after it. Nothing may be
-    dropped meanwhile."""
+    """The state at the first slice: messages dispatched later come after it. Nothing may be dropped
+    meanwhile."""
     head = head_of(end_position, last_time_ms, queues, index)
     files = [] if index is None else [(file, file.count) for file in index.files]
     data = msgspec.msgpack.encode(head)

@@ -1,4 +1,4 @@
-"""When the store is synced, who is told, and what the checkpoint says of it."""
+"""Syncs of the store, their waiters, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GroupCommitRequest:
         self._lock = threading.Lock()
 
     def complete(self, status: PutStatus) -> bool:
-        """Once; what comes later is too late."""
+        """Once; later calls are ignored."""
         with self._lock:
             done, self._done = self._done, None
         if done is not None:
@@ -47,7 +47,7 @@ class GroupCommitRequest:
 class FlushService:
     """With SYNC_FLUSH it is RocketMQ's GroupCommitService: requests are taken in one list while those of
     another are being synced, so one flush answers all that waited when it began. With ASYNC_FLUSH it is
-    FlushRealTimeService, and nobody waits. `ServiceThread` or a simulation calls `run_once`."""
+    FlushRealTimeService, and requests do not wait. `ServiceThread` or a simulation calls `run_once`."""
 
     def __init__(self, log: CommitLog, config: MessageStoreConfig) -> None:
         self.interval_ms = 10 if config.is_sync_flush else config.flush_interval_commit_log
@@ -65,8 +65,7 @@ class FlushService:
         """When the flush that is under way began; None: there is none."""
 
     def submit(self, next_offset: int, now_ms: float, done: FlushDone | None) -> None:
-        """Something was written. `done`: called when it is on disk, if anybody waits for that at all;
-        otherwise at once."""
+        """Something was written. `done`: called when it is on disk, or at once without a wait."""
         self.wants_wakeup = self._is_sync or not self._config.flush_commit_log_timed
         if done is None:
             return

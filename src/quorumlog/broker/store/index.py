@@ -89,8 +89,8 @@ class IndexFile:
         end_position: int = 0,
         end_time_ms: int = 0,
     ) -> IndexFile:
-        """`end_position`, `end_time_ms`: of the file before it. Java goes on from there if it finds this
-        one empty after a kill. Raises DiskFull, StoreFailure."""
+        """`end_position`, `end_time_ms`: of the file before it. Java continues from there if it finds
+        this one empty after a kill. Raises DiskFull, StoreFailure."""
         size = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES + entry_count * INDEX_ENTRY_BYTES
         try:
             file = disk.open(path, create=True)
@@ -116,7 +116,7 @@ class IndexFile:
 
     @property
     def is_in_memory(self) -> bool:
-        """All that `put` has to know of what there is."""
+        """True if all that `put` needs is in memory."""
         return self._slots is not None
 
     # ---------------------------------------------------------------- writing
@@ -158,7 +158,7 @@ class IndexFile:
         return mended
 
     def mend(self) -> None:
-        """Before anybody looks for something, where slots are not known to be good. Raises OSError."""
+        """Call before a lookup if slots are not known to be good. Raises OSError."""
         if not self._slots_are_good:
             self._slot_table()
 

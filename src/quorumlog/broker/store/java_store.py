@@ -1,4 +1,4 @@
-"""A store of a Java broker: its settings, and the first look at what it wrote."""
+"""A store of a Java broker: its settings, and the first check of its files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class JavaConfig(NamedTuple):
     timers_until_ms: int
     """Timers that were due until then were delivered; 0: not known."""
     notes: list[str]
-    """What was read otherwise than from the file itself, in sentences."""
+    """Settings not read from the file itself, in sentences."""
 
 
 _T = TypeVar("_T")
@@ -173,7 +173,7 @@ def refuse_other_queues(disk: Disk, root: str) -> None:
     if light:
         raise ConfigError(
             f"{root}/{QUEUES_NAME}/{light[0]} is a light message queue (enableLmq), of which there are"
-            f" none here. The messages of all {len(light)} lie in topics of their own, too: to go on"
+            f" none here. The messages of all {len(light)} lie in topics of their own, too: to continue"
             f" with those, copy the store without its folders {QUEUES_NAME}/{_LIGHT_PREFIX}*"
         )
 
@@ -195,8 +195,8 @@ def deleted_topics(disk: Disk, root: str) -> Callable[[str], bool]:
 def find_deleted(
     files: SegmentList, was_deleted: Callable[[str], bool], known: Collection[QueueKey] = ()
 ) -> dict[QueueKey, int]:
-    """As `ConsumeQueues.alive_from`, by the log: what lies before 0 comes again. `known`: queues that
-    had messages which the log has no more."""
+    """As `ConsumeQueues.alive_from`, by the log: messages before 0 are delivered again. `known`: queues
+    with messages that the log no longer has."""
     alive_from, seen = dict[QueueKey, int](), {*known}
     for found in walk(files, files.first_position, LogEnd(files.first_position), check_bodies=False):
         for key, rows in found.records.queues if len(found.records) else ():
@@ -213,8 +213,8 @@ def find_deleted(
 def first_look(
     disk: Disk, root: str, files: SegmentList, queues: ConsumeQueues, *, is_clean: bool
 ) -> str:
-    """Nothing is changed. Returns why the queues have to be derived anew; empty: they are what the log
-    says. Raises ConfigError."""
+    """Nothing is changed. Returns why the queues have to be derived anew; empty: they match the log.
+    Raises ConfigError."""
     size_bytes = files.end_position - files.first_position
     log.info("%s: the first start on it looks at its %d bytes of commit log", root, size_bytes)
     end = LogEnd(files.first_position)
@@ -235,8 +235,8 @@ def refuse_missing_files(
     last, key = max(ahead, default=(-1, None))
     hint = (
         "files of the commit log are missing, or lie on another path (storePathCommitLog may name"
-        f" several): copy all of them to {files.directory}. To go on without: quorumlog broker recover"
-        f" {root} --cut {end.position}"
+        f" several): copy all of them to {files.directory}. To continue without: quorumlog broker"
+        f" recover {root} --cut {end.position}"
     )
     what = f"the record at {end.position} {end.problem}" if end.problem else (
         f"the commit log ends at {end.position}"
@@ -258,8 +258,8 @@ def refuse_missing_files(
 def wrong_units(
     found: LogRecords, queues: ConsumeQueues, unconfirmed: int = (1 << 63) - 1
 ) -> list[tuple[QueueKey, str]]:
-    """Queues whose units do not name these records, and how that is said. `unconfirmed`: from there on
-    a message may be in no queue yet."""
+    """Queues whose units do not name these records, and the text for it. `unconfirmed`: from there on a
+    message may be in no queue yet."""
     records = found.records
     shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
     wrong = []

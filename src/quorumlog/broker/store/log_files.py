@@ -1,4 +1,4 @@
-"""The files of a commit log: found, read and scanned, and what of them was known to be on disk."""
+"""The files of a commit log: found, read and scanned, and the offset known to be on disk."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class PutRequest(NamedTuple):
     """Records of one queue, put together or not at all."""
 
     records: RecordBatch
-    """Without gaps, and writable: the log fills in what only it knows."""
+    """Without gaps, and writable: the log fills in its own fields."""
     waits: bool
-    """For what the log promises: its flush, its slaves."""
+    """For the log's flush and its slaves."""
     done: Callable[[PutOutcome], None]
     """Called once, from any thread."""
 
@@ -60,7 +60,7 @@ class LogRecords(NamedTuple):
     """Of the first byte of `records.buffer`."""
     records: RecordBatch
     next_position: int
-    """Where to go on: after the last record, or after the blank that follows it."""
+    """Where to continue: after the last record, or after the blank that follows it."""
 
 
 class MessageLog(Protocol):
@@ -74,7 +74,7 @@ class MessageLog(Protocol):
 
     @property
     def confirm_offset(self) -> int:
-        """Consumers see nothing from here on: what lies below stays, under any next master."""
+        """Consumers see nothing from here on: messages below stay, under any next master."""
 
     def put(self, requests: Sequence[PutRequest]) -> None:
         """Write them as one batch; each is answered by its own `done`. Raises StoreFailure."""
@@ -130,10 +130,10 @@ def open_file_list(
     writable: bool = True,
     sizes_are_known: bool = False,
 ) -> SegmentList:
-    """What is no file of the list is set aside (`set_aside`), or left alone: Java would refuse the
-    folder. Folders stay, such as `lost+found` of a disk that is mounted there. `sizes_are_known`: a
-    shorter file was being cut when a crash came, and gets its length back, or is read as if it had it.
-    Raises ConfigError where files have another size, StoreFailure where one is missing."""
+    """Other files are set aside (`set_aside`), or left alone: Java would refuse the folder. Folders
+    stay, such as `lost+found` of a disk that is mounted there. `sizes_are_known`: a shorter file was
+    being cut when a crash came, and gets its length back, or is read as if it had it. Raises ConfigError
+    where files have another size, StoreFailure where one is missing."""
     sizes = file_sizes(disk, folder)
     if sizes_are_known:
         for base in [base for base, size in sizes.items() if size < file_bytes]:
@@ -313,7 +313,7 @@ def records_below(found: LogRecords, stop_position: int) -> LogRecords | None:
 def verified(
     records: LogRecords, *, check_bodies: bool, torn_from: int = sys.maxsize
 ) -> tuple[int, str]:
-    """How many of them are good from the first on, and what is wrong with the next one.
+    """How many of them are good from the first on, and the fault of the next one.
 
     `torn_from`: from there on a crash may have left holes. The format has a CRC of bodies only; a hole
     in topic or properties shows as a byte that is zero, which neither is ever given.
@@ -450,11 +450,11 @@ def settle_end(
     set_aside: SetAside,
     written: Callable[[int], None],
 ) -> str:
-    """Zeros after the last good record; what was cut off is set aside, in the file that is returned.
-    `written` is told where the log ends before that, and once all of it is on disk.
+    """Zeros after the last good record; the rest is set aside, in the file that is returned. `written`
+    is called with the log's end before that, and once all of it is on disk.
 
-    Raises DirectoryDamaged if the log was known to be on disk further than that: then a record that
-    somebody may have been promised is damaged, and nothing is cut.
+    Raises DirectoryDamaged if the log was known to be on disk further than that: then a record that may
+    have been acknowledged is damaged, and nothing is cut.
     """
     if end.position < flushed_position:
         what = f"the record at {end.position} {end.problem or 'is missing'}"

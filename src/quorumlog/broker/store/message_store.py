@@ -157,7 +157,8 @@ class CleanCommitLogService:
 
 class MessageStore:
     replicated = False
-    """Queues show what slaves have acknowledged, and the code that opens it says how far that is."""
+    """Queues show messages up to the offset set by the code that opens it, from slaves'
+    acknowledgements."""
     cuts = 0
     """How often the end of the log was cut off since it was opened. Any thread."""
 
@@ -180,7 +181,7 @@ class MessageStore:
         self.holds_from: Callable[[], int] = lambda: sys.maxsize
         """Files of the log from this position on stay, however old they are. Any thread."""
         self.topic_table: TopicTable | None = None
-        """What knows better than the two above which topics there are. None: nothing."""
+        """A table of topics that overrides the two above. None: none."""
         self.wall_clock = wall_clock
         self.clock = clock
         self._threads: list[ServiceThread] = []
@@ -206,7 +207,7 @@ class MessageStore:
         except FileExistsError as error:
             raise ConfigError(
                 f"{error.filename or root} is no directory, or a symbolic link to none: mount or restore"
-                " what it names"
+                " the target"
             ) from None
         except OSError as error:
             raise StoreFailure(refusal(root, "opened", error)) from error
@@ -249,7 +250,7 @@ class MessageStore:
             self.users_mark = mark
 
     def leave_master_behind(self) -> None:
-        """What it had acknowledged may be lost, and users with it. Raises StoreFailure."""
+        """Messages it acknowledged may be lost, and users with them. Raises StoreFailure."""
         if self.users_mark == USERS_HEARD:
             self.note_users(USERS_ON)
 
@@ -517,7 +518,7 @@ class MessageStore:
         return thread
 
     def has_failed(self, failure: StoreFailure) -> None:
-        """Nothing more is written; `on_failure` hears why."""
+        """Nothing more is written; `on_failure` gets the reason."""
         log.error("the store stops: %s", failure)
         self.on_failure(failure)
 
@@ -544,7 +545,7 @@ class MessageStore:
             raise StoreFailure(f"a queue contradicts the commit log: {hole}") from hole
 
     def flush_queues(self, *, thorough: bool = False) -> None:
-        """Queues and index, and then the checkpoint that tells of them. Raises StoreFailure."""
+        """Queues and index, and then their checkpoint. Raises StoreFailure."""
         now = self.clock()
         config = self.config
         if now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval:

@@ -57,7 +57,7 @@ class QueueEnds:
             return []
 
     def save(self, ends: Sequence[QueueEnd]) -> None:
-        """On disk when this returns, and nothing if it is what was saved last. Raises StoreFailure.
+        """On disk when this returns; does nothing if unchanged since the last save. Raises StoreFailure.
 
         On a full disk the old ones stay, which are true as well, until there is space: a store without
         space refuses messages, and does not stop."""
@@ -141,7 +141,7 @@ class OpenFiles:
                     file.failure = error
 
     def forget(self, file: PooledFile) -> None:
-        """Nobody uses it (any more)."""
+        """It is not in use (any more)."""
         with self._lock:
             self._closed.discard(file)
             opened = self._open.pop(file, None)
@@ -161,10 +161,10 @@ class PooledFile:
         self.writable = writable
         self._pool = pool
         self.failure: OSError | None = None
-        """Of a write that is lost, as closing it to make room told."""
+        """Of a lost write, reported when closing it to make room."""
 
     def pread(self, size_bytes: int, position: int) -> bytes:
-        """Empty once retention has deleted it: who reads it then finds nothing there."""
+        """Empty once retention has deleted it."""
         try:
             with self._pool.use(self) as file:
                 return file.pread(size_bytes, position)
@@ -310,7 +310,7 @@ class ConsumeQueue:
 
     def begin_at(self, offset: int) -> None:
         """An empty queue whose first message has this number: those before it are fillers, and a file
-        stands for it though nothing follows. Raises DiskFull, StoreFailure."""
+        exists for it though empty. Raises DiskFull, StoreFailure."""
         assert self.max_offset == self.min_offset, (self.min_offset, self.max_offset)
         if offset == self.max_offset:
             self.begin_is_known = True
@@ -440,7 +440,7 @@ class ConsumeQueues:
         writable: bool = True,
         sizes_are_known: bool = False,
     ) -> None:
-        """`log_begin`: of the commit log; what lies below it is not shown. `sizes_are_known`: see
+        """`log_begin`: of the commit log; earlier messages are not shown. `sizes_are_known`: see
         `open_file_list`. Raises StoreFailure, ConfigError."""
         self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
@@ -450,8 +450,7 @@ class ConsumeQueues:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._log_begin = log_begin
         self.begins_anywhere = False
-        """A queue of which nothing is known may begin with any number: the commit log no longer has what
-        was before."""
+        """An unknown queue may begin with any number: the commit log no longer has earlier messages."""
         self._floors: dict[QueueKey, int] = {}
         """What is known of queues that are derived anew, should the log hold no message of them."""
         self.last_position = -1
@@ -552,13 +551,13 @@ class ConsumeQueues:
         return ""
 
     def settle(self) -> None:
-        """They are what the log says: what comes from now on may be recorded. Who derives them anew at
-        each start never says so, and has no use for it."""
+        """They match the log: later changes may be recorded. Not called where they are derived anew at
+        each start."""
         self._known = None
 
     def record_ends(self) -> None:
-        """Of what is on disk: without this file of ours a queue that is lost would begin again at 0.
-        Also before messages in front are deleted; not before `settle`. Raises StoreFailure."""
+        """Of the queues on disk: without this file a lost queue would begin again at 0. Also before
+        earlier messages are deleted; not before `settle`. Raises StoreFailure."""
         if self._known is not None:
             return
         with self._ends_lock:  # threads that dispatch, flush and delete do this
@@ -621,9 +620,9 @@ class ConsumeQueues:
         self.record_ends()
 
     def hide(self, alive_from: Mapping[QueueKey, int], dispatched_offset: int) -> int:
-        """What another broker knows of topics that were deleted. A queue that begins with what is dead
-        begins anew; returns from where on the log, which is dispatched up to `dispatched_offset`, is to
-        be dispatched for it. Raises StoreFailure."""
+        """Hide messages of topics that another broker reports as deleted. A queue that begins with such
+        messages begins anew; returns from where on the log, which is dispatched up to
+        `dispatched_offset`, is to be dispatched for it. Raises StoreFailure."""
         again = dispatched_offset
         for key, position in alive_from.items():
             queue = self._queues.get(key)
@@ -647,8 +646,8 @@ class ConsumeQueues:
         return known.begin if known.log_begin > self._log_begin else known.end
 
     def floors(self) -> dict[QueueKey, int]:
-        """Numbers with which queues go on of which the log holds no message any more, by what was noted
-        and by what is left of them."""
+        """Next numbers of queues without a message left in the log, from the recorded ends and the
+        remaining files."""
         floors = {
             QueueKey(each.topic, each.queue_id): self._floor_of(each) for each in self._known or []
         }
@@ -658,7 +657,7 @@ class ConsumeQueues:
         return floors
 
     def derive_anew(self) -> None:
-        """Delete them all, but what is known of their begins; then the log is dispatched from its begin
+        """Delete them all, except the record of their begins; then the log is dispatched from its begin
         on, and `derived` called. Raises DiskFull, StoreFailure."""
         known = {QueueKey(each.topic, each.queue_id): each for each in self._known or []}
         begins = {key: each.begin for key, each in known.items() if each.log_begin == self._log_begin}
@@ -677,8 +676,8 @@ class ConsumeQueues:
         self._floors = floors
 
     def derived(self, behind: Mapping[QueueKey, int]) -> None:
-        """Queues without a message in the log go on where they were known to be. `behind`: the numbers
-        of first messages that are in the log, and not dispatched yet. Raises DiskFull, StoreFailure."""
+        """Queues without a message in the log continue at their recorded numbers. `behind`: the numbers
+        of first messages in the log that are not dispatched yet. Raises DiskFull, StoreFailure."""
         floors, self._floors = self._floors, {}
         for key, floor in floors.items():
             queue = self._queues.get(key)

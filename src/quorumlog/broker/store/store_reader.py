@@ -1,4 +1,5 @@
-"""StoreReader: messages by queue offset, key, time and position, up to what is confirmed. Any thread."""
+"""StoreReader: messages by queue offset, key, time and position, up to the confirmed offset. Any
+thread."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class StoreReader:
         is_held = any(each.topic == key.topic for each, _ in self._queues.items())
         if (is_held or self._has_queue(first)) and self._begin_of(first) is not None:
             return f"topic {key.topic} has no queue {key.queue_id}; quorumlog broker status shows them"
-        return f"the broker has no topic {key.topic}; quorumlog broker status shows those that it has"
+        return f"the broker has no topic {key.topic}; quorumlog broker status lists its topics"
 
     def pull(
         self, key: QueueKey, offset: int, most_messages: int = 1024, most_bytes: int = MIB

@@ -272,7 +272,7 @@ def reset(
                 "queue": queue,  # as the releases before called it
                 "offset": offset,
             },
-            f"{group} goes on at {offset} of {name} queue {queue}",
+            f"{group} continues at {offset} of {name} queue {queue}",
         )
 
 

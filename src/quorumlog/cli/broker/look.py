@@ -105,7 +105,7 @@ def convert(
 def verify(directory: StoreDirectory) -> None:
     """Check every record, its CRC, and its entry in its queue. Status 1 if anything is wrong.
 
-    For a replicated log, ours or a Java broker's in DLedger mode, it does what `quorumlog verify` does.
+    For a replicated log, ours or a Java broker's in DLedger mode, it runs as `quorumlog verify`.
 
     Example: quorumlog broker verify /var/lib/store
     """
@@ -250,7 +250,7 @@ def takeover(
         bool,
         typer.Option(
             "--without-config",
-            help="Go on although the folder config of a Java broker is lost: groups begin anew, and"
+            help="Continue although the folder config of a Java broker is lost: groups begin anew, and"
             " each delayed message and retry is delivered again.",
         ),
     ] = False,
@@ -261,7 +261,7 @@ def takeover(
 
     The store is not changed. All copies of the commit log, and of the folder config of a Java broker,
     must be identical: topics, groups, their offsets and delays are taken over from it. If the store has
-    users, the log begins with none, and nobody may do anything: give one member an administrator with
+    users, the log begins with none and refuses every request: give one member an administrator with
     init-admin before its first start. A member that is added later gets the old commit log --from
     another one; start it then, and add it.
 

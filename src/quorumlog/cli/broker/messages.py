@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 MOST_QUEUE_ID = (1 << 31) - 1
-"""What a record has room for."""
+"""The largest id in a record."""
 
 
 def _topic(name: str) -> str:

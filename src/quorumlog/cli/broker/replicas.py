@@ -1,4 +1,4 @@
-"""quorumlog broker switch, add, remove, copies, resign, and what status says of master and slaves."""
+"""quorumlog broker switch, add, remove, copies, resign, and the status of master and slaves."""
 
 from __future__ import annotations
 

@@ -138,9 +138,8 @@ def failover_of(
     tls: ClientTls | None,
     user: ClientUser | None = None,
 ) -> Callable[[BrokerReplica], FailoverService]:
-    """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
-    is returned is called where the event loop runs. `tls`, `user`: for the coordinator.
-    Raises ConfigError."""
+    """Checks all options now: a store opened with wrong ones is bound to its id already. The result is
+    called on the event loop. `tls`, `user`: for the coordinator. Raises ConfigError."""
     from quorumlog.broker.failover import FailoverOptions, FailoverService
     from quorumlog.coordinators import coordinator_of
 
@@ -178,7 +177,7 @@ def _coordinator_user(name: str | None, password_file: Path | None) -> ClientUse
 
 
 def alone(in_sync_replicas: int) -> str:
-    """What `serve` says of a group of two, which does not go on as one may think; 0: the default."""
+    """The warning of `serve` about a group of two, which does not survive a failure; 0: the default."""
     if in_sync_replicas == 1:
         return ""
     return (

@@ -1,5 +1,5 @@
-"""quorumlog backup, a running log into a directory, and later what is new of it; and restore, a new
-cluster from that."""
+"""quorumlog backup: a running log into a directory, incrementally; and restore: a new cluster from
+that."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def backup(
             taken = taking.complete()
         except (LeaderNotReady, RequestTimeout):
             if from_member is None:
-                note("while there is no leader, --from-member ID copies what one member knows")
+                note("while there is no leader, --from-member ID copies the entries one member knows")
             raise
         except KeyboardInterrupt:
             note(f"stopped before index {taking.next_index}; repeat the command to continue there")

@@ -34,13 +34,13 @@ _NOTHING = Extent("", 0, 0, None, 0, None, None)
 
 
 class ExportFile:
-    """A context manager; one process at a time has it open. What it finds is in `extent`."""
+    """A context manager; one process at a time has it open. Its contents are in `extent`."""
 
     def __init__(self, path: Path, report: Callable[[int, int], None]) -> None:
         """Raises ConfigError for a file that is not an export or is in use, and FileDamaged."""
         self.path = path
         self.torn_bytes = 0
-        """What stands after the last whole record, and is to be cut."""
+        """Bytes after the last whole record, to be cut."""
         self._file = _opened(path)
         try:
             self._look(report)
@@ -72,7 +72,7 @@ class ExportFile:
     # ---------------------------------------------------------------- writing
 
     def begin(self, group: str, first_index: int) -> None:
-        """From here on the file is changed: what is torn goes, and so does the end mark."""
+        """From here on the file is changed: a torn record and the end mark are removed."""
         position = self.extent.stop_position
         self._file.seek(position)
         self._file.truncate()
@@ -121,7 +121,7 @@ class ExportSource(NamedTuple):
     """The committed entries, as of now: entries of [begin_index, stop_index)."""
 
     group: str
-    """"" if nobody tells: Java's directories do not."""
+    """"" if unknown, as in Java's directories."""
     begin_index: int
     stop_index: int
     batches: Callable[[int, int], Iterator[EntryBatch]]

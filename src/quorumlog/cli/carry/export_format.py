@@ -1,4 +1,4 @@
-"""The file of an export (docs/formats.md, "Export file"), and what one holds that is read through.
+"""The file of an export (docs/formats.md, "Export file"), and its contents when read through.
 
 Big-endian, as everything on disk: a head, the records, an end mark; every part has a CRC-32 of all its
 bytes but the CRC itself.
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 
 
 class FileBroken(Exception):
-    """A file that is not whole: `problem` at `position`, behind `records` whole records."""
+    """A file that is not whole: `problem` at `position`, after `records` whole records."""
 
     def __init__(self, problem: str, position: int, records: int) -> None:
         super().__init__(f"{problem}, at position {position} after {records} complete records")
@@ -48,7 +48,7 @@ class FileDamaged(FileBroken):
 
 
 class FileTorn(FileBroken):
-    """It ends too early: a record or the end is missing, what there is is good."""
+    """It ends too early: a record or the end is missing, the rest is good."""
 
 
 MAGIC = b"QLEX"
@@ -182,8 +182,8 @@ def scan_export(
     report: Callable[[int, int], None],
     see: Callable[[Record], None] = lambda record: None,
 ) -> Extent:
-    """Reads the file through; `report` is told (position, size of the file) now and then, `see` is shown
-    every record. Raises FileDamaged, and FileTorn where not even the head is whole."""
+    """Reads the file through; `report` is called with (position, size of the file) now and then, `see`
+    with every record. Raises FileDamaged, and FileTorn where not even the head is whole."""
     size_bytes = os.fstat(file.fileno()).st_size
     file.seek(0)
     reader = ExportReader(file)

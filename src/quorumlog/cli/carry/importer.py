@@ -1,8 +1,8 @@
-"""Importer: records into a log, each once, however often it is begun again.
+"""Importer: records into a log, each once, however often it is restarted.
 
-Every batch is a conditional append after the entry that the one before it became. So whatever data lies
-after the place where the import began is what it has written itself, up to where it differs. Nothing
-else has to be remembered: who begins again, or does not know what became of a batch, compares.
+Every batch is a conditional append after the entry that the one before it became. So the data after the
+start of the import is its own, up to the first difference. Nothing else has to be recorded: a restarted
+import, or one with an unknown outcome, compares.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Importer:
         return self.appended + self.found
 
     def put(self, batch: Sequence[Record]) -> None:
-        """Returns once these, which follow those before, are in the log. Raises ImportStopped, and what
-        an append raises; then the same import may be begun again."""
+        """Returns once these, which follow those before, are in the log. Raises ImportStopped, and the
+        errors of an append; then the same import may be begun again."""
         while batch:
             if self.last_index < self._known_end:
                 batch = batch[self._count_held(batch) :]

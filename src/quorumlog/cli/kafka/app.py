@@ -117,7 +117,7 @@ def list_groups(at: KafkaPorts) -> None:
 
 @group_app.command("show")
 def show_group(at: KafkaPorts, group: Group) -> None:
-    """Show committed offsets and how far they are behind.
+    """Show committed offsets and their lag.
 
     Example: quorumlog kafka group show readers
     """

@@ -6,7 +6,7 @@ holds the lock, and ends the command then.
 PIPE is the number of the end of a pipe that is read here: each byte is a signal to pass on, and its end
 says that the lock is held no more. GROUP is `own` for a process group of its own, which signals go to;
 else COMMAND stays in that of its terminal, and they go to it and to what it has started. Ends with the
-command's status, as a shell has it. It is run as a file: what it imports, it loads each time.
+command's status, as a shell has it. It is run as a file: its imports are loaded each time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_GROUP = "own"
 STOP_S = 5.0
-"""From SIGTERM to SIGKILL, and from the end of the command to that of what it has started."""
+"""From SIGTERM to SIGKILL, and from the end of the command to that of its descendants."""
 LOOK_S = 0.05
 CANNOT_RUN = 127
 SIGNALLED = 128
-"""And the number of the signal: what a shell makes of a command that was ended by one."""
+"""Plus the number of the signal: a shell's status of a command ended by one."""
 
 
 class _Guarded:

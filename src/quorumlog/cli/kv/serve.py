@@ -111,7 +111,7 @@ def serve(
         str | None,
         typer.Option(
             "--user",
-            help="Own user of the ports for clients of etcd, for those that do not log in, if the"
+            help="Own user of the ports for clients of etcd, for clients that do not log in, if the"
             " stores have users.",
             envvar="QUORUMLOG_USER",
         ),

@@ -80,7 +80,7 @@ def _always() -> bool:
 
 
 class LineSource:
-    """Lines as batches: all that one read brought, so that a slow writer waits for nobody.
+    """Lines as batches: all lines of one read, so that a slow writer is not delayed.
 
     The first Ctrl-C or SIGTERM ends the source; what is in flight is waited for and accounted for. The
     second one is an ordinary KeyboardInterrupt, and so is the first while nothing is in flight.
@@ -446,7 +446,7 @@ _BINARY = "base64:"
 
 
 def as_text(result: bytes | None) -> str:
-    """A line; what is no text is in base64."""
+    """A line; binary data is in base64."""
     if result is None:
         return ""
     try:
@@ -457,7 +457,7 @@ def as_text(result: bytes | None) -> str:
 
 
 def row_of(result: bytes | None) -> dict[str, str | None]:
-    """For --json: `result`, or `result_base64` of what is no text."""
+    """For --json: `result`, or `result_base64` for binary data."""
     if result is None:
         return {"result": None}
     try:

@@ -1,4 +1,4 @@
-"""What the directory of a stopped member says of what keeps its segments."""
+"""Why segments are kept, from the directory of a stopped member."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quorumlog.wire.client_messages import SegmentInfo
 
 
 def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
-    """Oldest first, and what holds for all. The whole log is read: its control entries may lie anywhere.
-    Raises DirectoryDamaged."""
+    """Oldest first, and the state that applies to all. The whole log is read: its control entries may
+    lie anywhere. Raises DirectoryDamaged."""
     disk = OsDisk()
     with DirectoryReader(disk, path) as reader:
         start = load_start(disk, path)

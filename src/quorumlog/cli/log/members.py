@@ -1,4 +1,4 @@
-"""quorumlog member, transfer, upgrade, clock, machine: who is in the group, and what it agrees on."""
+"""quorumlog member, transfer, upgrade, clock, machine: membership and agreed settings of a group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 0.5
 SAY_AGAIN_S = 5.0
-"""How often progress is told."""
+"""Interval of progress reports."""
 ANSWERS_WITHIN_S = 5.0
 """Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 
@@ -298,7 +298,7 @@ def reload(at: LogServers) -> None:
         [dict(zip(("member", "outcome", "text"), row, strict=True)) for row in rows],
         "member, outcome, what",
         rows,
-        if_none="nobody was asked",
+        if_none="no member was asked",
     )
     if any(isinstance(each, LedgerError) for each in answers.values()):
         raise typer.Exit(EXIT_REFUSED)

@@ -1,4 +1,4 @@
-"""quorumlog producers: who appends under numbers of its own, and what of each is in the log."""
+"""quorumlog producers: producers with sequence numbers, and their entries in the log."""
 
 from __future__ import annotations
 

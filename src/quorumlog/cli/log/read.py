@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_S = 3.0
-"""After so long without an answer --follow says that it waits. It goes on all the same."""
+"""After so long without an answer --follow reports that it waits, and continues."""
 
 
 class Format(StrEnum):

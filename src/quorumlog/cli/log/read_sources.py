@@ -135,8 +135,8 @@ EntriesOf = Callable[[EntryBatch], Iterable[Entry]]
 
 
 def timed_entries(times_from: Callable[[int], AppendTimes]) -> EntriesOf:
-    """Of batches in order. What holds at the first entry is asked for, and again after a gap: a mark
-    may have been in it."""
+    """Of batches in order. The time at the first entry is requested, and again after a gap: a mark may
+    have been in it."""
     times, next_index = AppendTimes(-1), -1
 
     def entries_of(batch: EntryBatch) -> Iterable[Entry]:
@@ -322,7 +322,7 @@ def _served_from(
                 if first == stop_index:
                     return
         except _PASSING as error:
-            note(f"waiting for the cluster, reading goes on at index {first}: {error}")
+            note(f"waiting for the cluster, reading continues at index {first}: {error}")
             _wait_for_answer(log)
             note("the cluster answers again")
 
@@ -359,7 +359,7 @@ def served_to(
             except _PASSING as error:
                 if not follow:
                     raise
-                note(f"waiting for the cluster, {name} goes on at index {reader.position}: {error}")
+                note(f"waiting for the cluster, {name} continues at index {reader.position}: {error}")
                 _wait_for_answer(log)
                 note("the cluster answers again")
 
@@ -410,4 +410,4 @@ def _as_hex(entry: Entry) -> bytes:
 
 
 WRITERS: dict[str, Callable[[Entry], bytes]] = {"text": _as_text, "json": _as_json, "hex": _as_hex}
-"""By what `--format` says."""
+"""By the value of `--format`."""

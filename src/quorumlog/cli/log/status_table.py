@@ -1,4 +1,4 @@
-"""What `quorumlog status` prints for people, and what it concludes."""
+"""The tables of `quorumlog status`, and its conclusions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Health(IntEnum):
     """The exit status of --check."""
 
     WHOLE = 0
-    """Every member votes, and none tells of a problem."""
+    """Every member votes, and none reports a problem."""
     DEGRADED = 1
     """A member leads, and something is to be looked at."""
     NO_QUORUM = 2
@@ -67,7 +67,7 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
 
 
 def shown(row: MemberStatusRow, key: str) -> Any:
-    """None: only the member itself could tell, and it did not answer."""
+    """None: only the member itself knows, and it did not answer."""
     if key == "release":
         return row.version or None
     if key == "machines" and row.reachable:
@@ -174,7 +174,7 @@ def answer_of(member: MemberInfo) -> dict[str, object]:
 
 
 def spoken_answer(member: MemberInfo) -> str:
-    """Empty of one that answers as it should; of one that never did nobody but the leader knows."""
+    """Empty for one that answers as it should; only the leader knows it of one that never did."""
     if member.answered_ms_ago < SILENT_MS:
         return ""
     return f"answered the leader {spoken_duration(member.answered_ms_ago)} ago"

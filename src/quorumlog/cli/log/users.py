@@ -1,4 +1,4 @@
-"""quorumlog user, role, grant, revoke, who-can: who may do what."""
+"""quorumlog user, role, grant, revoke, who-can: users and rights."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, nam
 
 
 def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:
-    """Show who has a right on a name, and by which role and grant.
+    """Show the users that have a right on a name, and by which role and grant.
 
     Example: quorumlog who-can write topic orders.eu --servers 127.0.0.1:20911
     """
@@ -284,16 +284,16 @@ def init_admin(
         typer.Option(
             "--reset",
             help="Also if there already is an administrator, or this user. If the log of a classic"
-            " broker lacks what its users are made from: as the only user.",
+            " broker lacks the entries that define its users: as the only user.",
         ),
     ] = False,
 ) -> None:
     """Record an administrator in the directory of a stopped member or broker, for its next start.
 
-    For a group whose port should admit nobody before it has users, or whose administrators have lost
-    their passwords. The directory must be of the group that holds the users; of classic brokers,
-    the master's. If the master is lost and a slave does not know its users, the slave's: the
-    administrator may then switch to it.
+    For a group whose port should refuse clients before it has users, or whose administrators have lost
+    their passwords. The directory must be of the group that holds the users; of classic brokers, the
+    master's. If the master is lost and a slave does not know its users, the slave's: the administrator
+    may then switch to it.
 
     Example: quorumlog init-admin /var/lib/quorumlog/n0 alice
     """

@@ -1,4 +1,4 @@
-"""quorumlog why: what members remember of leaders, refusals, who is behind; what keeps segments."""
+"""quorumlog why: recent events of leaders, refusals and lagging members; why segments are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ why_app = App()
 
 @why_app.callback()
 def why() -> None:
-    """Show why leadership moved, a follower is behind, appends are refused, a segment is kept.
+    """Show why leadership moved, a follower lags, appends are refused, a segment is kept.
 
     Members remember the last 256 events of each group since they were started.
 

@@ -1,4 +1,4 @@
-"""How a process that serves says what happens: a line an event, repeats folded."""
+"""The log of a serving process: a line an event, repeats folded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ part that they are of, and of other packages `other`."""
 ALL_EVENTS = frozenset(EVENTS) | {"broker", "store", "log", "other"}
 _PARTS = {"quorumlog.broker": "broker", "quorumlog.kv": "store"}
 FOLDS_AFTER = 5
-"""So many of the same in a minute are said."""
+"""So many of the same in a minute are written."""
 MINUTE_S = 60.0
 MOST_KNOWN = 256
 
@@ -75,8 +75,8 @@ class TextLines(logging.Formatter):
 
 
 class Folding(logging.Filter):
-    """Lines that differ only in their figures are written five times in a minute, and then how many
-    more there were, once something else is said."""
+    """Lines that differ only in their figures are written five times in a minute, and then their count,
+    once another line is written."""
 
     def __init__(self, emit: Callable[[logging.LogRecord], object]) -> None:
         super().__init__()

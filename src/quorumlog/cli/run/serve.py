@@ -141,7 +141,7 @@ def tls_of(options: TlsOptions | None) -> Tls | None:
 
 @contextmanager
 def answering(options: AdminOptions | None, process: Process, tls: Tls | None) -> Iterator[None]:
-    """For those who run it, meanwhile. Raises ConfigError."""
+    """With its admin port, meanwhile. Raises ConfigError."""
     if options is None:
         yield
         return
@@ -153,7 +153,8 @@ def answering(options: AdminOptions | None, process: Process, tls: Tls | None) -
 
 
 def run_member(server: ServingMember, beside: Sequence[TakeLook] = ()) -> None:
-    """Until it ends; its status is that of the command. `beside`: what the page shows beside the log."""
+    """Until it ends; its status is that of the command. `beside`: services that the page shows besides
+    the log."""
     from quorumlog.admin.process import LogProcess
     from quorumlog.net.limits import raise_descriptor_limit
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def named_machines(texts: Sequence[str]) -> dict[str, str]:
-    """By name, what `--state-machine` was given. Without one it is the factory's, in small letters."""
+    """The values of `--state-machine`, by name. Without one it is the factory's, in small letters."""
     named: dict[str, str] = {}
     for text in texts:
         name, _, place = text.rpartition("=")
@@ -38,8 +38,7 @@ def named_machines(texts: Sequence[str]) -> dict[str, str]:
 
 
 def load_machines(places: Mapping[str, str]) -> dict[str, Any]:
-    """Import each `package.module:Factory`; what lies in the current directory is found, too. Raises
-    ConfigError."""
+    """Import each `package.module:Factory`; also from the current directory. Raises ConfigError."""
     if places and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return {name: _load(name, place) for name, place in places.items()}
@@ -96,7 +95,7 @@ class ServingMember(LedgerServer):
         reload_store: Callable[[ServerConfig], Sequence[str]] | None = None,
     ) -> None:
         """`path`, `command_line`: see `load_server_config`; `endpoints`, `tls`: see `LedgerServer`.
-        `reload_store`: of a member with a store; returns what has changed."""
+        `reload_store`: of a member with a store; returns the changes."""
         if config.kv is not None and reload_store is None:
             raise ConfigError(f"{path}: [kv] is for `quorumlog kv serve` only")
         self._reload_store = reload_store or (lambda config: ())
@@ -143,7 +142,7 @@ class ServingMember(LedgerServer):
             "state_machines": dict(config.state_machines) == self._places,
             "hold_machines": frozenset(config.hold_machines) == self._held_machines,
             "log_format": config.log_format == self._log_format,
-            "[tls]; what its files hold is read again without": config.tls == self._tls_options,
+            "[tls]; its files are read again without": config.tls == self._tls_options,
             "[admin]": config.admin == self.admin,
             "[kafka]": config.kafka == self._kafka_options,
             "[users]": config.users == self.users.options,

@@ -21,8 +21,8 @@
     ca = "/etc/quorumlog/ca.crt"
 
     [users]                                 # of the whole process, see docs/security.md
-    group = "orders"                        # where they live; otherwise in the first one
-    may_be_old_ms = 10000                   # without the leader's word for so long, nobody is let in
+    group = "orders"                        # the group of the users; default: the first one
+    may_be_old_ms = 10000                   # without a message of the leader for so long, refuse clients
 
     [limits]                                # of the whole process, see docs/security.md
     user_requests = 1000
@@ -131,7 +131,7 @@ class ServerConfig(NamedTuple):
 def load_server_config(path: str | None, command_line: Mapping[str, Any]) -> ServerConfig:
     """`command_line`: options of the command line by their field names; None means not given.
 
-    Raises ConfigError naming the option, and the file where the option stands in one.
+    Raises ConfigError naming the option, and the file that contains it.
     """
     overrides = {name: value for name, value in command_line.items() if value is not None}
     document = _parse(path) if path is not None else {}

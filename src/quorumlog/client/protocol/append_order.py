@@ -103,7 +103,7 @@ class OrderedStreams:
             self._fail(stream, error)
 
     def expire(self, too_late: Callable[[Request], LedgerError]) -> None:
-        """Deadlines of what waits. What is in flight has an earlier one, and is looked at elsewhere."""
+        """Deadlines of waiting appends. Those in flight have an earlier one, checked elsewhere."""
         for stream in list(self.waiting):
             waiting = stream.waiting()
             if waiting and waiting[0].deadline_ms <= self._port.now_ms and not stream.in_flight:
@@ -206,7 +206,7 @@ def _stream_of(request: Request) -> Stream:
 
 
 MOST_UNANSWERED = 5
-"""What a log remembers of a session (`log_state/producers.py`)."""
+"""Batches of a session that a log remembers (`log_state/producers.py`)."""
 
 
 class SessionPort(StreamPort, Protocol):
@@ -249,7 +249,7 @@ class ProducerSession:
 
     @property
     def is_waiting(self) -> bool:
-        """For somebody to send to, or for its time."""
+        """For a server to send to, or for its time."""
         # After those that may be in flight all wait.
         oldest = islice(self._queue, MOST_UNANSWERED)
         return self._opening is None and any(r.state is CallState.WAITING for r in oldest)
@@ -290,7 +290,7 @@ class ProducerSession:
         self._go_on()
 
     def interrupted(self, request: Request) -> bool:
-        """`pump` follows once all of that connection are told."""
+        """`pump` follows once all of that connection are notified."""
         self._in_flight -= 1
         if not self._in_flight:
             self._is_draining = False  # no more answers come, whatever was refused before
@@ -371,7 +371,8 @@ class ProducerSession:
     # ---------------------------------------------------------------- sending
 
     def pump(self) -> None:
-        """Send what may be sent. Called when a leader is known, a link is open, or time has passed."""
+        """Send the appends that may be sent. Called when a leader is known, a link is open, or time has
+        passed."""
         self._forget_done()
         if self._failure is not None:
             self._fail_waiting(self._failure)
@@ -424,7 +425,7 @@ class ProducerSession:
         return [self.resume_at_ms] if self.is_waiting else []
 
     def expire(self, too_late: Callable[[Request], LedgerError]) -> None:
-        """Deadlines of what waits."""
+        """Deadlines of waiting appends."""
         late = [
             r for r in self._queue if r.state is CallState.WAITING and r.deadline_ms <= self._port.now_ms
         ]

@@ -32,7 +32,7 @@ MAX_JOINED_RECORDS = 1024
 """As for the bytes; and all of a frame share its outcome."""
 
 JoinedOutcome = AppendReceipt | LedgerError | None
-"""What became of one append of a frame. None: certainly not written, to be sent again by itself."""
+"""The outcome of one append of a frame. None: certainly not written, to be resent by itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class JoinedAppends:
 
     submitted_ms: float
     deadline_ms: float
-    """Of its oldest append, so that none lasts longer than it was told to."""
+    """Of its oldest append, so that none exceeds its time-out."""
     waiters: list[Any] = field(default_factory=list)
     """In the order of the entries; of a kind of the client's own."""
     bodies: list[bytes] = field(default_factory=list)
@@ -58,7 +58,7 @@ class JoinedAppends:
 
     def make_request(self) -> Request:
         """Encode the bodies, for the protocol."""
-        assert self.is_taken, "what is sent could still grow"
+        assert self.is_taken, "the buffer could still grow"
         assert self.request is None, "a frame is sent once"
         self.request = Request(
             AppendRequest(machine=self.machine),
@@ -74,7 +74,7 @@ class JoinedAppends:
 
     def try_to_make_request(self, refuse: Callable[[Any, Refused], None]) -> Request | None:
         """The same. If that fails, for want of memory, say, `refuse(waiter, error)` is called for each,
-        since nobody else would ever answer them."""
+        since they would get no other answer."""
         try:
             return self.make_request()
         except Exception as failure:  # whatever it is: they wait
@@ -87,7 +87,7 @@ class JoinedAppends:
     def leave(self, waiter: Any) -> bool:
         """`waiter` waits no more; its body is dropped, unless the frame was taken.
 
-        True: nobody waits for the frame any more, so its request may be cancelled.
+        True: the frame has no waiter any more, so its request may be cancelled.
         """
         if not self.is_taken:
             position = self.waiters.index(waiter)
@@ -117,7 +117,7 @@ class JoinedAppends:
 
 
 class AppendBatcher:
-    """The appends that nobody has sent yet. Not thread-safe."""
+    """The appends not sent yet. Not thread-safe."""
 
     def __init__(self, *, in_session: bool = False) -> None:
         self._in_session = in_session
@@ -177,7 +177,7 @@ def _places(whole: AppendReceipt) -> list[tuple[int, int]]:
 
 def body_of(body: bytes | bytearray | memoryview) -> bytes:
     """The body of one append; a copy, unless it is `bytes`, since the caller may change it. Raises
-    BadRequest for what is not bytes-like, before it could harm those whom it would have joined."""
+    BadRequest if not bytes-like, before it joins others in a frame."""
     if type(body) is bytes:
         return body
     if isinstance(body, str):
@@ -300,7 +300,7 @@ class AppendWindow:
         self.window = window
         self.gatherer = gatherer
         self.source_failure: Exception | None = None
-        """What the source raised. What was gathered before and not sent stays unwritten."""
+        """The source's exception. Bodies gathered before and not sent stay unwritten."""
         self._requests: deque[Request] = deque()
         self._added = 0
         self._committed = 0
@@ -366,7 +366,8 @@ class AppendWindow:
         return StreamProgress(committed, unknown, unwritten)
 
     def raise_failure(self) -> None:
-        """Raise why the finished head failed, with what is known of the others; all are finished."""
+        """Raise the error of the finished head, with the known outcomes of the others; all are
+        finished."""
         head = self.head
         assert head is not None
         assert head.error is not None

@@ -41,9 +41,9 @@ class LogProduct(Product):
         self.session: ProducerSession | None = None
         """Of a client that has a producer's id."""
         self.written_index = -1
-        """Highest of all that this client was told to be committed of its appends."""
+        """Highest index of this client's appends acknowledged as committed."""
         self.seen_index = -1
-        """Highest entry that this client was given, or told of as committed."""
+        """Highest entry that this client received or knows to be committed."""
         self._previous_connection = ""
         """Id of the last connection that broke with appends in flight."""
 
@@ -172,7 +172,7 @@ class ClientProtocol(RpcProtocol):
         timings: Timings | None = None,
         producer: str | None = None,
     ) -> None:
-        """`producer`: the id under which appends stand in the log once; empty: one of its own."""
+        """`producer`: the id under which appends are written once; empty: a generated one."""
         product = self._log = LogProduct(group)
         super().__init__(servers, product, random=random, timings=timings)
         product.events = self._events
@@ -195,7 +195,7 @@ class ClientProtocol(RpcProtocol):
 
     @property
     def written_index(self) -> int:
-        """Highest of all that this client was told to be committed of its appends."""
+        """Highest index of this client's appends acknowledged as committed."""
         return self._log.written_index
 
     def new_stream(self) -> Stream:

@@ -1,4 +1,4 @@
-"""What is on its way: a request, a stream; and the frames that they become."""
+"""Requests and streams in flight, and their frames."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ class Stream:
     queue: deque[Request] = field(default_factory=deque)
     """Everything without an outcome, in order; SENT ones before WAITING ones, unless draining."""
     link: Link | None = None
-    """The connection of what is in flight, or was last."""
+    """The connection of requests in flight, or the last one."""
     numbers: dict[Link, int] = field(default_factory=dict)
-    """The next number on each connection; one that leadership comes back to goes on counting."""
+    """The next number on each connection; one that becomes the leader's again continues counting."""
     in_flight: int = 0
     draining: bool = False
     failure: LedgerError | None = None
@@ -163,9 +163,9 @@ def encode_request(
     previous_connection: str,
 ) -> list[Buffer]:
     """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`,
-    and BadRequest for a condition that it would not look at, and a text that it would not take.
+    and BadRequest for a condition that it would ignore, and a text that it would not take.
 
-    `previous_connection` is told with the first request of a stream on a connection.
+    `previous_connection` is sent with the first request of a stream on a connection.
     """
     _check_texts(request.message)
     batch = request.batch

@@ -1,10 +1,10 @@
-"""Reading a range with several requests on their way, and believing nothing that is not proven.
+"""Reading a range with several requests in flight, and verifying every entry.
 
-Ranges are cut by the size of the entries seen last. An answer may end early; what is missing is then
-asked for before anything after it is handed out.
+Ranges are cut by the size of the entries seen last. An answer may end early; the missing entries are
+then requested before later ones are returned.
 
-One flipped bit on one member's disk must not end a read: the entries before the bad one are handed out,
-and another member is asked for the rest of that range. Only when nobody has it whole the read fails.
+One flipped bit on one member's disk must not end a read: the entries before the bad one are returned,
+and another member is asked for the rest. The read fails only if no member has it whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NARROWED_ENTRIES = 4096
 
 
 class BadEntries(Exception):
-    """An answer whose entry `index` is not what was written; `good` are the ones to trust before it."""
+    """An answer whose entry `index` is damaged; `good` are the valid ones before it."""
 
     def __init__(self, good: EntryBatch | None, index: int, what: str) -> None:
         super().__init__(f"entry {index} ({what})")
@@ -50,7 +50,7 @@ class EntryChecker:
         self._chain = 0
 
     def check(self, batch: EntryBatch, first_index: int, *, heads: bool = False) -> None:
-        """Raise BadEntries unless `batch` is what the log holds from `first_index` on. `heads`: it is of
+        """Raise BadEntries unless `batch` is the log's entries from `first_index` on. `heads`: it is of
         headers alone."""
         is_anchored = self._next_index == first_index
         chain = self._chain if is_anchored else batch.chain_before
@@ -129,7 +129,7 @@ def checked_batch(
 class _SentRead(NamedTuple):
     first_index: int
     stop_index: int
-    """-1: the end of what is committed."""
+    """-1: the committed index."""
     is_last: bool
     """Nothing after it was asked for: where it ends was not known."""
     request: Request
@@ -161,15 +161,14 @@ class ReadPlan:
         heads: bool = False,
         make_substitute: Callable[[ReadRequest, set[str]], Request | None] | None = None,
     ) -> None:
-        """`stop_index` None: everything that is committed when the first answer is given.
+        """`stop_index` None: all entries committed at the first answer.
 
-        `entries_hint`: the reader will probably stop after so many; nothing is asked for ahead.
+        `entries_hint`: the reader will probably stop after so many; nothing is requested ahead.
         `follow`: no end at all; at the end of the log a request waits at the server for `wait_ms`.
         `wait_ms` otherwise: how long a member may wait for an entry that it does not know to be
-        committed yet. `heads`: headers are enough, and may come alone.
-        `make_substitute`: a request to a member that is not among those tried (addresses
-        and ids), None if nobody is left; without it damage on the one member asked ends the read.
-        Raises IndexOutOfRange for a first index below 0.
+        committed yet. `heads`: headers are enough, and may come alone. `make_substitute`: a request to a
+        member that is not among those tried (addresses and ids), None if none is left; without it damage
+        on the one member asked ends the read. Raises IndexOutOfRange for a first index below 0.
         """
         if first_index < 0:
             raise IndexOutOfRange(f"first_index {first_index} is below 0, where every log begins")
@@ -194,7 +193,7 @@ class ReadPlan:
         self._new: list[Request] = []
         self._make_substitute = make_substitute
         self.end_source: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
-        """The newest answer of a member that the reader chose, and what it said of the log's end."""
+        """The newest answer of a member that the reader chose, with its log end."""
         self.read_index = -1
         """The newest entry that it brought."""
         self._damaged_index = -1
@@ -277,10 +276,10 @@ class ReadPlan:
         )
 
     def take(self) -> EntryBatch | None:
-        """The result of the finished head, checked; None if it brought nothing and that is no error.
+        """The result of the finished head, checked; None if it is empty and that is no error.
 
-        Raises the error of the read, IndexOutOfRange above what is committed, RangeDamaged if no member
-        that may be asked holds the entries as they were written, and ProtocolViolation.
+        Raises the error of the read, IndexOutOfRange above the committed index, RangeDamaged if no
+        member that may be asked has them undamaged, and ProtocolViolation.
         """
         sent = self._sent.popleft()
         first_index, stop_index, is_last, request, is_substitute = sent

@@ -159,7 +159,7 @@ class Asking:
         status: Callable[[ClientMessage], None],
         ended: Callable[[Call], None],
     ) -> Call:
-        """`ended` gets it once it is done, which it begins with where nobody answers in time."""
+        """`ended` gets it once it is done, at once if no member answers in time."""
         call = self._call(request, LEADER_OR_ANY, None, changes=False)
         call.on_message, call.on_done = status, ended
         self._io.submit((call,))

@@ -386,7 +386,7 @@ class AsyncKeyValueClient(Generic[V]):
         await self._command(Compact(revision), CompactAnswer)
 
     async def status(self) -> StatusAnswer:
-        """State of the asked member: revision, size in bytes, leases, ..."""
+        """State of one member: revision, size in bytes, leases, ..."""
         found = await self.asking.call(StoreStatusRequest(), StatusAnswer, target=ANY_MEMBER)
         return found[1]
 

@@ -48,7 +48,7 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
 
     def grant(self, ttl_s: float, *, lease_id: int = 0, keeps_alive: bool = True) -> Lease:
         """As `AsyncKeyValueClient.grant`; kept alive by this client until that is closed, or the lease
-        revoked, unless told otherwise."""
+        revoked, unless disabled."""
 
         client = self._it
 

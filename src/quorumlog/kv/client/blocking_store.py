@@ -34,21 +34,20 @@ from quorumlog.net.tls import ClientTls
 
 
 class BlockingWatch(Shell[Watching[V]], Generic[V]):
-    """An iterator of changes, and a context manager that ends it. A new leader is asked for
-    what follows the last change that came: none is lost, none comes twice. Raises Compacted where
-    history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
-    it goes on after that value."""
+    """An iterator of changes, and a context manager that ends it. It resumes at a new leader after the
+    last change received: none is lost, none is repeated. Raises Compacted if history begins above it,
+    ClusterChanged after a restore, and ValueUnreadable, after which it continues after that value."""
 
     @property
     def next_revision(self) -> int:
-        """Every change below was given. Kept by an application, it goes on from there later; while not
-        all changes of a revision were given, it is that one."""
+        """Every change below was returned. An application may store it and resume there later; while
+        some changes of a revision are not returned yet, it is that revision."""
         return self._it.next_revision
 
     @takes_seconds
     def batch(self, *, timeout_ms: float | None = None) -> list[Change[V]]:
         """At least one change; all changes of a revision come together. Raises TimeoutError if none
-        comes in `timeout_ms`, and what its class says."""
+        comes in `timeout_ms`, and the errors of its class."""
         return self._thread.run(self._it.batch(timeout_ms=timeout_ms))
 
     def close(self) -> None:
@@ -337,7 +336,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         self._thread.run(self._it.compact(revision))
 
     def status(self) -> StatusAnswer:
-        """State of the asked member: revision, size in bytes, leases, ..."""
+        """State of one member: revision, size in bytes, leases, ..."""
         return self._thread.run(self._it.status())
 
     @takes_seconds

@@ -1,4 +1,4 @@
-"""Leases of a client, and locks and elections that stand on them."""
+"""Leases of a client, and locks and elections based on them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ RETRY_S = 0.02
 
 class Lease:
     """Kept alive by a task until it is revoked or closed. `is_alive` turns false as soon as it may have
-    ended, counted on this machine from when the last keep-alive that was answered was sent: always
-    before the store ends it. `lost` is set then, whether somebody keeps it alive or not; where the
-    machine has slept, up to a third of the TTL after it woke."""
+    ended, counted on this machine from when the last answered keep-alive was sent: always before the
+    store ends it. `lost` is set then; if the machine has slept, up to a third of the TTL after it
+    woke."""
 
     def __init__(self, asking: Asking, number: int) -> None:
-        """One that was granted before; how long it lasts, the first keep-alive tells."""
+        """A lease granted before; the first keep-alive returns its TTL."""
         self._asking = asking
         self.id = number
         self.ttl_ms = 0
@@ -140,8 +140,7 @@ class Lease:
         return ttl_ms
 
     async def time_to_live(self) -> tuple[int, int, list[bytes]]:
-        """(TTL, what is left of it by the leader's clock, both in milliseconds, keys). Raises
-        LeaseNotFound."""
+        """(TTL, time left by the leader's clock, both in milliseconds, keys). Raises LeaseNotFound."""
         _, grant_answer = await self._asking.call(
             checked(TimeToLiveRequest(lease=self.id)), tuple[int, int, list[bytes]]
         )
@@ -177,7 +176,7 @@ class Lease:
             self._task = None
 
     async def close(self) -> None:
-        """Revoke it, if it stands; where nobody answers it ends by itself. Raises nothing."""
+        """Revoke it; if no member answers, it expires by itself. Raises nothing."""
         self._stop()
         with suppress(LedgerError):
             await self.revoke()
@@ -295,8 +294,8 @@ class _Place(Generic[V]):
 
 
 class Lock(_Place[Any]):
-    """`async with kv.lock("name") as lock`. Hand `lock.token` to what the lock protects, and have it
-    refuse a lower one than it has seen: one that was paused may learn late that it holds none."""
+    """`async with kv.lock("name") as lock`. Pass `lock.token` to the protected resource, and have it
+    refuse a token lower than one seen before: a paused holder may learn late that it lost the lock."""
 
     @takes_seconds
     async def acquire(self, *, timeout_ms: float | None = None) -> int:
@@ -307,7 +306,7 @@ class Lock(_Place[Any]):
         return self.token
 
     async def release(self) -> None:
-        """Its key and its lease end; where nobody answers, once the TTL is over. Raises nothing."""
+        """Its key and its lease end; if no member answers, once the TTL is over. Raises nothing."""
         await self._leave()
 
     async def __aenter__(self) -> Self:
@@ -328,8 +327,8 @@ class Election(_Place[V]):
     async def campaign(self: Election[bytes], value: BytesLike) -> int: ...
 
     async def campaign(self, value: Any) -> int:
-        """Returns once this one leads: its token. `value`: what `leader` gives then. Raises LockLost if
-        its lease ends meanwhile."""
+        """Returns its token once this client leads. `value`: returned by `leader` then. Raises LockLost
+        if its lease ends meanwhile."""
         await self._enter(self._client.values.codec.encode(value))
         return self.token
 
@@ -347,10 +346,10 @@ class Election(_Place[V]):
         data = self._client.values.codec.encode(value)
         done = await self._client.txn([ours], [Put(self.key, data, self.lease.id)])
         if not done.succeeded:
-            raise LockLost("somebody else leads")
+            raise LockLost("another candidate leads")
 
     async def leader(self) -> Item[V | None] | None:
-        """The value of the leader, and its token as `create_revision`; None: nobody does. The value is
+        """The value of the leader, and its token as `create_revision`; None: there is none. The value is
         None if the codec cannot read it: that of a lock is empty, and another program may have another
         codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)
@@ -363,7 +362,7 @@ class Election(_Place[V]):
         return item
 
     async def resign(self) -> None:
-        """Somebody else may lead; where nobody answers, once the TTL is over. Raises nothing."""
+        """Give up leadership; if no member answers, it ends once the TTL is over. Raises nothing."""
         with suppress(LedgerError):
             await self._leave()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     V = TypeVar("V", default=bytes)
-    """The values of a client: bytes of one that is not told a codec."""
+    """The values of a client: bytes without a codec."""
     V_co = TypeVar("V_co", default=bytes, covariant=True)
 else:  # a default is Python 3.13's
     from typing import TypeVar
@@ -37,14 +37,14 @@ else:  # a default is Python 3.13's
     V_co = TypeVar("V_co", covariant=True)
 
 BytesLike = bytes | bytearray | memoryview | str
-"""What a client of bytes takes."""
+"""Values of a client of bytes."""
 CodecName = Literal["bytes", "text", "json", "msgspec"]
 Unreadable = Literal["raise", "raw", "skip"]
-"""What becomes of a value that the codec cannot read."""
+"""Handling of a value that the codec cannot read."""
 
 
 class Codec(Protocol[V]):
-    """What a call raises for a value that it cannot make is what this raises."""
+    """Converts values; its exceptions are raised by the call."""
 
     def encode(self, value: V, /) -> bytes: ...
 
@@ -165,7 +165,7 @@ class Item(NamedTuple, Generic[V_co]):
 class PutResult(NamedTuple, Generic[V_co]):
     revision: int
     previous: Item[V_co] | None
-    """With `prev_kv`: what stood there; None: nothing did."""
+    """With `prev_kv`: the value before; None: there was none."""
 
 
 class DeleteResult(NamedTuple, Generic[V_co]):
@@ -183,7 +183,7 @@ class RangeResult(NamedTuple, Generic[V_co]):
     more: bool
     """The limit has cut some off."""
     total: int
-    """How many there are, whatever the limit."""
+    """Number of keys in the range, regardless of the limit."""
 
 
 class TxnResult(NamedTuple, Generic[V_co]):
@@ -208,7 +208,7 @@ class Change(NamedTuple, Generic[V_co]):
 
 
 class Values(Generic[V]):
-    """From the store's answers to what calls give. Raises ValueUnreadable where `errors` say so."""
+    """From the store's answers to the results of calls. Raises ValueUnreadable depending on `errors`."""
 
     def __init__(self, codec: Codec[V], errors: Unreadable = "raise") -> None:
         """Raises ConfigError."""

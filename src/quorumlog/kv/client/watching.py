@@ -1,4 +1,4 @@
-"""Watching: changes from a revision on, without a gap, whichever member tells them."""
+"""Watching: changes from a revision on, without a gap, from any member."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ MOST_HELD_BYTES = 16 << 20
 
 
 class Watching(Generic[V]):
-    """An iterator of changes, and a context manager that ends it. A new leader is asked for
-    what follows the last change that came: none is lost, none comes twice. Raises Compacted where
-    history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
-    it goes on after that value."""
+    """An iterator of changes, and a context manager that ends it. It resumes at a new leader after the
+    last change received: none is lost, none is repeated. Raises Compacted if history begins above it,
+    ClusterChanged after a restore, and ValueUnreadable, after which it continues after that value."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class Watching(Generic[V]):
         most_held_bytes: int | None = None,
         holds: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
+        """`holds` is called with the amount held, whenever that changes. Raises InvalidRequest."""
         request = checked(request)
         if not request.key:
             raise InvalidRequest("a key is at least one byte")
@@ -65,8 +64,8 @@ class Watching(Generic[V]):
 
     @property
     def next_revision(self) -> int:
-        """Every change below was given. Kept by an application, it goes on from there later; while not
-        all changes of a revision were given, it is that one."""
+        """Every change below was returned. An application may store it and resume there later; while
+        some changes of a revision are not returned yet, it is that revision."""
         received = self._received  # before the others: what comes meanwhile lies in them by then
         if self._left:
             return self._left[0].revision
@@ -116,8 +115,8 @@ class Watching(Generic[V]):
     # ---------------------------------------------------------------- what is given
 
     async def began(self) -> None:
-        """Returns once a member follows it: later changes are told. Raises Unreachable if nobody
-        does in the client's time-out."""
+        """Returns once a member serves it: later changes are delivered. Raises Unreachable if none does
+        in the client's time-out."""
         await self._began.wait()
         if self._failure is not None and not self._batches:
             raise self._failure
@@ -125,7 +124,7 @@ class Watching(Generic[V]):
     @takes_seconds
     async def batch(self, *, timeout_ms: float | None = None) -> list[Change[V]]:
         """At least one change; all changes of a revision come together. Raises TimeoutError if none
-        comes in `timeout_ms`, and what its class says."""
+        comes in `timeout_ms`, and the errors of its class."""
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await self._fill()
         changes = list(self._left)

@@ -1,9 +1,9 @@
 """Ports for clients of etcd on a member with a store: etcd's gRPC API and its JSON gateway.
 
-Read in this order: DESIGN.md, `messages_pb2` (what is asked and answered, made from messages.proto),
+Read in this order: DESIGN.md, `messages_pb2` (requests and responses, generated from messages.proto),
 `errors`, `conversions` (to the store's own requests), `identity`, `calls` (to this member's store, or
-another's), `administration`, `handlers` (what each call does), `watching`, `logins` (users), `port`
-(what both ports share), `grpc_port`, `json_mapping`, `gateway`.
+another's), `administration`, `handlers` (the calls), `watching`, `logins` (users), `port` (shared by
+both ports), `grpc_port`, `json_mapping`, `gateway`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What etcd's Cluster, Maintenance and Auth services do here: members and users are the log's own, and
-changed through a client of the log, with the rights of the user that asks."""
+"""etcd's Cluster, Maintenance and Auth services: members and users are the log's own, and changed
+through a client of the log, with the rights of the user that asks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ClusterMember(NamedTuple):
 
 
 class Cluster(Protocol):
-    """What a member knows of its cluster."""
+    """A member's view of its cluster."""
 
     def members(self) -> list[ClusterMember]: ...
 
@@ -75,8 +75,8 @@ class Administration:
         *,
         is_private: bool,
     ) -> None:
-        """`log`: a client of the log as this user. `is_private`: nobody else hears what is said on the
-        connection, as passwords have it."""
+        """`log`: a client of the log as this user. `is_private`: the connection is encrypted or local,
+        as passwords require."""
         self._calls = calls
         self._identity = identity
         self._cluster = cluster
@@ -115,7 +115,7 @@ class Administration:
         return pb.MemberListResponse(header=self._identity.header(0), members=await self._members())
 
     async def member_add(self, asked: pb.MemberAddRequest) -> pb.MemberAddResponse:
-        """A member here has its id from the beginning: it stands in the URL, http://ID@HOST:PORT."""
+        """A member has its id from the beginning: it is in the URL, http://ID@HOST:PORT."""
         if not asked.isLearner:
             raise RpcError(
                 Code.FAILED_PRECONDITION,
@@ -172,7 +172,8 @@ class Administration:
         )
 
     async def alarm(self, asked: pb.AlarmRequest) -> pb.AlarmResponse:
-        """NOSPACE ends by itself, once there is space: to deactivate it only asks for what there is."""
+        """NOSPACE ends by itself, once there is space: deactivating it only returns the present
+        alarms."""
         if asked.action == pb.AlarmRequest.ACTIVATE:
             raise RpcError(Code.UNIMPLEMENTED, "quorumlog: the store alone raises alarms")
         status = await self._status()
@@ -366,7 +367,7 @@ class Administration:
     async def role_grant_permission(
         self, asked: pb.AuthRoleGrantPermissionRequest
     ) -> pb.AuthRoleGrantPermissionResponse:
-        """One of the same range takes the place of what was granted before, as in etcd."""
+        """One of the same range replaces the former grant, as in etcd."""
         role = await self._role(asked.name)
         rights = _RIGHTS.get(asked.perm.permType)
         if rights is None:

@@ -1,8 +1,8 @@
 """Calls of one client of etcd to the store.
 
-This member's own store is asked in this process where it leads, and always for what any member may
-answer; what needs another leader is forwarded. Both ways lead through the session that the store's port
-has for each of its clients: rights, limits and metrics are looked at there.
+This member's own store answers in this process if it leads, and always for requests that any member may
+answer; others are forwarded to the leader. Both go through the session that the store's port has for
+each of its clients: rights, limits and metrics are applied there.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Watched(Protocol):
         """Raises the LedgerError that refuses it."""
 
     async def batch(self) -> list[Event]:
-        """What has come since; without events: `next_revision` has risen. Raises LedgerError."""
+        """The events since; without any: `next_revision` has risen. Raises LedgerError."""
 
     def ask_progress(self) -> None:
-        """Have it said how far it is, once it has caught up."""
+        """Request its progress, once it has caught up."""
 
     async def close(self) -> None: ...
 
@@ -162,7 +162,7 @@ class LocalCalls:
         carrier: EtcdCarrier,
         user: str,
     ) -> None:
-        """`user`: who has proved it; empty: nobody. Raises Overloaded where it has too many."""
+        """`user`: the authenticated one; empty: none. Raises Overloaded if it has too many."""
         self._store = store
         self._forwarded = forwarded
         self._carrier = carrier

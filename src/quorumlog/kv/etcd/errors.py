@@ -1,4 +1,4 @@
-"""Refusals in gRPC's codes and etcd's words: its clients tell errors by both."""
+"""Refusals in gRPC's codes and etcd's words: its clients distinguish errors by both."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ _INVALID = {
 
 
 def error_of(error: LedgerError) -> RpcError:
-    """Of a refusal by the store or the log. Whatever is not known to be certain is UNAVAILABLE, which no
-    client of etcd repeats a write for."""
+    """Of a refusal by the store or the log. An unknown outcome is UNAVAILABLE, for which no client of
+    etcd repeats a write."""
     if isinstance(error, InvalidRequest):
         said = str(error)
         code = Code.OUT_OF_RANGE if _LONG_TTL in said else Code.INVALID_ARGUMENT

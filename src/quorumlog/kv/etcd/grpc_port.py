@@ -33,7 +33,7 @@ log = logging.getLogger("quorumlog.kv")
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_MESSAGE_BYTES = MAX_REQUEST_BYTES + (512 << 10)
-"""Of a request; the store says what of it is too large."""
+"""Of a request; the store's error says which part is too large."""
 WINDOW_BYTES = 1 << 20
 """That a client may send ahead on a stream, and on a connection."""
 MOST_STREAMS = 1_000
@@ -42,7 +42,7 @@ MOST_HEADER_BYTES = 16 << 10
 MOST_RESETS, RESETS_PER_S = 200, 100.0
 """Streams that a client may end before they are answered: so many at once, and then so many a second."""
 MOST_WATCHES = 2_500
-"""Of a connection: a quarter of what all clients of etcd at a member may have by default."""
+"""Of a connection: a quarter of the default for all clients of etcd at a member."""
 MOST_WAITING_BYTES = 64 << 20
 """Of all clients of a port, in requests that are not answered."""
 MOST_KEEP_ALIVES = 1_000
@@ -66,7 +66,7 @@ _UNSAFE = "".join(chr(each) for each in range(256) if not 0x20 <= each < 0x7F or
 
 class Http2Violation(ProtocolViolation):
     def __init__(self, words: str, goaway: bytes) -> None:
-        """`goaway`: what is said before the connection is closed."""
+        """`goaway`: sent before the connection is closed."""
         super().__init__(words)
         self.goaway = goaway
 
@@ -76,7 +76,7 @@ class Http2Decoder:
 
     missing_bytes = 1024
     unfinished_bytes = 0
-    """Of messages that have not come whole: whoever gathers them says so."""
+    """Of partly received messages, reported by their collector."""
 
     def __init__(self) -> None:
         config = h2.config.H2Configuration(

@@ -1,4 +1,4 @@
-"""What the calls of etcd's API do: a message of protobuf in, one out, or an RpcError.
+"""The calls of etcd's API: a message of protobuf in, one out, or an RpcError.
 
 gRPC and the JSON gateway share them. A call is named as gRPC names it, `KV/Range`; `METHODS` has all
 that are answered once, `watching` and `Handlers.keep_alive` the others.
@@ -110,8 +110,8 @@ class Handlers:
     # ---------------------------------------------------------------- leases
 
     async def grant(self, asked: pb.LeaseGrantRequest) -> pb.LeaseGrantResponse:
-        """A TTL that is raised, as one of 0 and below is, is told in whole seconds, rounded down: who
-        counts on it comes early."""
+        """A raised TTL, as for one of 0 and below, is answered in whole seconds, rounded down, so that
+        keep-alives come early."""
         ttl_ms = min(max(0, asked.TTL) * 1000, MOST)  # one far above is refused as such
         if asked.ID < 0:
             raise LeaseNotFound(f"there can be no lease {asked.ID}")
@@ -131,7 +131,7 @@ class Handlers:
         return pb.LeaseKeepAliveResponse(header=header, ID=asked.ID, TTL=ttl_ms // 1000)
 
     async def time_to_live(self, asked: pb.LeaseTimeToLiveRequest) -> pb.LeaseTimeToLiveResponse:
-        """What is left is told in whole seconds, rounded down; -1: there is no such lease."""
+        """The time left is in whole seconds, rounded down; -1: there is no such lease."""
         try:
             revision, (ttl_ms, left_ms, keys) = await self.calls.call(
                 TimeToLiveRequest(lease=_lease_of(asked.ID)), tuple[int, int, list[bytes]]

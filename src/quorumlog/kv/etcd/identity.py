@@ -18,7 +18,7 @@ class EtcdIdentity:
         self._term = term
 
     def header(self, revision: int) -> pb.ResponseHeader:
-        """An empty store is at revision 1 in etcd, and clients rely on being told one."""
+        """An empty store is at revision 1 in etcd, and clients rely on that."""
         return pb.ResponseHeader(
             cluster_id=number_of(self._cluster_id()),
             member_id=number_of(self.member_id),

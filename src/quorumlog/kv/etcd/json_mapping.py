@@ -43,7 +43,7 @@ def parsed(kind: type[M], body: bytes) -> M:
 
 
 def json_of(message: Message) -> str:
-    """On one line, in etcd's own names; what is 0, empty or false is left out."""
+    """On one line, in etcd's own names; values that are 0, empty or false are omitted."""
     return json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
 
 

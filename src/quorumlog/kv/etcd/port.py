@@ -1,4 +1,4 @@
-"""What the ports for clients of etcd share: who its clients are, and what their calls lead to."""
+"""Shared by the ports for clients of etcd: their clients and calls."""
 
 from __future__ import annotations
 
@@ -108,8 +108,7 @@ class EtcdEndpoint(Endpoint):
         user: ClientUser | None = None,
     ) -> None:
         """`store`: of the same member. `servers`: the stores of all members, HOST:PORT,... `tls`: None:
-        the port is plain. `user`: whom it asks as for clients that have not logged in. Raises
-        ConfigError."""
+        the port is plain. `user`: for clients that have not logged in. Raises ConfigError."""
         self._listen = parse_address(listen)
         addresses_of(servers)
         self.store = store
@@ -241,7 +240,7 @@ class EtcdEndpoint(Endpoint):
 
 
 class EtcdClient:
-    """What a connection of a client of etcd may call, as each of the users whose tokens it says."""
+    """The calls of one etcd client's connection, as each user whose token it sends."""
 
     def __init__(self, port: EtcdEndpoint, connection: Connection, carrier: EtcdCarrier) -> None:
         self._port = port

@@ -30,8 +30,8 @@ Tell = Callable[[pb.WatchResponse], Awaitable[None]]
 
 class WatchStream:
     def __init__(self, handlers: Handlers, tell: Tell, may_add: Callable[[int], str]) -> None:
-        """`tell` returns when there is room for more. `may_add`: why there may not be one watch more
-        (with 1; -1: one less); empty: there may."""
+        """`tell` returns when there is room for more. `may_add`: why one more watch is refused (with 1;
+        -1: one less); empty: it is not."""
         self._handlers = handlers
         self._tell = tell
         self._may_add = may_add
@@ -43,7 +43,7 @@ class WatchStream:
         self._moved = asyncio.Event()
 
     def ask(self, request: pb.WatchRequest) -> None:
-        """What makes no sense is passed over, as in etcd. Raises RpcError."""
+        """Invalid requests are ignored, as in etcd. Raises RpcError."""
         if len(self._tasks) >= MOST_PENDING:
             raise etcd_error(Code.RESOURCE_EXHAUSTED, "too many requests")
         match request.WhichOneof("request_union"):
@@ -201,7 +201,7 @@ class _Watch:
         self.asked = asked
         self.watched: Watched | None = None
         self.told_revision = 0
-        """All changes up to this one were told."""
+        """All changes up to this one were sent."""
         self.task: asyncio.Task[None] | None = None
 
 

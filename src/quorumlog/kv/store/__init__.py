@@ -1,5 +1,5 @@
-"""The state: what the committed commands have made of the keys.
+"""The state of the keys after the committed commands.
 
 Read in this order: `engine` (ordered bytes, and where), `keyspace` (keys, versions and leases, ranges,
-who hears of changes), `machine` (what a command does, snapshots, and what compaction leaves).
+listeners for changes), `machine` (commands, snapshots and compaction).
 """

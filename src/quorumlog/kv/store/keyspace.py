@@ -1,4 +1,4 @@
-"""Keys, their versions and leases, ranges of them, and who hears of changes."""
+"""Keys, their versions and leases, ranges of them, and listeners for changes."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ SLICE_KEYS = 1_000
 SLICE_BYTES = 1 << 20
 """Of keys that are read at once, before they are changed."""
 MOST_WRITTEN_BYTES = 16 << 20
-"""What one command changes is told to watches up to so much; more is read from history."""
+"""Changes of one command are sent to watches up to this size; more are read from history."""
 
 
 class LeaseState(NamedTuple):
     ttl_ms: int
     granted_at: int
-    """Index of its grant: tells it from an earlier or later one of the same id."""
+    """Index of its grant: distinguishes leases of the same id."""
 
 
 class Written(NamedTuple):
-    """One key changed: what watches hear."""
+    """One key changed: an event for watches."""
 
     key: bytes
     kv: bytes
@@ -111,7 +111,7 @@ class Keyspace:
 
     @property
     def version(self) -> int:
-        """That the machine was told last; an earlier release kept none, and had the first only."""
+        """The last version set by the machine; earlier releases kept none, and had only the first."""
         stored = self.engine.get(STATE, _VERSION_KEY)
         return 1 if stored is None else int(NUMBER.unpack(stored)[0])
 
@@ -270,7 +270,7 @@ class AnswerRoom:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.left_bytes = size_bytes
-        """Below 0: the answer is too large, and whatever was built of it goes."""
+        """Below 0: the answer is too large, and its built part is discarded."""
 
     def take(self, size_bytes: int) -> bool:
         """False: there is no room for that, nor for anything after it."""
@@ -329,11 +329,11 @@ _SORTED_BY: dict[Target, Callable[[KeyValue], Any]] = {
 }
 _HEAD_BYTES = 64
 SLICE_ITEMS = 1_000
-"""Taken before those that will not be told are sorted out."""
+"""Taken before filtering."""
 
 
 def read_range(keyspace: Keyspace, request: Range, room: AnswerRoom) -> AnswerBody:
-    """Where there is no room, what is given is none. Raises Compacted, FutureRevision."""
+    """Without room, the result is none. Raises Compacted, FutureRevision."""
     if request.revision:
         keyspace.check_revision(request.revision)
     if room.is_over:
@@ -492,7 +492,7 @@ def _without_value(stored: bytes) -> bytes:
 
 
 def read_history(keyspace: Keyspace, request: History, room: AnswerRoom) -> AnswerBody:
-    """`next_revision` is after what it looked at, changes of other keys included. Raises Compacted, and
+    """`next_revision` is after the last change examined, of other keys included. Raises Compacted, and
     InvalidRequest where there is no room for the changes of one revision."""
     first = request.first_revision
     if first < keyspace.compacted:
@@ -549,7 +549,7 @@ def previous(keyspace: Keyspace, key: bytes, revision: int) -> bytes | None:
 class Changed(NamedTuple):
     revision: int
     written: list[Written]
-    """In the order of the command; empty where that would be too much to tell: history has it."""
+    """In the order of the command; empty if too large: history has it."""
 
 
 class Granted(NamedTuple):
@@ -566,7 +566,7 @@ class CompactedTo(NamedTuple):
 
 
 class Begins(NamedTuple):
-    """The store holds what it did not come to by applying: it was loaded, or begins."""
+    """The state did not come from applied commands: it was loaded, or is new."""
 
     revision: int
     compacted: int

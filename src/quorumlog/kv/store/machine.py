@@ -1,4 +1,4 @@
-"""The state machine of the store: what a command does, and what is saved of it."""
+"""The state machine of the store: its commands and its snapshots."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ _OF: dict[Target, Callable[[KeyValue], Any]] = {
 
 
 def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom) -> AnswerBody:
-    """The entry at `index`. Where its answer has no room, what is given is none. Raises KeyValueError,
-    and nothing has changed then."""
+    """The entry at `index`. If its answer has no room, the result is none. Raises KeyValueError, and
+    nothing has changed then."""
     if isinstance(command, Put | DeleteRange | Txn):
         _check(keyspace, command)
         return _operation(keyspace, command, index, room)
@@ -216,7 +216,8 @@ def _operation(keyspace: Keyspace, operation: Operation, index: int, room: Answe
 
 
 Plan = tuple[bool, list["Operation | Plan"]]
-"""Whether the comparisons held, and what is carried out, inner transactions as plans of their own."""
+"""Whether the comparisons held, and the operations to carry out, inner transactions as plans of their
+own."""
 
 
 def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
@@ -327,7 +328,7 @@ def _compact(keyspace: Keyspace, command: Compact) -> AnswerBody:
 FORMAT = 1
 SLICE_ITEMS = 1000
 SLICE_BYTES = 1 << 20
-"""Written at once, at most and at least one item; a member that saves goes on applying between."""
+"""Written at once, at most and at least one item; a member that saves applies commands in between."""
 
 SavedItem = tuple[bytes, bytes]
 _BEHIND_ALL = b"\xff" * (NUMBER.size + 1)
@@ -344,7 +345,7 @@ def save_slices(
     keyspace: Keyspace, writer: SnapshotWriter, slice_items: int = SLICE_ITEMS
 ) -> Iterator[None]:
     """The state as it is at the first slice, though commands change it between them; only sweeping must
-    not go on meanwhile. What is not swept yet is left out, so that nobody can tell how far that is."""
+    pause. Versions not swept yet are left out, so that snapshots do not depend on its progress."""
     revision, compacted = keyspace.revision, keyspace.compacted
     engine = keyspace.engine
     engine.commit(None)  # what sweeping has left to be written
@@ -479,7 +480,7 @@ def _end(writer: SnapshotWriter) -> None:
 
 
 def load(keyspace: Keyspace, reader: SnapshotReader, commit_every: int = 10_000) -> None:
-    """In the place of all that it holds. Raises ProtocolViolation for what is no saved store."""
+    """Replaces the whole state. Raises ProtocolViolation if it is not a saved store."""
     engine = keyspace.engine
     engine.clear()
     heads = [_head.decode(frame) for frame in _frames(reader)]
@@ -542,8 +543,8 @@ SLICE_CHANGES = 500
 
 
 def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
-    """A slice of the work; True if more is left. A change below the compacted revision goes, with the
-    versions of its key before it, and itself if it is a deletion. What stands at the revision stays."""
+    """A slice of the work; True if more is left. A change below the compacted revision removes the
+    earlier versions of its key, and itself if it is a deletion. Values current at the revision stay."""
     engine, compacted = keyspace.engine, keyspace.compacted
     if keyspace.swept_to >= compacted:
         return False
@@ -584,8 +585,8 @@ LEASES_TAG, LEASE_KEYS_TAG, STATS_TAG = 21, 22, 23
 
 
 MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES}
-"""To a command, by the version that it was written for; `CARRIED_OUT` stands for one that is larger, and
-is not built. In version 1 such a one would be kept for who repeats the command if there were room."""
+"""To a command, by the version that it was written for; `CARRIED_OUT` replaces a larger one, which is
+not built. In version 1 it would be kept for repeated commands if there were room."""
 
 
 _PUT = encode(Put(b"", b""))[1:2]
@@ -601,7 +602,7 @@ class KeyValueMachine(StateMachine):
         feed: Feed | None = None,
         slice_items: int = SLICE_ITEMS,
     ) -> None:
-        """`feed` hears of what changes; `slice_items`: so many are saved at once."""
+        """`feed` receives changes; `slice_items`: saved at once."""
         self.keyspace = Keyspace(engine())
         self._feed = feed
         if feed is not None:
@@ -650,7 +651,7 @@ class KeyValueMachine(StateMachine):
         return FirstResults(results, unkept)
 
     def is_quick(self, batch: EntryBatch) -> bool:
-        """Puts into memory: whatever else there is may name all keys."""
+        """Puts into memory: other commands may name all keys."""
         if not isinstance(self.keyspace.engine, MemoryEngine):
             return False
         keyspace = self.keyspace

@@ -1,37 +1,36 @@
-"""The engine of every client, without its sockets: who is asked, what becomes of it, when a server is
-given up. `RpcProtocol` is sans-IO and told the time; `net/io_loop.py` is its hand for asyncio.
+"""The engine of every client, without its sockets: routing, outcomes, and giving up on a server.
+`RpcProtocol` is sans-IO and takes the time as input; `net/io_loop.py` drives it with asyncio.
 
-A product subclasses `Product`: its name and the group of its frames, its decoder, its `probe` (the
-question who leads) and what the answer says (`view_of`); what else it may override is told with each
-method. Who asks makes a `Call` and submits it; its `response` or `error` is set once it is done.
+A product subclasses `Product`: its name and the group of its frames, its decoder, its `probe` (asks for
+the leader) and the view in the answer (`view_of`); other methods it may override are documented there.
+The caller makes a `Call` and submits it; its `response` or `error` is set once it is done.
 
-Target        LEADER, ANY_MEMBER, LEADER_OR_ANY, a member by id, or one address. Who leads is told by
+Target        LEADER, ANY_MEMBER, LEADER_OR_ANY, a member by id, or one address. The leader comes by
               probes, the hint in a refusal (`leader_id`, `leader_address`) and notices
-              (`notice_of`). While nobody is known to lead, servers are asked, more each time
+              (`notice_of`). While no leader is known, servers are asked, more each time
 Refused       a refusal is certain: nothing was done. One that is `retriable` is tried again inside the
               deadline, after a back-off. One that `is_elsewhere` says "not here, perhaps at another
               member" (NotLeader, LeaderNotReady; a product says so of errors of its own): then a LEADER
               call looks for the leader, and an ANY_MEMBER call asks another one
-No answer     the connection has ended. What `changes` nothing is sent again. The outcome of what does is
+No answer     the connection has ended. A call that `changes` nothing is sent again, else the outcome is
               unknown (OutcomeUnknown), and it is never sent again, unless it `is_numbered`: once a copy
               of such a one was left without an answer, or answered with OutcomeUnknown, no refusal is
-              certain, and each is told as OutcomeUnknown. A deadline that passes while it is in flight
+              certain, and each becomes OutcomeUnknown. A deadline that passes while it is in flight
               is no answer, either
-Numbered      by the product, in its messages: what a server carries out once, however often it comes. An
+Numbered      by the product, in its messages: a server executes it once, however often it is sent. An
               `Order` (set in `Product.submitted`) keeps and sends calls that must follow each other
 Silence       a server that owes an answer for `probe_after_ms`, beyond the `wait_ms` of the call, is
-              asked for a sign of life, and the others who leads. LEADER calls leave it once another one
+              probed, and the others are asked for the leader. LEADER calls leave it once another one
               leads, ANY_MEMBER calls after `move_read_after_ms`; else the deadline decides, as silence
               proves nothing
-Turned away   a greeting that every known server refuses for good (WrongPort, UnknownGroup) ends all that
-              waits; a server that is alone with that is passed over. So does ClusterChanged of every
+Turned away   a greeting that every known server refuses for good (WrongPort, UnknownGroup) ends all
+              waiting calls; a single such server is skipped. So does ClusterChanged of every
               server that can be reached
-Watches       calls with `on_message`, which gets what comes with their id. One has begun with the first
+Watches       calls with `on_message`, which gets messages with their id. One has begun with the first
               message, and has no deadline from then on. Where its connection ends, or its server is
               silent, it is opened anew with `message` as it is by then: the caller keeps that up to
               date. It ends by a refusal that is not retriable, and by `cancel` (`Product.cancel`)
 
-Read in this order: `timings`, `calls` (a call, an order, a connection), `view` (who leads), `product`,
-`link_table`, `router` (where a call goes), `tracker` (what becomes of a call), `protocol` (what becomes
-of connections).
+Read in this order: `timings`, `calls` (a call, an order, a connection), `view` (the leader), `product`,
+`link_table`, `router` (routing of calls), `tracker` (outcomes of calls), `protocol` (connections).
 """

@@ -1,4 +1,4 @@
-"""What a client has under way: calls, and connections."""
+"""A client's calls and connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=ClientMessage)
 
 
 class Lane(StrEnum):
-    """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
+    """Connections to one server: an acknowledgement must not wait for megabytes of a read."""
 
     CONTROL = "control"
     READ = "read"
@@ -34,7 +34,7 @@ class TargetKind(Enum):
 
 class RequestTarget(NamedTuple):
     """The servers that may answer a request. `name`: the member id or the address, of the last two
-    kinds; of ANY, not empty: the leader, where a connection to it stands."""
+    kinds; of ANY, not empty: the leader, if connected."""
 
     kind: TargetKind
     name: str = ""
@@ -49,17 +49,17 @@ class CallState(Enum):
     WAITING = "waiting"
     """No byte of it has left; it may be sent, sent elsewhere, or dropped."""
     SENT = "sent"
-    """Handed to a connection: only an answer tells what became of it."""
+    """Handed to a connection: only an answer reveals its outcome."""
     DONE = "done"
     """`response` or `error` is set, for good."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request; what happens to it is decided in `tracker`."""
+    """One request; `tracker` decides its outcome."""
 
     message: ClientMessage
-    """Of a watch: what it is opened anew with, which the caller keeps up to date."""
+    """Of a watch: the message to reopen it, kept up to date by the caller."""
     target: RequestTarget
     _: KW_ONLY
     submitted_ms: float
@@ -73,26 +73,26 @@ class Call:
     """Carried out once however often it comes: it is sent again, too. Once a copy of it was left without
     an answer, no refusal is certain."""
     is_once: bool = False
-    """Whatever refuses it ends it: no other server is asked, and this one not again, but with a question
-    to one that is not ready yet."""
+    """Any refusal ends it: no other server is asked, and this one not again, except one that is not
+    ready yet."""
     lane: Lane = Lane.CONTROL
     wait_ms: float = 0.0
     """A healthy server may take so long."""
     counts_progress: bool = False
-    """Its time-out begins again with whatever its connection brings of entries: of several answers on
-    their way over a slow one, the last is not late because of those before it. Other answers say
-    that the server lives, and nothing of one that a hung disk keeps back."""
+    """Its time-out restarts with each arrival of entries on its connection: of several answers over a
+    slow one, the last is not late because of earlier ones. Other answers only show that the server
+    lives, not that one delayed by a hung disk will come."""
     is_kept: bool = False
-    """It goes on if the waiting caller is cancelled."""
+    """It continues if the waiting caller is cancelled."""
     context: Any = None
     """The waiter for the outcome; never looked at here."""
     on_done: Callable[[Any], None] | None = None
     """Called with it in the place of its standing in `Work.completed`."""
     on_message: Callable[[Any], None] | None = None
-    """This is a watch: called with whatever comes for it but what ends it. Raises ProtocolViolation for
-    what no correct server would say."""
+    """This is a watch: called with each of its messages except the last. Raises ProtocolViolation for an
+    invalid message."""
     order: Order | None = None
-    """Whose turn it waits for, and who is told what became of it."""
+    """The order it waits for, which gets its outcome."""
     state: CallState = CallState.WAITING
     sent_on: Link | None = None
     """While SENT."""
@@ -105,9 +105,9 @@ class Call:
     due_ms: float = 0.0
     """While SENT: when a healthy server has answered at the latest (now, or after `wait_ms`)."""
     may_be_done: bool = False
-    """It was sent, and nobody knows what became of it."""
+    """It was sent, and its outcome is unknown."""
     refusal: LedgerError | None = None
-    """The last refusal, told if the deadline passes."""
+    """The last refusal, reported if the deadline passes."""
     response: ClientMessage | None = None
     response_batch: EntryBatch | None = None
     error: LedgerError | None = None
@@ -135,8 +135,8 @@ def response_of(call: Call, kind: type[R]) -> R:
 
 
 class Order(Protocol):
-    """Calls to the leader that are sent in an order of their own. Who keeps it sends them with
-    `tracker.send`, and is told what becomes of each."""
+    """Calls to the leader that are sent in an order of their own. Its owner sends them with
+    `tracker.send`, and gets the outcome of each."""
 
     @property
     def is_waiting(self) -> bool:
@@ -144,8 +144,8 @@ class Order(Protocol):
 
     def submit(self, call: Any) -> None: ...
     def pump(self) -> None:
-        """Send what may be sent: a leader is known, a link is open, a connection has ended, or time has
-        passed."""
+        """Send the calls that may be sent: a leader is known, a link is open, a connection has ended, or
+        time has passed."""
 
     def answered(self, call: Any) -> None:
         """It is done."""
@@ -156,19 +156,20 @@ class Order(Protocol):
         `unanswered` follows."""
 
     def unanswered(self, call: Any) -> None:
-        """It was in flight, and is done: its connection or its time ended, or nobody waits for it."""
+        """It was in flight, and is done: its connection or its time ended, or its caller stopped
+        waiting."""
 
     def cancelled(self, call: Any) -> None:
         """It waited, and is done."""
 
     def expire(self, too_late: Callable[[Any], LedgerError]) -> None:
-        """Deadlines of what waits."""
+        """Apply the deadlines of waiting calls."""
 
     def fail_all(self, error: LedgerError) -> None:
         """All that waits."""
 
     def resume_times_ms(self) -> list[float]:
-        """Of what backs off: until when."""
+        """The ends of the current back-offs."""
 
 
 CLOSED = "closed by the server"
@@ -196,16 +197,16 @@ class Link:
     state: LinkState = LinkState.DIALING
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
     outbox: list[Buffer] = field(default_factory=list)
-    """Bytes to write; who writes takes the list and leaves an empty one."""
+    """Bytes to write; the writer takes the list and leaves an empty one."""
     pending: dict[int, Call] = field(default_factory=dict)
     """SENT calls by request id."""
     watches: dict[int, Call] = field(default_factory=dict)
     """Those that have begun, by request id: no answer to them is due."""
     probe: Call | None = None
-    """The protocol's own question who leads, on this link, at most one at a time."""
+    """The protocol's own request for the leader, on this link, at most one at a time."""
     hello: HelloResponse | None = None
     proof: Proof | None = None
-    """The server has asked who this is."""
+    """The server has sent a challenge."""
     is_greeted_again: bool = False
     """It ended at a greeting, and there is another one to try: nobody hears yet that it is down."""
     context: Any = None

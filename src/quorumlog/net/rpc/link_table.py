@@ -37,7 +37,7 @@ class LinkTable:
         return link is not None and link.state is LinkState.OPEN
 
     def is_down(self, address: str) -> bool:
-        """It was dialled again since it was lost, in vain."""
+        """It was dialled again since it was lost, without success."""
         is_open = any(self.is_open(address, lane) for lane in Lane)
         return not is_open and self._failures.get(address, 0) > 1
 
@@ -66,7 +66,7 @@ class LinkTable:
         return link if link.state is LinkState.OPEN else None
 
     def best_of(self, addresses: Sequence[str], lane: Lane, now_ms: float) -> str | None:
-        """One whose connection stands, or else the one that failed least; None: all back off."""
+        """A connected one, else the one with fewest failures; None: all back off."""
         usable = [a for a in addresses if self._retry_at_ms.get(a, 0.0) <= now_ms]
         for address in usable:
             if self.is_open(address, lane):

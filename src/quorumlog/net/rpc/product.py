@@ -1,4 +1,4 @@
-"""Product: what one product says to its servers, and what it learns from the answers."""
+"""Product: one product's messages to its servers, and its use of their answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Product:
     group: str
     """Of every frame."""
     probe: ClientMessage
-    """Who leads? Its answer is what `view_of` reads."""
+    """Request for the leader; `view_of` reads its answer."""
     closed_error: type[LedgerError] = BadRequest
-    """What still waits, and each later call, raises it once the client is closed."""
+    """Waiting and later calls raise it once the client is closed."""
     view: GroupView
     """Of the client that it is given to."""
 
     def __init__(self, cluster_id: str = "") -> None:
         """`cluster_id`: as it was before."""
         self.cluster_id = cluster_id
-        """Of who has greeted first; servers of another one are not asked. Empty: not known yet."""
+        """Of the first server that greeted; servers of another one are not asked. Empty: unknown yet."""
 
     def decoder(self) -> FrameDecoder:
         return FrameDecoder()
@@ -48,11 +48,11 @@ class Product:
         return message
 
     def ungreeted(self, link: Link) -> str:
-        """It has closed the connection at the Hello: what is told beside that."""
+        """It closed the connection at the Hello: text to add to the error."""
         return f" without a greeting: is this the port of a {self.name}?"
 
     def view_of(self, message: ClientMessage) -> ServerView | None:
-        """None: it does not tell. Raises ProtocolViolation."""
+        """None: no view. Raises ProtocolViolation."""
         raise NotImplementedError
 
     def notice_of(self, message: ClientMessage) -> ServerView | None:
@@ -60,23 +60,22 @@ class Product:
         return None
 
     def looks(self, message: ClientMessage) -> bool:
-        """It asks how a server is: where connections are refused, who asks nothing else is let in for a
-        moment."""
+        """A request for a server's status: where connections are refused, a client that sends nothing
+        else is briefly accepted."""
         return type(message) is type(self.probe)
 
     def submitted(self, call: Any) -> None:
         """May set its `order`."""
 
     def encode(self, link: Link, call: Any, request_id: int, now_ms: float) -> list[Buffer]:
-        """Raises Refused for what this server would not take."""
+        """Raises Refused for a request that this server would not take."""
         message = msgspec.structs.replace(call.message, request_id=request_id)
         return encode_frame(self.group, message, call.batch)
 
     def answered(
         self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
     ) -> ServerView | None:
-        """Its information about the leader, if any. Raises ProtocolViolation for what no correct server
-        would answer to this."""
+        """Its information about the leader, if any. Raises ProtocolViolation for an invalid answer."""
         return None
 
     def refused(self, link: Link, call: Any, error: LedgerError) -> None: ...

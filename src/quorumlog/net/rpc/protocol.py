@@ -1,9 +1,9 @@
 """The client without its sockets: bytes and time go in, connections to dial, bytes to write and
 finished calls come out (`take_work`). Times are milliseconds of any monotonic clock.
 
-Decided here: when a connection is given up. A paused leader stalls nobody: a server that owes an answer
-for `probe_after_ms` is asked for a sign of life, and the others who leads. Only the report of another
-leader takes calls away from it: silence proves nothing, the only leader may just be slow.
+Decided here: when a connection is given up. A paused leader stalls no client: a server that owes an
+answer for `probe_after_ms` is probed, and the others are asked for the leader. Only the report of
+another leader takes calls away from it: silence proves nothing, the only leader may just be slow.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RpcProtocol:
         self.timings = timings or Timings()
         self._product = product
         self.user: ClientUser | None = None
-        """Who this is, for servers that have users."""
+        """This client's user, for servers that have users."""
         self.ungreeted_hint = ""
         """Why else a server may close a connection at the greeting."""
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
@@ -115,8 +115,8 @@ class RpcProtocol:
             calls.dispatch(call)
 
     def cancel(self, call: Call, now_ms: float) -> None:
-        """Nobody waits for it any more. What has not left never will; what has is only forgotten: an
-        append goes on to its outcome."""
+        """The caller no longer waits. An unsent call is never sent; a sent one is only forgotten: an
+        append continues to its outcome."""
         self._calls.now_ms = now_ms
         self._calls.cancel(call)
 

@@ -1,6 +1,6 @@
-"""Where a call goes: to the member that may answer it, and to the leader once it is found.
+"""Routing of calls: to a member that may answer, or to the leader once it is found.
 
-Who leads is learned from the answer to a product's probe, and from the hint of a refusal. Without a
+The leader is learned from the answer to a product's probe, and from the hint of a refusal. Without a
 leader, servers are asked all few tens of milliseconds: one more each time, all at once when a leader was
 lost.
 """
@@ -61,7 +61,7 @@ class Router:
     # ---------------------------------------------------------------- asking around
 
     def ask_around(self, now_ms: float, *, beside: str = "") -> None:
-        """Ask who leads, unless the last round was a moment ago. `beside`: not asked, since suspect."""
+        """Ask servers for the leader, unless done a moment ago. `beside`: not asked, since suspect."""
         if now_ms < self._next_ask_ms:
             return
         self._next_ask_ms = now_ms + self._ask_interval_ms * self._random.uniform(2 / 3, 4 / 3)

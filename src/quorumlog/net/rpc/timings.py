@@ -1,4 +1,4 @@
-"""How long a client waits for what."""
+"""A client's time-outs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Timings:
     tick_ms: float = 25.0
     """How often deadlines and silences are looked at while anything is under way."""
     ask_interval_ms: float = 30.0
-    """Between two rounds of asking who leads; each is drawn from two thirds to four thirds of it."""
+    """Between two rounds of requests for the leader; each is drawn from two thirds to four thirds of
+    it."""
     probe_after_ms: float = 250.0
     """An answer overdue for so long makes a server suspect."""
     listen_ms: float = 1000.0

@@ -1,7 +1,7 @@
 """CallTracker: every call of a client from its submission to its outcome.
 
-A call waits until there is somebody to send it to; then it is sent, and what becomes of it is told
-by an answer, by the end of its connection or by its deadline:
+A call waits until there is a server to send it to; then it is sent, and its outcome comes with an
+answer, the end of its connection or its deadline:
 
     committed, answered      done
     refused                  sent again inside its deadline: a refusal proves that nothing was written
@@ -49,7 +49,7 @@ from quorumlog.net.rpc.view import GroupEvent, GroupView, ServerView
 from quorumlog.wire.client_message import ClientMessage
 
 HINTS = 2
-"""So many are followed at once; then every known member is asked who leads, too."""
+"""So many are followed at once; then every known member is asked for the leader, too."""
 
 
 class CallTracker:
@@ -79,7 +79,7 @@ class CallTracker:
     # ---------------------------------------------------------------- until it is sent
 
     def dispatch(self, call: Call) -> None:
-        """Send it now, or keep it until there is somebody to send it to."""
+        """Send it now, or keep it until there is a server to send it to."""
         if self._try_to_send(call):
             return
         self._waiting[call] = None
@@ -156,7 +156,7 @@ class CallTracker:
             self.router.ask_around(self.now_ms)
 
     def seek(self) -> None:
-        """Ask around if somebody waits for the leader, or for a member that nobody has told of yet."""
+        """Ask around if a call waits for the leader, or for a member not yet known."""
         if self._is_leader_missed() or any(
             r.target.kind is TargetKind.MEMBER and self._view.member_address(r.target.name) is None
             for r in self._waiting
@@ -280,8 +280,8 @@ class CallTracker:
             self.fail(call, error)
 
     def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
-        """Until the next attempt: between half and the whole of what is due; but all of what a server
-        says that has too much to do, and for how long."""
+        """Until the next attempt: between half and all of the back-off due; the whole time that an
+        overloaded server names."""
         if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= HINTS:
             return 0.0
         timings = self._timings

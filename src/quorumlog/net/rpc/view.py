@@ -1,6 +1,6 @@
-"""What a client believes about a group: which members there are, where they are, who leads.
+"""A client's view of a group: its members, their addresses, the leader.
 
-Reports come from any member and may be stale; the term in them tells which is the newer one.
+Reports come from any member and may be stale; the term in them shows which is newer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class ServerView(NamedTuple):
     leads: bool
     leader_id: str = ""
     leader_address: str = ""
-    """Empty: the one at which `leader_id` has greeted, or is told to be."""
+    """Empty: the one at which `leader_id` has greeted, or is reported."""
     members: dict[str, str] = {}  # noqa: RUF012 - never changed
     """Address by member id."""
     membership_index: int = -1
-    """Of the list of members; -1: not said."""
+    """Of the list of members; -1: not sent."""
 
 
 class LeaderView(NamedTuple):
@@ -67,20 +67,20 @@ class GroupView:
         self._configured = list(dict.fromkeys(servers))
         self.servers = self._configured
         self.advertised: dict[str, str] = {}
-        """Address by member id, as servers tell it."""
+        """Address by member id, as servers report it."""
         self._membership_index = -1
         """Of the newest list of members that was told."""
         self.greeted: dict[str, str] = {}
         """Address by member id under which the member has greeted: preferred, as long as it works."""
         self.names: dict[str, str] = {}
-        """Who has greeted last, by address."""
+        """The last member that greeted, by address."""
         self.leader: LeaderView | None = None
         self._led_at = ""
         """Where the newest leader was reported to be, whether or not that is believed."""
         self.leader_term = -1
         """Highest term in which anybody was reported to lead; never falls."""
         self.notes: dict[str, Note] = {}
-        """Address -> what went wrong there last, for the message of a deadline."""
+        """Address -> the last error there, for the message of a deadline."""
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
         self._distrust_lost_ms = distrust_lost_ms
@@ -88,14 +88,14 @@ class GroupView:
         """Refusals of servers that do not have the group, or no log."""
 
     def add_servers(self, addresses: Iterable[str]) -> None:
-        """Somebody else has learned that members are there: in the place of what was added before."""
+        """Set the members learned elsewhere, replacing those set before."""
         # A new list, whole: another thread may be looking.
         self.servers = list(dict.fromkeys((*self._configured, *addresses)))
 
     def known_addresses(self) -> list[str]:
-        """The listed servers, and the members that they told of and that are not among them; and who
-        leads, which may be a directory that is back at another place than its member's. That one is
-        asked after its connection was lost, too: nobody else can say that it leads still."""
+        """The listed servers, other members that they reported, and the leader, which may be a directory
+        at another address than its member's. It is asked after its connection was lost, too: only it can
+        confirm that it still leads."""
         addresses = list(self.servers)
         # A copy: another thread may be learning meanwhile.
         for member_id, address in list(self.advertised.items()):
@@ -125,7 +125,7 @@ class GroupView:
             self.greeted[member_id] = address
 
     def forget_greeting(self, address: str) -> None:
-        """Nobody answers there, so the member may have moved to where the others say that it is."""
+        """No answer there: the member may have moved to the address that others report."""
         # A new one, whole: another thread may be looking.
         self.greeted = {i: greeted for i, greeted in self.greeted.items() if greeted != address}
 

@@ -1,9 +1,9 @@
 """DeltaArchive: a Delta table of an archive's files, committed without a JVM.
 
-Each commit says up to where the table has the log, in its custom metadata. What the present version has
-follows from the history: RESTORE takes rows back, and leaves the application's transaction (Delta's
-`txn` action) where it was. That transaction has one use: of two commits at once with it, Delta refuses
-one. Its version decides nothing, since Delta takes a lower one or the same again without a word.
+Each commit says up to where the table has the log, in its custom metadata. The present version's
+contents follow from the history: RESTORE takes rows back, and leaves the application's transaction
+(Delta's `txn` action) where it was. That transaction has one use: of two commits at once with it, Delta
+refuses one. Its version decides nothing, since Delta takes a lower one or the same again without a word.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class DeltaArchive:
             return None, True
         if is_restored:
             raise ConfigError(
-                f"{self.name} was restored to a version that its history does not tell of any"
-                " more, so it is unknown which entries it has. Archive to another directory"
+                f"{self.name} was restored to a version that its history no longer"
+                " covers, so it is unknown which entries it has. Archive to another directory"
             )
         return table.transaction_version(f"{APPLICATION}:{log}"), False
 

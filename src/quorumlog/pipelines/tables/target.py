@@ -1,4 +1,4 @@
-"""table_at: what `delta:DIR` and `iceberg:TABLE` name, and what every such table does."""
+"""table_at: the tables `delta:DIR` and `iceberg:TABLE`, and their common interface."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def local_path(target: str, path: str) -> str:
 def missing_in_table(
     name: str, files: Sequence[tuple[Part, str]], stop_index: int | None
 ) -> Sequence[tuple[Part, str]]:
-    """The parts behind `stop_index`, which the table's metadata says; None: it has none. Raises
+    """The parts after `stop_index`, which is in the table's metadata; None: it has none. Raises
     ConfigError unless a part ends there."""
     if stop_index is None:
         return files
@@ -135,15 +135,15 @@ def missing_in_table(
 def check_newest_rows(
     name: str, files: Sequence[tuple[Part, str]], stop_index: int, indices: Iterator[Int64Array]
 ) -> None:
-    """Where no commit is left that says what the table has, its rows say whether it still has what it
-    had once. Raises ConfigError if the newest are gone: taken back, or deleted by somebody."""
+    """If no commit with the table's state is left, check by its rows. Raises ConfigError if the newest
+    are gone: restored to an older version, or deleted."""
     newest = [part for part, _ in files if part.stop_index <= stop_index and part.rows][-1:]
     for part in newest:
         if not any(len(each) and int(each.max()) >= part.first_index for each in indices):
             raise ConfigError(
                 f"{name} had entries up to {stop_index - 1}, and has none from {part.first_index} on:"
-                " it was restored, or they were deleted, and the commits that would tell have expired."
-                " Nothing was added to it; archive to another table"
+                " it was restored, or they were deleted, and the commits that would show it have"
+                " expired. Nothing was added to it; archive to another table"
             )
 
 

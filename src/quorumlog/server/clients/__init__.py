@@ -1,7 +1,6 @@
-"""What is between a member and its clients.
+"""A member's service for its clients.
 
-Read in this order: `requests` (how fresh an answer is, and a function for each kind of request),
-`needs` (which right each takes), `hidden_users` (what a log says of users), `client_reads` (streams of
-appends, and entries), `client_session` (what one client asks, and the one
-reply).
+Read in this order: `requests` (consistency, and a function for each kind of request), `needs` (the
+rights each needs), `hidden_users` (entries about users), `client_reads` (streams of appends, and
+entries), `client_session` (one client's requests and replies).
 """

@@ -1,4 +1,4 @@
-"""What a connection asks for in an order: its streams of appends, and its reads."""
+"""A connection's ordered requests: streams of appends, and reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 STREAMS_LIMIT = 1000
 """Of one connection; with more it would take memory for streams that nobody uses any more."""
 RETRY_FULL_MS = 20
-"""After so long much of what fills a connection has been answered."""
+"""After so long many requests of a full connection are answered."""
 
 Key = tuple[str, int]
 """(group, number of the stream)."""
@@ -69,7 +69,7 @@ class AppendStreams:
         return None
 
     def answered(self, key: Key) -> None:
-        """With a receipt, or with an outcome that nobody knows: the next number follows."""
+        """With a receipt, or with an unknown outcome: the next number follows."""
         self._streams[key].unanswered -= 1
 
     def refused(self, key: Key, number: int) -> None:
@@ -91,7 +91,7 @@ class AppendStreams:
 
 
 READ_LIMIT_BYTES = 8 << 20
-"""Most bytes of one answer to a read, whatever the request asks."""
+"""Most bytes of one answer to a read, regardless of the request."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
 
@@ -115,7 +115,7 @@ class ClientReads:
         refusal: Callable[[ReadRequest, str], LedgerError | None],
         caller: Caller,
     ) -> None:
-        """`refusal`: of who may not read a group any more."""
+        """`refusal`: of a client that lost its right to read."""
         self._caller = caller
         self._connection = connection
         self._reply = reply

@@ -1,6 +1,6 @@
-"""What a client asks on one connection, and what it is answered.
+"""One client connection: its requests and their answers.
 
-Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
+Streams: the leader accepts request n of a stream only after n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
 first), all after it are refused too, until the client resends from the first refused one.
 """

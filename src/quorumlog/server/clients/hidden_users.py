@@ -1,7 +1,7 @@
-"""What lies in a log about users is read by administrators alone: others get other bytes in its place.
+"""Entries about users are readable by administrators alone: others get substitute bodies.
 
-They have the length and the CRC-32 of those, so that the header and the chain of the log, which archives
-and readers check, are as they were.
+These have the same length and CRC-32, so that the header and the chain of the log, which archives and
+readers check, stay valid.
 """
 
 from __future__ import annotations

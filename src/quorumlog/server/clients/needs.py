@@ -1,4 +1,4 @@
-"""What each request of the log's port needs. One that does not stand here is refused."""
+"""The rights each request of the log's port needs. One not listed here is refused."""
 
 from __future__ import annotations
 

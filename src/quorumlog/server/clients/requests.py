@@ -1,5 +1,5 @@
-"""What clients ask besides entries: of each kind of request, a function that returns the response or
-raises the refusal, and may await what the member tells later.
+"""Requests of clients besides entries: for each kind a function that returns the response or raises the
+refusal, and may await the member's answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadGuarantee
 
 CATCH_UP_WAIT_MS = 1000
-"""For what the client has appended itself; then another member may have it."""
+"""For the client's own appends; then another member may have them."""
 RETRY_MS = 20
 
 FreshnessCallback = Callable[[float | LedgerError], None]
@@ -45,7 +45,7 @@ def age_of(driver: NodeDriver, since_ms: float) -> float:
 def wait_for_promise(
     driver: NodeDriver, promise: ReadGuarantee, done: FreshnessCallback, owner: object
 ) -> None:
-    """Tell `done` once what is committed here is as fresh as promised."""
+    """Call `done` once this member's committed index meets the promise."""
     node, index = driver.node, promise.at_least_index
     reads = node.raft.reads
     if promise.consistency == READ_INDEX:
@@ -87,15 +87,15 @@ def refusal_of_age(driver: NodeDriver, promise: ReadGuarantee, since_ms: float) 
     )
 
 
-# ----------------------------------------------------------------
-# What clients ask besides entries: of each kind of request, a function that returns the response or
-# raises the refusal, and may await what the member tells later.
+# ---------------------------------------------------------------- Requests of clients besides entries:
+# for each kind a function that returns the response or raises the refusal, and may await the member's
+# answer.
 
 
 ANSWER_LIMIT_BYTES = 8 << 20
 """Of an answer of a state machine, or of the results of an append."""
 LIST_LIMIT = 10_000
-"""Producers of one answer at most, whatever the request asks."""
+"""Producers of one answer at most, regardless of the request."""
 
 OutcomeCallback = Callable[[Any], None]
 Serving = Coroutine[Callable[[OutcomeCallback], None], Any, ClientMessage]
@@ -377,7 +377,7 @@ def _move_of(request: readers.MoveReaderRequest) -> ReaderMove:
     if request.last_chain is not None and not 0 <= request.last_chain < 2**32:
         raise BadRequest(f"the chain of an entry has 32 bits, unlike {request.last_chain}")
     if request.skipped is not None and not 0 <= request.skipped[0] < request.skipped[1] <= MOST_INDEX:
-        raise BadRequest(f"what a reader skips is a range of indices, unlike {request.skipped}")
+        raise BadRequest(f"a reader skips a range of indices, unlike {request.skipped}")
     return ReaderMove(
         request.reader,
         request.position,

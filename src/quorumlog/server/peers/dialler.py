@@ -1,8 +1,8 @@
-"""Dialler: how a member reaches another one: the addresses behind its name, TLS first, and plain only as
-far as `[tls] peers` allows.
+"""Dialler: how a member reaches another one: the addresses of its name, TLS first, and plain only as far
+as `[tls] peers` allows.
 
-While plain and TLS exist side by side, a member has a second port for TLS, and says so in its greeting
-on the plain one. That is a hint and no more: the server there must show the member's certificate.
+While plain and TLS exist side by side, a member has a second port for TLS, and announces it in its
+greeting on the plain one. That is only a hint: the server there must show the member's certificate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NameLookup:
         """Addresses that were found, of members and of this machine."""
 
     async def addresses_of(self, host: str) -> list[str]:
-        """Raises OSError, or UnicodeError for what can be no name."""
+        """Raises OSError, or UnicodeError for an invalid name."""
         with suppress(ValueError):
             address = str(ipaddress.ip_address(host))
             self.known.add(address)
@@ -119,12 +119,11 @@ class Handshake:
         )
 
 
-# ----------------------------------------------------------------
-# Dialler: how a member reaches another one: the addresses behind its name, TLS first, and plain only as
-# far as `[tls] peers` allows.
+# ---------------------------------------------------------------- Dialler: how a member reaches another
+# one: the addresses of its name, TLS first, and plain only as far as `[tls] peers` allows.
 #
-# While plain and TLS exist side by side, a member has a second port for TLS, and says so in its greeting
-# on the plain one. That is a hint and no more: the server there must show the member's certificate.
+# While plain and TLS exist side by side, a member has a second port for TLS, and announces it in its
+# greeting on the plain one. That is only a hint: the server there must show the member's certificate.
 
 
 CONNECT_TIMEOUT_S = 2.0
@@ -142,9 +141,8 @@ class Dialler:
         self._failed_s: dict[tuple[MemberAddress, int], float] = {}
 
     async def connect(self, connection: Connection, member: MemberAddress, host: str, group: str) -> str:
-        """`host`: one of the addresses behind its name. Returns why the connection is plain although TLS
-        was wanted; empty: it is what it should be. Raises OSError; Refused with the reason, if somebody
-        is there."""
+        """`host`: one of the addresses of its name. Returns why the connection is plain although TLS was
+        wanted; empty: it is as wanted. Raises OSError; Refused with the reason, if a server answered."""
         if self._tls is None:
             await dial(connection, host, member.port)
             return ""
@@ -199,7 +197,7 @@ class Dialler:
             raise
 
     async def who_answers(self, member: MemberAddress, group: str) -> HelloResponse | None:
-        """On a connection of its own, at the addresses that its name has by now; None: nobody."""
+        """On a connection of its own, at the addresses that its name has by now; None: no answer."""
         with suppress(OSError, UnicodeError):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 addresses = await self.names.addresses_of(member.host)
@@ -213,7 +211,7 @@ class Dialler:
         return None
 
     def follows(self, member: MemberAddress, answer: HelloResponse) -> bool:
-        """Of what was said on a plain connection: it names a port for TLS, which is dialled next."""
+        """True if the greeting on a plain connection names a port for TLS, which is dialled next."""
         port = answer.tls_port
         if self._tls is None or not 1 <= port <= 65535:
             return False

@@ -1,6 +1,6 @@
 """Peer: the sockets of the four connections between this member and one other.
 
-What they add up to, and what the core is told of it, is decided in `node/peer_connections.py`.
+`node/peer_connections.py` combines their states for the core.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ class RemoteMember:
         self._inbound: dict[str, tuple[Hello, Connection]] = {}
         """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""
-        """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
+        """Last flush mode of the peer: its acknowledgements count after it is gone, too."""
         self.level = 0
         """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
         self._looking: asyncio.Task[None] | None = None
         self.on_answered: Callable[[RemoteMember, Identity], bool] = lambda peer, identity: True
-        """Called with who answers at `address`. False: this peer is parted from, and done with."""
+        """Called with the process that answers at `address`. False: this peer is to be disconnected for
+        good."""
 
     def start(self) -> None:
         self.control.start()
@@ -106,8 +107,8 @@ class RemoteMember:
                 link.kick()
 
     def look_again(self) -> None:
-        """And somebody else is connected: the address may lead elsewhere by now, and the machine that it
-        led to may have gone without a word."""
+        """And another process is connected: the address may lead elsewhere by now, and its former
+        machine may be gone silently."""
         self.look()
         if self.placed is not None and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._redial_if_elsewhere())
@@ -186,7 +187,7 @@ class RemoteMember:
             self.connections.gone()
 
     def part(self) -> None:
-        """It is no member any more, or is to be found elsewhere. The core hears that it is lost."""
+        """It is no member any more, or has another address. The core sees it disconnected."""
         for way in WAYS:
             self.connections.broke(way)
         for _, connection in self._inbound.values():
@@ -272,4 +273,4 @@ class PeerSession:
         self._peer.inbound_lost(self._way.role, self._connection)
 
     def writable(self) -> None:
-        """Nothing waits for it: what this member says leaves on connections of its own."""
+        """No one waits for it: this member sends on connections of its own."""

@@ -1,7 +1,7 @@
 """PeerLink: one outgoing connection to one other member, dialled again whenever it is lost.
 
-A member has two to each other member, `control` and `data` (node/peer_connections.py), and speaks on
-these; what it hears comes on those that others dialled.
+A member has two to each other member, `control` and `data` (node/peer_connections.py), and sends on
+these; it receives on those that others dialled.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DUPLICATE_FIRST_S = 0.5
 DUPLICATE_MOST_S = 4.0
 """Between tries of a process that another one is already."""
 FRESH_S = 0.5
-"""A younger dial is left alone: after a reset both sides dial at once, and were each to give its own up
-because the other's has arrived, neither would ever stand."""
+"""A younger dial is left alone: after a reset both sides dial at once, and if each gave its own up for
+the other's, neither would ever last."""
 _NO_WAY_THERE = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 """An address of a kind that this machine has no way to, such as IPv6: it says nothing of the peer."""
 MOVING_BYTES = 4 * KIB
-"""Less is what passes even where large frames do not: a greeting, a question."""
+"""Less passes even where large frames do not: a greeting, a query."""
 
 
 class PeerLink:
@@ -50,8 +50,8 @@ class PeerLink:
         on_bug: Callable[[BaseException], None],
         on_refused: Callable[[PeerLink], None] = lambda link: None,
     ) -> None:
-        """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
-        was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
+        """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when dialling
+        again was refused: a live process answers, however the link broke."""
         self._dialler = dialler
         self.group = group
         self.peer = peer
@@ -64,7 +64,7 @@ class PeerLink:
         self._on_refused = on_refused
         self._connection: Connection | None = None
         self.up: HelloResponse | None = None
-        """What the peer said of itself; None while the link is down."""
+        """The peer's greeting; None while the link is down."""
         self.problem = ""
         """Why the peer refused the link, or there is no TLS on it, for `status`."""
         self._without_tls = ""

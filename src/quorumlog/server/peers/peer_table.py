@@ -1,12 +1,12 @@
-"""PeerTable: the other members that this one dials and hears.
+"""PeerTable: the other members that this one dials and accepts.
 
 They are those of every membership that may hold (`node/member_changes.py`), at the addresses named
 there, and every member just invited to become one. A member no longer named stays connected for a
 moment, to learn of it.
 
-A member is a name at an address, and what votes is a directory. While a directory is replaced both
-of that name are voters, and both may be alive: the one that does not answer at the address has a peer
-of its own beside, which dials it where it listens.
+A member is a name at an address, and what votes is a directory. While a directory is replaced both of
+that name are voters, and both may be alive: the one that does not answer at the address gets a peer of
+its own, which dials it where it listens.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from quorumlog.server.peers.peer import RemoteMember, place_of, says_place
 
 STAYS_S = 3.0
 INVITED_S = 30.0
-"""Somebody who was asked to become a member has so long to answer."""
+"""An invited member has so long to answer."""
 MOST_INVITED = 64
-"""Who asks in vain under ever more names makes this member dial no more of them."""
+"""Bounds the addresses dialled for refused peers with ever new names."""
 MOST_BESIDE = 64
 
 
@@ -201,7 +201,7 @@ class PeerTable(Mapping[str, RemoteMember]):
 
 
 SHOWN_S = 10.0
-"""So long after it was refused last somebody who tries again and again is a problem."""
+"""For so long after its last refusal a peer that keeps trying is a problem."""
 NOTE_CHARACTERS = 1000
 MOST_NOTED = 16
 
@@ -224,8 +224,8 @@ class PeerAdmission:
         leader_id: Callable[[], str],
         invite: Callable[[str, str], None],
     ) -> None:
-        """`lists_count`: the log does not say yet who the members are, and where. `leader_id`: whom this
-        member follows, empty while it hears no leader. `invite(member_id, address)`: see `PeerTable`."""
+        """`lists_count`: the log does not hold the members and addresses yet. `leader_id`: of the leader
+        this member follows, empty without one. `invite(member_id, address)`: see `PeerTable`."""
         self._config = config
         self._peers = peers
         self._greeting = greeting
@@ -280,7 +280,7 @@ class PeerAdmission:
         )
 
     def note(self, sentence: str) -> None:
-        """Somebody was refused: a problem as long as it comes again."""
+        """A peer was refused: a problem as long as it keeps trying."""
         sentence = "".join(each if each.isprintable() else "?" for each in sentence[:NOTE_CHARACTERS])
         if sentence in self._noted or len(self._noted) < MOST_NOTED:
             self._noted[sentence] = time.monotonic() + SHOWN_S

@@ -1,4 +1,4 @@
-"""Peers that take nothing: messages that found no room, and who takes no entries."""
+"""Peers that read nothing: dropped messages, and members that take no entries."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class StalledPeers:
         wall_s: float,
         silent: Collection[Replica] = (),
     ) -> list[str]:
-        """`now_ms` by the core's clock; `wall_s` since the epoch. `silent`: who has not answered a
-        heartbeat for an election time-out."""
+        """`now_ms` by the core's clock; `wall_s` since the epoch. `silent`: members that have not
+        answered a heartbeat for an election time-out."""
         return [
             _sentence(
                 peer,

@@ -1,5 +1,5 @@
-"""MessageBodies: rows as message records, entries of the log that brokers run on. Which queues there are
-the log says beside the driver, so that nothing is staged that no broker would take."""
+"""MessageBodies: rows as message records, entries of the log that brokers run on. The queues are read
+from the log next to the driver, so that no row is staged that brokers would refuse."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _OWN_PROPERTIES = frozenset((KEYS, TAGS, UNIQ_KEY, WAIT))
 
 
 def topics_of(options: SinkOptions) -> dict[str, int]:
-    """Numbers of queues of the topics that may be written to. Raises ConfigError, or what the log
-    refuses with."""
+    """Numbers of queues of the topics that may be written to. Raises ConfigError, or the log's
+    refusal."""
     timeout_ms, tls, user = options.timeout_ms, options.tls, options.as_user
     with connect(options.servers, group=options.group, timeout_ms=timeout_ms, tls=tls, user=user) as log:
         try:

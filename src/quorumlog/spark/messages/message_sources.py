@@ -189,7 +189,7 @@ class BrokerSource:
         )
 
     def partitions(self) -> list[MessagePartition]:
-        """Raises ConfigError, QueueOffsetOutOfRange, or what the broker refuses with."""
+        """Raises ConfigError, QueueOffsetOutOfRange, or the broker's refusal."""
         options = self._options
         found = []
         with self.connect() as broker:
@@ -240,7 +240,7 @@ class BrokerSource:
         return first, stop
 
     def lost(self, what: str, first: int, next_offset: int, low: int, high: int) -> None:
-        """Raises QueueOffsetOutOfRange unless the query goes on without them."""
+        """Raises QueueOffsetOutOfRange unless the query continues without them."""
         gap = (
             f"messages {first} to {next_offset - 1} of {what} are gone ({next_offset - first}): it"
             f" begins at {low}"
@@ -251,10 +251,10 @@ class BrokerSource:
                 min_offset=low,
                 max_offset=high,
             )
-        _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+        _logger.warning("%s; failOnDataLoss=false, continuing without them", gap)
 
     def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
-        """Raises QueueOffsetOutOfRange, or what the broker refuses with."""
+        """Raises QueueOffsetOutOfRange, or the broker's refusal."""
         what = f"queue {partition.queue_id} of topic {partition.topic}"
         with self.connect() as broker:
             at = partition.first

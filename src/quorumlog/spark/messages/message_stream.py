@@ -77,7 +77,7 @@ class MessageReader(DataSourceReader):
 def read_messages(
     options: MessageOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """In a task. Raises what the source raises."""
+    """In a task. Raises the source's errors."""
     if not isinstance(partition, MessagePartition | SmallQueues):
         # Spark puts an empty partition of its own in place of an empty plan.
         assert partition.value is None, f"a partition of another source: {partition}"
@@ -93,8 +93,8 @@ def read_messages(
 
 
 class PushdownMessageReader(MessageReader):
-    """Takes conditions on `topic` and `store_time` to choose what is read at all. Spark applies them
-    again. A class of its own, since Spark refuses every reader that overrides `pushFilters` unless
+    """Uses conditions on `topic` and `store_time` to select what to read. Spark applies them again. A
+    class of its own, since Spark refuses every reader that overrides `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -202,7 +202,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_short
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Raises QueueOffsetOutOfRange if a queue is gone, ends below `start` or is of another store."""
+        """Raises QueueOffsetOutOfRange if a queue is deleted, ends below `start` or is of another
+        store."""
         polling_ends = time.monotonic() + POLL_S
         with self._source.connect() as broker:
             if not _has_begun(start):
@@ -257,8 +258,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises QueueOffsetOutOfRange unless the query goes on without it."""
         gone = f"queue {queue[1]} of topic {queue[0]} is gone, and is read up to {offset}"
         if self._options.fail_on_data_loss:
-            raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to go on without it")
-        _logger.warning("%s; failOnDataLoss=false, going on without it", gone)
+            raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to continue without it")
+        _logger.warning("%s; failOnDataLoss=false, continuing without it", gone)
 
     def _check(self, broker: BrokerClient, start: dict[str, Any]) -> None:
         """That the messages before `start` are those that were read: once a process."""
@@ -307,7 +308,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_short
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises QueueOffsetOutOfRange if some of it is gone and `failOnDataLoss` is true."""
+        """Raises QueueOffsetOutOfRange if some messages are deleted and `failOnDataLoss` is true."""
         if not _has_begun(start):
             return []  # where the query begins is all that its first micro-batch says
         found: list[MessagePartition] = []
@@ -348,7 +349,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 admin.commit(group, _flat(end["queues"]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Offsets say the range here, not the options."""
+        """The range is given by the offsets here, not by the options."""
         options = replace(
             self._options, starting_offsets=EARLIEST, ending_offsets=LATEST, begin_ms=0, end_ms=2**62
         )
@@ -387,7 +388,7 @@ def _record_before(broker: BrokerClient, queue: Queue, offset: int) -> int | Non
 
 def _another_store(queue: Queue, offset: int, what: str) -> NoReturn:
     raise QueueOffsetOutOfRange(
-        f"the checkpoint goes on at offset {offset} of queue {queue[1]} of topic {queue[0]}, which"
+        f"the checkpoint continues at offset {offset} of queue {queue[1]} of topic {queue[0]}, which"
         f" {what}: this is another store, or one that was restored to an earlier point. Begin with a new"
         " checkpoint"
     )

@@ -85,7 +85,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DirectorySource:
-    """Whatever is asked first raises ConfigError or StoreFailure where the directory cannot be used."""
+    """The first call raises ConfigError or StoreFailure if the directory cannot be used."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class DirectorySource:
         return self._opened
 
     def bounds(self, reached: int = 0) -> LogBounds:
-        """Up to the committed index of the checkpoint, or to the end of the log where `local` is asked.
+        """Up to the committed index of the checkpoint, or to the end of the log for `local`.
 
         Raises DirectoryDamaged if a start would refuse the directory, ConfigError for another group.
         """
@@ -113,7 +113,7 @@ class DirectorySource:
                 raise DirectoryDamaged(
                     hint, path=refusal.path, position=refusal.position, index=refusal.index
                 )
-            _logger.warning("%s; failOnDataLoss=false, going on without them", refusal)
+            _logger.warning("%s; failOnDataLoss=false, continuing without them", refusal)
         begin_index = max(reader.ledger_begin_index, 0)
         if self._options.read_consistency == LOCAL:
             if reader.in_use:

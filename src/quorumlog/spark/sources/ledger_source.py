@@ -12,14 +12,14 @@ from quorumlog.spark.partitions import EntryPoint, LedgerPartition, RangeCheck, 
 
 
 class LedgerSource(Protocol):
-    """The planner asks for bounds, members and positions; a task for its batches."""
+    """The planner reads bounds, members and positions; a task its batches."""
 
     def bounds(self, reached: int = 0) -> LogBounds:
-        """Which entries may be read now. Asked once a plan. `reached`: the log has been read up to below
-        this offset before, so a member that knows less lags behind."""
+        """The entries that may be read now. Called once a plan. `reached`: the log was read up to this
+        offset (exclusive) before, so a member with less lags."""
 
     def readers(self) -> Readers:
-        """As they were when `bounds` was asked."""
+        """As of the call of `bounds`."""
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         """Of entries within the bounds, or of the one just below the planned range if it is held."""
@@ -28,33 +28,32 @@ class LedgerSource(Protocol):
         """In a task, which has no plan: ask the members that the plan found, at their addresses."""
 
     def time_ms_at(self, index: int) -> int:
-        """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark stands
-        at or before it."""
+        """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark at or
+        before it."""
 
     def clock_resets(self) -> Resets:
         """Of the log's clock, by index."""
 
     def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete.
-        `heads`: nobody will look at bodies, which may be left out or unchecked."""
+        `heads`: bodies are not used, and may be left out or unchecked."""
 
     def chain_before(self, index: int) -> int | None:
-        """`chain_crc` of the committed entry before `index`; None: there is none, or it is not held
-        any more."""
+        """`chain_crc` of the committed entry before `index`; None: none, or no longer held."""
 
     def cluster_id(self) -> str:
         """Of the log. One that was restored from a backup has another."""
 
     def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
-        """The cluster keeps this reader from now on: a new one begins at `index`. `hold`: entries
-        that it has not committed are not deleted unless somebody forces it."""
+        """The cluster keeps this reader from now on: a new one begins at `index`. `hold`: entries that
+        it has not committed are not deleted except by force."""
 
     def commit_reader(self, name: str, index: int) -> None:
         """All below `index` is done with; the cluster keeps that under this name."""
 
     def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
-        """Entries that reader `name` skipped, since they are gone: the cluster counts them. A warning
-        says where it could not."""
+        """Entries that reader `name` skipped, since they are deleted: the cluster counts them. A failure
+        is only logged."""
 
     def close(self) -> None: ...
 
@@ -67,7 +66,7 @@ def served_groups(options: LedgerOptions) -> list[str]:
 
 
 def open_source(options: LedgerOptions) -> LedgerSource:
-    """Imports only what the source needs: a worker starts faster."""
+    """Imports only the source's modules: a worker starts faster."""
     if options.archive:
         from quorumlog.spark.sources.union_source import UnionSource
 

@@ -1,5 +1,5 @@
-"""Entries of a running group. Planning asks every member for its status, and the leader for the end of
-what is committed. A task goes on at the next index with another member where the plan's fails.
+"""Entries of a running group. Planning asks every member for its status, and the leader for its
+committed index. If the plan's member fails, a task continues with another one.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
 
 
 def batches_in_flight(options: LedgerOptions) -> int:
-    """Of one task, of which each core runs one. What is asked for has to come before anything else does:
-    a task that ends early, and the next user of the connection, wait for all of it."""
+    """Of one task; each core runs one. Answers arrive in order: a task that ends early, and the next
+    user of the connection, wait for all batches requested."""
     share = _BYTES_IN_FLIGHT // (os.cpu_count() or 1) // options.batch_bytes
     return max(min(options.batches_ahead, share), 1)
 
@@ -210,8 +210,8 @@ class ServerSource:
             self._client.add_servers(partition.servers)
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
-        """As the leader has them, or else another member. Raises Unreachable after `timeoutMs`,
-        IndexOutOfRange of an entry that nobody holds any more."""
+        """From the leader, or else another member. Raises Unreachable after `timeoutMs`, IndexOutOfRange
+        for an entry that no member holds any more."""
         deadline = self._deadline()
         if len(indices) <= _FEW:
             return [self._point_of(index, deadline) for index in indices]

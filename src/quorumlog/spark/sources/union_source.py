@@ -39,7 +39,7 @@ class UnionSource:
         """Opened when it is needed: most tasks read the archive only."""
         if self._live_source is None:
             raise IndexOutOfRange(
-                f"{self._archive.path} ends at index {self._archive.stop_index - 1}; what follows is"
+                f"{self._archive.path} ends at index {self._archive.stop_index - 1}; later entries are"
                 " read with option servers or path beside option archive"
             )
         if self._opened is None:
@@ -64,7 +64,7 @@ class UnionSource:
         if archive.stop_index < live.begin_index:
             raise ConfigError(
                 f"option archive: {archive.path} ends at index {archive.stop_index - 1}, and the log"
-                f" begins at {live.begin_index}: what lay between is in neither. Leave out option"
+                f" begins at {live.begin_index}: the entries between are in neither. Leave out option"
                 " archive, or the other one"
             )
         self._refuse_another_log(live)
@@ -109,7 +109,7 @@ class UnionSource:
         return counted_ms(index, self._archive.time_ms_at(index), self.clock_resets())
 
     def clock_resets(self) -> Resets:
-        """The archive may lack the newest, and the live log those of entries that are gone."""
+        """The archive may lack the newest, and the live log those of deleted entries."""
         archived = self._archive.clock_resets()
         if self._live_source is None:
             return archived

@@ -61,8 +61,8 @@ class Listener:
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
         connection its `on_frame` or its `session`, which gets the first frame right after.
-        `begin`: gives a connection a session with its first bytes, which alone can tell the end of the
-        greeting, and then calls the function that is the second argument.
+        `begin`: gives a connection its session with the first bytes, where only the session can tell the
+        end of the greeting; the session then calls the second argument, which lets it in or refuses it.
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
         whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
         once its session says `Connection.greeted`. `option`: what to change where the port is taken.
@@ -300,7 +300,7 @@ class Listener:
         self._watch()
 
     def _begun(self, connection: Connection, frame: Frame) -> None:
-        """The first bytes."""
+        """The first bytes, at a port with `begin`."""
         assert self._begin is not None, self._name
         self._begin(connection, self._greeted)
         assert connection.session is not None, self._name

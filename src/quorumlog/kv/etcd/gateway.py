@@ -33,9 +33,9 @@ from quorumlog.stray_log import is_loopback
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
-"""Behind a request that is not answered yet."""
+"""Received after a request that is not answered yet."""
 PIECE_BYTES = 16 << 10
-"""Fed at a time: a chunk for each byte takes milliseconds."""
+"""Passed to aiohttp at a time: to parse 16 KiB of one-byte chunks takes 3 ms."""
 MAX_BODY_BYTES = 4 << 20
 """A request of 1.5 MiB, in base64."""
 MOST_WAITING_BYTES = 64 << 20
@@ -57,15 +57,15 @@ HTTP_STATUS = {
     Code.UNAUTHENTICATED: 401,
 }
 NO_HTTP = "no request of HTTP"
-"""Without what is wrong with it: where a length is, a body with a password is a line of the head."""
+"""Without the parser's reason, which quotes the request: with a wrong Content-Length, its body too."""
 CUT_OFF = f"{NO_HTTP}: it ends before it is whole"
 FOREVER_S = 1e9
 MOST_TURNS = 100
-"""Of the loop, before aiohttp has come to a request: it needs two."""
-MOST_COMPLAINTS = 50
-"""That aiohttp queues: after 32 it asks for a pause."""
+"""Iterations of the loop until aiohttp calls the handler of a request; it takes two."""
+MOST_PARSE_ERRORS = 50
+"""More than aiohttp queues before it pauses reading: 32."""
 _silent = logging.Logger("aiohttp")
-_silent.disabled = True  # it would quote what clients send
+_silent.disabled = True  # its messages quote requests
 
 
 class EtcdGateway(EtcdEndpoint):
@@ -83,7 +83,7 @@ class EtcdGateway(EtcdEndpoint):
         client.begin(connection, greeted)
 
     def _connect(self, connection: Connection) -> None:
-        """It has had its session since its first bytes."""
+        """Its session was made with its first bytes."""
 
     def _last_words(self) -> LastWords:
         return _last_words
@@ -100,17 +100,18 @@ class _GatewayCalls(EtcdClient):
 
 
 class _Stage(Enum):
-    """Of a request."""
+    """Of the current request."""
 
     HEAD = 0
     WAITING = 1
-    """The head is whole, and aiohttp comes to it within a few turns of the loop."""
+    """The head is complete; aiohttp calls the handler within a few iterations of the loop."""
     BODY = 2
     ANSWER = 3
 
 
 class _HttpTransport(asyncio.Transport):
-    """Of aiohttp's side of a connection."""
+    """The transport of aiohttp's protocol. It writes to a `Connection`, whose bytes `_GatewayClient`
+    passes to the protocol."""
 
     def __init__(self, client: _GatewayClient, connection: Connection) -> None:
         super().__init__()
@@ -127,20 +128,20 @@ class _HttpTransport(asyncio.Transport):
         return self._connection.closed
 
     def pause_reading(self) -> None:
-        # Of a body it holds little. Its queue is full of complaints about what it has been fed.
+        # Bodies are read at once, so its buffers are never full: its queue of parse errors is.
         self._client.violate(ProtocolViolation(NO_HTTP))
 
     def resume_reading(self) -> None:
-        """It was never paused."""
+        """Reading was never paused by it."""
 
 
 class _GatewayClient:
     """The session of one client, the `Decoder` of its connection, and the `EtcdCarrier` of its calls:
     one request at a time, or a watch until it ends.
 
-    aiohttp is fed the head of a request, then its body, and the next head once that is answered. So it
-    holds nothing that is not counted here, and what it says without having called `_serve` is a
-    complaint."""
+    aiohttp receives the head of a request, then its body, and the next head once that request is
+    answered. So it buffers nothing that is not counted here, and what it writes before it has called
+    `_serve` is an error response of its own."""
 
     missing_bytes = 1024
 
@@ -148,23 +149,24 @@ class _GatewayClient:
         self._gateway = gateway
         self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._connection: Connection
-        """From its first bytes on, as those below."""
+        """Set by `begin`, as the next three are."""
         self._greeted: FrameHandler | None
-        """Called when the head of its first request is whole."""
+        """To be called when the head of the first request is complete."""
         self._client: _GatewayCalls
         self._http: web.RequestHandler
         self._request: web.BaseRequest
+        """The last whose handler was called."""
         self._response: web.StreamResponse = web.Response()
-        """The last."""
+        """The last that was sent."""
         self._stage = _Stage.HEAD
         self._ahead = bytearray()
-        """What has come, and aiohttp has not been fed."""
-        self._has_come = asyncio.Event()
+        """Received, and not passed to aiohttp yet."""
+        self._received = asyncio.Event()
         self._head_bytes = 0
-        """Of the head, or of chunks without a byte of the body, that aiohttp has been fed."""
+        """Passed to aiohttp: of the head, or of chunks since the last byte of data."""
         self._end = b""
-        """Of them: an empty line may begin there."""
-        self._body = bytearray()  # it may come byte by byte
+        """The last bytes of those, with which an empty line may begin."""
+        self._body = bytearray()  # it may arrive byte by byte
         self._is_watching = self._says_no_more = False
         self._number = 0
         self._held_bytes = 0
@@ -207,12 +209,12 @@ class _GatewayClient:
 
     def frame(self, frame: Frame) -> None:
         self._ahead += cast(bytes, frame.message)
-        self._go_on()
+        self._process()
 
     def _at_end(self) -> list[Frame]:
         """What it has asked is answered; a watch is not, which its end is the end of."""
         self._says_no_more = True
-        self._go_on()
+        self._process()
         return []
 
     def lost(self) -> None:
@@ -226,34 +228,34 @@ class _GatewayClient:
 
     # ---------------------------------------------------------------- what comes
 
-    def _go_on(self) -> None:
-        """Raises ProtocolViolation."""
+    def _process(self) -> None:
+        """Pass aiohttp the head of the next request. Raises ProtocolViolation."""
         if not self._head_bytes and self._stage is _Stage.HEAD:  # empty lines between requests
             self._ahead = self._ahead.lstrip(b"\r\n")
         while self._ahead and self._stage is _Stage.HEAD and not self._connection.closed:
             self._http.data_received(self._block())
-            self._look_at_head()
+            self._check_head_size()
             if not self._end:
                 self._stage = _Stage.WAITING
-                self._wait(MOST_TURNS)
-        self._hold()
-        self._has_come.set()
+                self._expect_handler(MOST_TURNS)
+        self._limit_ahead()
+        self._received.set()
         if self._says_no_more and (self._is_watching or self._stage is _Stage.HEAD):
             if self._head_bytes:
                 raise ProtocolViolation(CUT_OFF)
             self._connection.close()
 
-    def _wait(self, turns: int) -> None:
-        """Until aiohttp comes to a request, if it is one."""
+    def _expect_handler(self, turns: int) -> None:
+        """Refuse a head that aiohttp neither serves nor refuses, as the preface of HTTP/2."""
         if self._stage is not _Stage.WAITING or self._connection.closed:
             return
         if turns:
-            asyncio.get_running_loop().call_soon(self._wait, turns - 1)
+            asyncio.get_running_loop().call_soon(self._expect_handler, turns - 1)
         else:
             self.violate(ProtocolViolation(NO_HTTP))
 
     def _block(self) -> bytes:
-        """Up to an empty line, with which heads end, and bodies in chunks."""
+        """The next bytes, up to an empty line: heads and chunked bodies end with one."""
         end = (self._end + self._ahead[:PIECE_BYTES]).find(b"\r\n\r\n")
         data = self._taken(PIECE_BYTES if end < 0 else end + 4 - len(self._end))
         self._end = (self._end + data)[-3:] if end < 0 else b""
@@ -265,12 +267,12 @@ class _GatewayClient:
         del self._ahead[: len(data)]
         return data
 
-    def _look_at_head(self) -> None:
+    def _check_head_size(self) -> None:
         if self._head_bytes > GREETING_BYTES:
             raise ProtocolViolation(f"{NO_HTTP}: a head of more than {GREETING_BYTES} bytes")
 
-    def _hold(self) -> None:
-        """Read no more while too much has come."""
+    def _limit_ahead(self) -> None:
+        """Pause reading while too much is received. Raises ProtocolViolation."""
         is_much = len(self._ahead) > MAX_AHEAD_BYTES
         if is_much and self._stage is _Stage.ANSWER:
             raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
@@ -293,14 +295,14 @@ class _GatewayClient:
             while not self._ahead:
                 if self._says_no_more:
                     raise ProtocolViolation(CUT_OFF)
-                self._has_come.clear()
-                await self._has_come.wait()
+                self._received.clear()
+                await self._received.wait()
             if missing_bytes is None:
                 self._http.data_received(self._block())
-                # The reader of a body is not told that its chunks are broken: aiohttp queues a complaint
-                # for whatever follows, and asks for a pause when they are many.
+                # Where the framing of chunks is invalid, aiohttp does not fail the read. It queues an
+                # error for each piece from there on, and pauses reading when the queue is full.
                 is_last = not self._ahead and not content.is_eof()
-                for _ in range(MOST_COMPLAINTS if is_last else 0):
+                for _ in range(MOST_PARSE_ERRORS if is_last else 0):
                     self._http.data_received(b"")
             else:
                 data = self._taken(missing_bytes)
@@ -317,22 +319,22 @@ class _GatewayClient:
                 return None
             if read:
                 self._head_bytes = 0
-            self._look_at_head()
-            self._hold()
+            self._check_head_size()
+            self._limit_ahead()
             if self._ahead:
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # a piece an iteration of the loop
         body = bytes(self._body)
         self._body.clear()
         self._stage, self._head_bytes = _Stage.ANSWER, 0
-        self._hold()
+        self._limit_ahead()
         self._connection.note_unfinished(is_new=True)
         return body
 
     def send(self, data: bytes) -> None:
-        """Of aiohttp."""
+        """Send what aiohttp writes."""
         if self._stage is _Stage.ANSWER:
             self._connection.write([data])
-        else:  # in its own words: it cannot read what it was fed
+        else:  # its own response to a parse error
             self.violate(ProtocolViolation(NO_HTTP))
 
     # ---------------------------------------------------------------- EtcdCarrier
@@ -373,14 +375,14 @@ class _GatewayClient:
     # ---------------------------------------------------------------- requests
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """What aiohttp calls with a request whose head is whole."""
+        """aiohttp's handler of a request whose head is complete."""
         self._request = request
         try:
             await self._one(request)
             if self._response.keep_alive:
                 self._stage = _Stage.HEAD
-                self._go_on()
-        except ConnectionError:  # it has gone
+                self._process()
+        except ConnectionError:  # the client is gone
             self._connection.close()
         except Exception as error:
             self._contain(error)
@@ -457,7 +459,7 @@ class _GatewayClient:
         await self._tell(status, json.dumps(health))
 
     async def _tell(self, status: int, body: str, *, closes: bool = False) -> None:
-        """`closes`: though the client may still send."""
+        """`closes`: close the connection, though the client may still be sending."""
         response = self._response = web.Response(status=status, body=body.encode(), headers=HEADERS)
         if closes:
             response.force_close()
@@ -478,7 +480,7 @@ class _GatewayClient:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def tell(response: pb.WatchResponse) -> None:
-            with suppress(ConnectionError):  # it has gone
+            with suppress(ConnectionError):  # the client is gone
                 await told.write(_result(response).encode() + b"\n")
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_room(partial(_set, room))
@@ -491,7 +493,7 @@ class _GatewayClient:
         told.force_close()
         await told.prepare(self._request)
         self._connection.last_words = None  # an answer has begun
-        self._go_on()
+        self._process()
         try:
             stream.ask(asked)
             await ended
@@ -524,7 +526,7 @@ def _refusal(refusal: RpcError) -> str:
 
 
 def _last_words(problem: Exception) -> bytes | None:
-    """Without aiohttp: it may be of no request."""
+    """A response made without aiohttp, which makes none without a request."""
     refusal = error_of(problem if isinstance(problem, LedgerError) else InvalidRequest(str(problem)))
     body = _refusal(refusal).encode()
     status = HTTPStatus(_status_of(refusal))

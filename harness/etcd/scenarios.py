@@ -487,6 +487,8 @@ def maintenance(s: Session) -> None:
     s.about("defragmentation")
     s.call("Maintenance/Defragment", rpc.DefragmentRequest())
     s.about("hashes")
+    s.call("KV/Put", _put(s, "a", "1"))
+    s.compact(s.at(-1))  # whatever scenarios before have compacted
     s.call("Maintenance/HashKV", rpc.HashKVRequest())
     s.call("Maintenance/HashKV", rpc.HashKVRequest(revision=NEVER))
     s.about("handing over leadership to nobody")

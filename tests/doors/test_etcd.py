@@ -12,10 +12,13 @@ from harness import encryption
 from harness.etcd import builds, clients
 from harness.etcd.answers import ALL, OURS, SIDES, Recorded, replay
 from harness.etcd.definitions import definitions
-from harness.etcd.servers import Side, ours, running
+from harness.etcd.servers import Side, members, ours, running
 from harness.etcd.session import Session
+from harness.member_processes import MemberProcess, MemberProcesses
 from nemesis.kv.run import run as nemesis
 from quorumlog.cli import certificates
+from quorumlog.kv.etcd.conversions import number_of
+from quorumlog.server.free_ports import free_ports
 from tests.kv import etcdctl
 from tests.kv.test_etcd_script import lines
 from tests.waiting import eventually
@@ -71,20 +74,128 @@ def test_etcdctl(side: Side, version: str, use: etcdctl.Use) -> None:
     use(etcdctl.Etcdctl(builds.etcd(version).etcdctl, side.grpc))
 
 
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What members that are started meanwhile have certificates of."""
+    folder = tmp_path / "ca"
+    certificates.init(folder, "test")
+    monkeypatch.setenv(encryption.VARIABLE, str(folder))
+    return folder / "ca.crt"
+
+
+def etcdctl_over_tls(side: Side, version: str, authority: Path) -> etcdctl.Etcdctl:
+    """With all members as its endpoints; they answer."""
+    endpoints = [f"https://{each}" for each in side.grpc]
+    ctl = etcdctl.Etcdctl(builds.etcd(version).etcdctl, endpoints, f"--cacert={authority}")
+    eventually(lambda: ctl.answers("endpoint", "health"))
+    return ctl
+
+
 @pytest.mark.parametrize("version", builds.VERSIONS)
-def test_etcdctl_manages_users_over_tls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    authority = tmp_path / "ca"
-    certificates.init(authority, "test")
-    monkeypatch.setenv(encryption.VARIABLE, str(authority))
+def test_etcdctl_manages_users_over_tls(tmp_path: Path, authority: Path, version: str) -> None:
     with ours(tmp_path / "members") as side:
-        endpoints = [f"https://{side.grpc[0]}"]  # a token is known to the member that gave it
-        ctl = etcdctl.Etcdctl(
-            builds.etcd(version).etcdctl, endpoints, f"--cacert={authority / 'ca.crt'}"
+        etcdctl.use_users(etcdctl_over_tls(side, version, authority))
+
+
+def leader_of(ctl: etcdctl.Etcdctl) -> str:
+    """Its id, once all that answer name one that answers."""
+
+    def found() -> str | None:
+        told = ctl.known("endpoint", "status")
+        leaders = {each["Status"]["leader"] for each in told}
+        alive = {each["Status"]["header"]["member_id"] for each in told}
+        return NUMBERS[leaders.pop()] if len(leaders) == 1 and leaders <= alive else None
+
+    return eventually(found, what="a leader")
+
+
+NUMBERS = {number_of(member_id): member_id for member_id in ("n0", "n1", "n2", "n3")}
+
+
+def test_clients_that_log_in_go_on_where_leaders_are_killed(tmp_path: Path, authority: Path) -> None:
+    """With three endpoints each: clientv3 puts, watches and keeps a lease alive; etcdctl gets."""
+    with members(tmp_path / "members") as (side, processes):
+        ctl = etcdctl_over_tls(side, "3.6", authority)
+        ctl.run("user", "add", "root:sesame")
+        root = ctl.as_user("root", "sesame")
+        eventually(lambda: root.answers("get", "users/counter"))
+        endpoints = ",".join(ctl.endpoints)
+        command = [builds.recipes(), endpoints, str(authority), "root", "sesame"]
+        client = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
+        try:
+            assert client.stdin is not None and client.stdout is not None
+            for turn in range(3):
+                client.stdin.write(f"{turn}\n")
+                assert client.stdout.readline() == f"{turn}\n"
+                eventually(lambda: root.answers("get", "users/counter"))
+                for member in processes.members:
+                    if not member.running:
+                        member.start()  # it knows no token of before
+                leader = leader_of(root)
+                processes[leader].kill()
+            client.stdin.close()
+            assert client.wait(60) == 0
+        finally:
+            client.kill()
+            client.wait()
+
+
+def test_etcdctl_adds_promotes_moves_and_removes_a_member(tmp_path: Path) -> None:
+    folder = tmp_path / "members"
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(10)]
+    stores, ports, (first, second) = addresses[:4], addresses[4:8], addresses[8:]
+
+    def command_of(member_id: str) -> list[str]:
+        place = int(member_id[1:])
+        own = ["kv", "serve", "--listen", stores[place], "--servers", ",".join(stores)]
+        return [*own, "--etcd", ports[place]]
+
+    with MemberProcesses(folder, command_of=command_of) as processes:
+        known = [f"{member.member_id}={member.address}" for member in processes.members]
+        ctl = etcdctl.Etcdctl(builds.etcd("3.6").etcdctl, ports[:3])
         eventually(lambda: ctl.answers("endpoint", "health"))
-        etcdctl.use_users(ctl)
+
+        def joins(address: str) -> MemberProcess:
+            listed = ",".join([*known, f"n3={address}"])
+            return MemberProcess("n3", address, folder, listed, "", command=command_of("n3"))
+
+        def listed() -> dict[str, tuple[str, bool]]:
+            told = ctl.json("member", "list")["members"]
+            return {each["name"]: (each["peerURLs"][0], each.get("isLearner", False)) for each in told}
+
+        def number(member_id: str) -> str:
+            return f"{number_of(member_id):x}"
+
+        url = f"--peer-urls=http://n3@{first}"
+        assert "is added as a learner" in ctl.refused("member", "add", "n3", url)
+        nameless = f"--peer-urls=http://{first}"
+        assert "with the id of the member" in ctl.refused("member", "add", "n3", nameless, "--learner")
+        assert "n3 does not answer" in ctl.refused("member", "add", "n3", url, "--learner")
+        ctl.run("put", "members/a", "1")
+        member = joins(first)
+        try:
+            member.start()
+            eventually(lambda: ctl.answers("member", "add", "n3", url, "--learner"))
+            assert listed()["n3"] == (f"http://{first}", True) and len(listed()) == 4
+            assert "already" in ctl.refused("member", "add", "n3", url, "--learner")
+            ctl.run("member", "promote", number("n3"))
+            assert listed()["n3"] == (f"http://{first}", False)
+            assert "is a voter already" in ctl.refused("member", "promote", number("n3"))
+            own = etcdctl.Etcdctl(builds.etcd("3.6").etcdctl, ports[3:])
+            assert own.lines("get", "members/a") == ["members/a", "1"]
+            member.kill()
+            ctl.run("member", "update", number("n3"), f"--peer-urls=http://{second}")
+            assert listed()["n3"] == (f"http://{second}", False)
+            member = joins(second)
+            member.start()
+            eventually(lambda: own.answers("get", "members/a"))
+            ctl.run("member", "remove", number("n3"))
+            assert set(listed()) == {"n0", "n1", "n2"}
+            assert "member not found" in ctl.refused("member", "remove", number("n3")).lower()
+        finally:
+            member.destroy()
 
 
 def run(*command: str | Path) -> list[str]:

@@ -57,6 +57,12 @@ class Etcdctl:
     def json(self, *arguments: str) -> Any:
         return json.loads(self.run(*arguments, "-w", "json"))
 
+    def known(self, *arguments: str) -> Any:
+        """What it prints, whatever fails beside it."""
+        command = [*self._command, *arguments, "-w", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        return json.loads(done.stdout or "[]")
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self._command, *arguments],

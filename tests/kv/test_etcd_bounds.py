@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import h2.config
 import h2.connection
+import h2.events
 import h2.settings
 import pytest
 
 from quorumlog.kv.etcd import grpc_port, watching
 from quorumlog.kv.etcd import messages_pb2 as pb
+from quorumlog.net import limits
 from tests.kv.etcd_grpc import EtcdCalls, EtcdPorts
 from tests.waiting import eventually
 
@@ -107,6 +110,39 @@ def test_who_opens_streams_without_end_is_closed(ports: EtcdPorts, served: EtcdC
     with Http2(ports.addresses["n0"]) as client:
         client.http.remote_settings.max_concurrent_streams = 1 << 30
         client.flood(lambda: client.begin("KV/Put") and None)
+
+
+def test_headers_of_open_streams_count_as_what_has_not_come_whole(
+    ports: EtcdPorts, served: EtcdCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UNFINISHED_BYTES", MIB)
+    with Http2(ports.addresses["n0"]) as client:
+        client.http.remote_settings.max_concurrent_streams = 1 << 30
+        with suppress(ConnectionError):
+            for number in range(grpc_port.MOST_STREAMS // 2):
+                client.begin("KV/Put", token=f"{number:08}" * 1000)
+                client.flush()
+        client.until_closed()
+
+
+def test_headers_of_calls_that_go_on_and_of_those_that_are_over_count_no_more(
+    ports: EtcdPorts, served: EtcdCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UNFINISHED_BYTES", 64 << 10)
+    create = pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"watched"))
+    with Http2(ports.addresses["n0"]) as client:
+        for _ in range(200):
+            watches = client.begin("Watch/Watch", padding="x" * 200)
+            client.say(watches, create, ends=False)
+            put = client.begin("KV/Put")
+            client.say(put, pb.PutRequest(key=b"b"))
+            client.flush()
+            is_answered = False
+            while not is_answered:
+                data = client.socket.recv(1 << 16)
+                assert data, "it is closed"
+                events = client.http.receive_data(data)
+                is_answered = any(isinstance(each, h2.events.StreamEnded) for each in events)
 
 
 def test_who_resets_streams_again_and_again_is_closed(ports: EtcdPorts, served: EtcdCalls) -> None:

@@ -250,14 +250,9 @@ def test_a_watch_below_what_is_compacted_says_so_and_ends(etcd: EtcdCalls) -> No
     last = etcd.put("a", "2").header.revision
     etcd.call("KV/Compact", pb.CompactionRequest(revision=last))
     with etcd.watches() as stream:
-
-        def first() -> Any:
-            """A follower compacts a little later."""
-            stream.create("a", start_revision=start)
-            assert stream.next().created
-            return None if (told := stream.next()).events else told
-
-        told = eventually(first)
+        stream.create("a", start_revision=start)
+        assert stream.next().created
+        told = stream.next()
         assert told.canceled and told.compact_revision == last
         stream.create("a")
         assert stream.next().created, "the stream goes on"
@@ -367,6 +362,23 @@ def test_members_and_their_state_are_told_in_etcds_words(ports: EtcdPorts, etcd:
     assert not etcd.call("Maintenance/Alarm", pb.AlarmRequest()).alarms
     etcd.call("Maintenance/Defragment", pb.DefragmentRequest())
     assert not etcd.call("Auth/AuthStatus", pb.AuthStatusRequest()).enabled
+
+
+def test_members_are_told_linearizably_where_that_is_asked_for() -> None:
+    """Then by no member that may have missed a change."""
+    asked = pb.MemberListRequest(linearizable=True)
+    with EtcdPorts() as ports:
+        follower = ports.follower()
+        with EtcdCalls(ports.addresses[follower]) as etcd:
+            etcd.put("a")
+            assert len(etcd.call("Cluster/MemberList", asked).members) == 3
+            for each in set(ports.cluster.running) - {follower}:
+                ports.cluster.kill(each)
+            assert etcd.refusal("Cluster/MemberList", asked) == (
+                "UNAVAILABLE",
+                "etcdserver: request timed out",
+            )
+            assert len(etcd.call("Cluster/MemberList", pb.MemberListRequest()).members) == 3
 
 
 def test_members_have_the_same_hash_and_another_one_of_other_keys(

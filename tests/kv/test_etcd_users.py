@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from quorumlog.client import connect as log_of
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd import port as port_module
-from quorumlog.kv.etcd.logins import MOST_OF_USER
 from quorumlog.log_state.users import Kind, Right, RoleGrant
+from quorumlog.net import logins
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.tls import ClientTls
 from tests import certificates
@@ -61,8 +62,19 @@ def root(ports: EtcdPorts, etcd: EtcdCalls) -> EtcdCalls:
         is_on = log.users().is_on if not ports.ports["n0"].access.is_on else True
     if not is_on:
         etcd.call("Auth/UserAdd", pb.AuthUserAddRequest(name="root", password="sesame"))
+    wait_for_user(ports, "root")
     log_in(etcd, "root", "sesame")
     return etcd
+
+
+def wait_for_user(ports: EtcdPorts, name: str) -> None:
+    """Until every member knows it."""
+
+    def is_known() -> bool:
+        users = [each.access.users for each in ports.ports.values()]
+        return all(each is not None and each.user(name) is not None for each in users)
+
+    eventually(is_known, what=f"{name} at every member")
 
 
 def add_role(etcd: EtcdCalls, name: str, kind: Any, key: str, end: str = "") -> None:
@@ -138,17 +150,96 @@ def test_users_and_roles_of_etcd_are_those_of_the_cluster(ports: EtcdPorts, root
 
 
 def test_who_logs_in_again_and_again_on_a_connection_is_one_user(
-    root: EtcdCalls, ports: EtcdPorts
+    root: EtcdCalls, ports: EtcdPorts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logins, "MOST_OF_USER", 5)
+
     def count() -> int:
         access = ports.ports[ports.follower()].access
         return sum(each.connections for each in access.quotas._shares.values() if each.name == "root")
 
     before = count()
-    for _ in range(MOST_OF_USER + 10):
+    for _ in range(15):
         log_in(root, "root", "sesame")
         root.call("KV/Range", pb.RangeRequest(key=b"a"))
-    assert count() <= before + MOST_OF_USER + 2
+    eventually(lambda: count() <= before + 7)
+
+
+def everywhere(ports: EtcdPorts, token: str, stack: ExitStack) -> list[EtcdCalls]:
+    """Calls with that token, at each member."""
+    found = []
+    for address in ports.addresses.values():
+        found.append(stack.enter_context(EtcdCalls(address, CA.read_bytes())))
+        found[-1].token = token
+    return found
+
+
+def test_a_token_is_known_at_every_member(ports: EtcdPorts, root: EtcdCalls) -> None:
+    with ExitStack() as stack:
+        for number, etcd in enumerate(everywhere(ports, root.token, stack)):
+            etcd.put("tokens/a", str(number))
+            assert etcd.range("tokens/a").kvs[0].value == b"%d" % number
+            assert "root" in etcd.call("Auth/UserList", pb.AuthUserListRequest()).users
+            with etcd.watches() as stream:
+                stream.create("tokens/a")
+                assert not stream.next().canceled
+
+
+def add_user(root: EtcdCalls, name: str, password: str) -> None:
+    root.call("Auth/UserAdd", pb.AuthUserAddRequest(name=name, password=password))
+    root.call("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=name, role="root"))
+
+
+def test_another_password_and_the_removal_of_a_user_end_its_tokens_at_every_member(
+    ports: EtcdPorts, root: EtcdCalls
+) -> None:
+    ends = (
+        ("UserChangePassword", pb.AuthUserChangePasswordRequest(name="carl", password="halva")),
+        ("UserDelete", pb.AuthUserDeleteRequest(name="carl")),
+    )
+    add_user(root, "carl", "tahini")
+    wait_for_user(ports, "carl")
+    for password, (name, asked) in zip(("tahini", "halva"), ends, strict=True):
+        with ExitStack() as stack:
+            carl = stack.enter_context(calls(ports))
+            log_in(carl, "carl", password)
+            members = everywhere(ports, carl.token, stack)
+            streams = [stack.enter_context(each.watches()) for each in members]
+            for each, stream in zip(members, streams, strict=True):
+                each.put("tokens/b", password)
+                stream.create("tokens/b")
+                assert not stream.next().canceled
+            root.call(f"Auth/{name}", asked)
+            for each, stream in zip(members, streams, strict=True):
+                eventually(lambda each=each: refuses(each, "KV/Put", pb.PutRequest(key=b"tokens/b")))  # type: ignore[misc]
+                assert each.refusal("KV/Range", pb.RangeRequest(key=b"a")) == (
+                    "UNAUTHENTICATED",
+                    "etcdserver: invalid auth token",
+                )
+                told = stream.next()
+                while not told.canceled:
+                    told = stream.next()
+                assert told.cancel_reason == "etcdserver: invalid auth token"
+
+
+def test_who_logged_in_before_the_member_that_leads_now_was_restarted_logs_in_again(
+    ports: EtcdPorts, root: EtcdCalls
+) -> None:
+    """Whichever member is asked: at once, and not when its patience ends."""
+    restarted = ports.follower()
+    ports.cluster.restart(restarted)
+    ports.cluster.leader()
+    with log_of(ports.cluster.servers, tls=ClientTls(str(CA)), user=ROOT) as log, ExitStack() as stack:
+        members = dict(zip(ports.addresses, everywhere(ports, root.token, stack), strict=True))
+        refused = ("UNAUTHENTICATED", "etcdserver: invalid auth token")
+        eventually(lambda: members[restarted].refusal("KV/Range", pb.RangeRequest(key=b"a")) == refused)
+        eventually(lambda: log.transfer(restarted) == restarted)
+        for etcd in members.values():
+            assert etcd.refusal("KV/Range", pb.RangeRequest(key=b"a")) == refused
+        log_in(root, "root", "sesame")
+        for etcd in members.values():
+            etcd.token = root.token
+            etcd.put("tokens/c")
 
 
 def test_the_first_user_may_be_added_at_the_leader() -> None:

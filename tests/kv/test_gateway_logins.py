@@ -1,103 +1,136 @@
-"""Who has logged in at a gateway: how many may, and whom that costs its place."""
+"""Who has logged in at a port for clients of etcd: how many may at a time, and what a token leads to."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from quorumlog.errors import NotAuthenticated, Overloaded
-from quorumlog.kv.etcd import logins as logins_module
-from quorumlog.kv.etcd.logins import (
-    MOST_BEGINNING,
-    MOST_BEGINNING_OF_ADDRESS,
-    MOST_OF_USER,
-    Logins,
-)
-from quorumlog.net.credentials import ClientUser
+from quorumlog.errors import LeaderNotReady, NotAuthenticated, Overloaded, Unreachable
+from quorumlog.kv.etcd.logins import MOST_BEGINNING, MOST_BEGINNING_OF_ADDRESS, Logins
+from quorumlog.kv.requests import LoginRequest
+from quorumlog.log_state.users import User, Users
+from quorumlog.net.access import Access
+from quorumlog.net.credentials import ClientUser, verifier_for
+from quorumlog.net.logins import Login
 
 HERE, THERE = "10.0.0.9", "10.0.0.8"
+SESAME, TAHINI = verifier_for("sesame"), verifier_for("tahini")
 
 
-class Proving:
-    """Connections of one user; its password is proved once `go` is set."""
+class Member:
+    """It tells itself, and the others once `go` is set."""
 
-    def __init__(self, user: ClientUser, go: asyncio.Event) -> None:
-        self.user = user
-        self._go = go
-        self.is_closed = False
+    def __init__(self) -> None:
+        self.access = Access()
+        self.learn(SESAME)
+        self.go = asyncio.Event()
+        self.go.set()
+        self.hears = True
+        self.refusal: Exception | None = None
+        self.made: list[Connections] = []
+        self.logins = Logins(self.connect_as)
+        self.logins.open(self.access)
 
-    async def prove(self) -> None:
-        await self._go.wait()
+    def learn(self, password: object) -> None:
+        names = ("a", "b", "bob")
+        self.access.learn(Users(True, b"s" * 32, tuple(User(name, (), password) for name in names)))  # type: ignore[arg-type]
+
+    def connect_as(self, name: str, user: ClientUser) -> Connections:
+        self.made.append(Connections(self, name, user))
+        return self.made[-1]
+
+    async def log_in(self, name: str, host: str = HERE) -> str:
+        return await self.logins.begin(name, "sesame", host)
+
+
+class Connections:
+    def __init__(self, member: Member, name: str, user: ClientUser) -> None:
+        self.member, self.name, self.user = member, name, user
+        self.is_closed = self.is_revoked = False
+
+    async def tell_members(self, login: LoginRequest) -> None:
+        await self.member.go.wait()
+        if self.member.refusal is not None:
+            raise self.member.refusal
+        if self.member.hears:
+            self.member.access.logins.add(
+                Login(login.login_id, self.name, SESAME, login.digest, login.verifier)
+            )
+
+    def revoke(self) -> None:
+        self.is_revoked = True
 
     async def close(self) -> None:
         self.is_closed = True
 
 
-class Gateway:
-    def __init__(self, *, proves: bool = True) -> None:
-        self.go = asyncio.Event()
-        if proves:
-            self.go.set()
-        made: Any = lambda user: Proving(user, self.go)  # noqa: E731
-        self.logins = Logins(made)
-
-    def log_in(self, name: str, host: str = HERE) -> Any:
-        return self.logins.begin(name, "p", host)
-
-    def knows(self, token: str) -> bool:
-        try:
-            self.logins.connections_of(token)
-        except NotAuthenticated:
-            return False
-        return True
-
-
-def test_a_user_with_too_many_logins_loses_its_own_and_no_other() -> None:
+def test_a_token_leads_to_connections_that_have_no_password() -> None:
     async def scene() -> None:
-        gateway = Gateway()
-        bob = await gateway.log_in("bob")
-        of_eve = [await gateway.log_in("eve") for _ in range(300)]
-        assert gateway.knows(bob)
-        assert [token for token in of_eve if gateway.knows(token)] == of_eve[-MOST_OF_USER:]
-        await gateway.logins.close()
-        assert not gateway.knows(bob)
+        member = Member()
+        token = await member.log_in("bob")
+        connections = member.logins.connections_of(token)
+        assert connections is member.logins.connections_of(token)
+        assert connections.name == "bob" and connections.user.is_token
+        assert connections.user.password() in token
+        with pytest.raises(NotAuthenticated):
+            member.logins.connections_of(token + "x")
+        await member.logins.close()
+        assert all(each.is_closed for each in member.made)
+        assert not connections.is_revoked
 
     asyncio.run(scene())
 
 
-def test_where_all_places_are_of_others_nobody_loses_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logins_module, "MOST_LOGINS", 3)
-
+def connections_end_with_the_password() -> None:
     async def scene() -> None:
-        gateway = Gateway()
-        tokens = [await gateway.log_in(name) for name in ("a", "b", "c")]
-        with pytest.raises(Overloaded, match="3 other logins"):
-            await gateway.log_in("d")
-        again = await gateway.log_in("b")
-        assert [gateway.knows(each) for each in (*tokens, again)] == [True, False, True, True]
-        monkeypatch.setattr(logins_module, "KEPT_S", 0.0)
-        assert await gateway.log_in("d")
-        await gateway.logins.close()
+        member = Member()
+        token = await member.log_in("bob")
+        connections = member.logins.connections_of(token)
+        member.learn(TAHINI)
+        assert connections.is_revoked
+        with pytest.raises(NotAuthenticated):
+            member.logins.connections_of(token)
+        await member.logins.close()
+        assert connections.is_closed
+
+    asyncio.run(scene())
+
+
+def test_connections_end_with_the_password() -> None:
+    connections_end_with_the_password()
+
+
+def test_a_login_that_the_leader_refuses_or_that_is_not_known_here_gives_no_token() -> None:
+    async def scene() -> None:
+        member = Member()
+        for refusal in (NotAuthenticated("wrong"), Unreachable("nobody is there")):
+            member.refusal = refusal
+            with pytest.raises(type(refusal)):
+                await member.log_in("bob")
+        member.refusal, member.hears = None, False
+        with pytest.raises(LeaderNotReady):
+            await member.log_in("bob")
+        await member.logins.close()
+        assert all(each.is_closed for each in member.made)
 
     asyncio.run(scene())
 
 
 def test_one_address_does_not_take_all_the_places_of_who_logs_in() -> None:
     async def scene() -> None:
-        gateway = Gateway(proves=False)
-        tasks = [asyncio.create_task(gateway.log_in("a")) for _ in range(MOST_BEGINNING)]
-        others = [asyncio.create_task(gateway.log_in("b", THERE)) for _ in range(MOST_BEGINNING)]
+        member = Member()
+        member.go.clear()
+        tasks = [asyncio.create_task(member.log_in("a")) for _ in range(MOST_BEGINNING)]
+        others = [asyncio.create_task(member.log_in("b", THERE)) for _ in range(MOST_BEGINNING)]
         await asyncio.sleep(0)
         assert sum(not task.done() for task in tasks) == MOST_BEGINNING_OF_ADDRESS
         assert sum(not task.done() for task in others) == MOST_BEGINNING - MOST_BEGINNING_OF_ADDRESS
-        gateway.go.set()
+        member.go.set()
         told = await asyncio.gather(*tasks, *others, return_exceptions=True)
         refused = [each for each in told if not isinstance(each, str)]
         assert len(refused) == MOST_BEGINNING and all(isinstance(e, Overloaded) for e in refused)
-        assert await gateway.log_in("a"), "places are given back"
-        assert not gateway.logins._beginning
-        await gateway.logins.close()
+        assert await member.log_in("a"), "places are given back"
+        await member.logins.close()
 
     asyncio.run(scene())

@@ -16,11 +16,12 @@ import pytest
 
 from quorumlog.client import connect as log_of
 from quorumlog.kv.endpoint import KeyValueEndpoint
-from quorumlog.kv.etcd import logins, port
+from quorumlog.kv.etcd import port
 from quorumlog.kv.etcd.gateway import EtcdGateway
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.log_state.users import Kind, Right, RoleGrant, UserOperation, UserOrder
+from quorumlog.net import logins
 from quorumlog.net.access import WRONG_PAUSE_S
 from quorumlog.net.credentials import ClientUser, verifier_for
 from quorumlog.server.free_ports import free_ports
@@ -145,7 +146,8 @@ def test_who_logs_in_is_that_user_in_the_words_of_etcd(gateways: Gateways, etcd:
     port = gateways.ports["n0"]
     ours, theirs = (log_in(each, "bob", "tahini")[1]["token"] for each in (port, etcd._port))
     eventually(lambda: put(port, "mine/a", ours)[0] == 200)
-    for each, token in ((port, ours), (etcd._port, theirs)):
+    everywhere = [(each, ours) for each in gateways.ports.values()]
+    for each, token in (*everywhere, (etcd._port, theirs)):
         assert put(each, "mine/a", token) == (200, {})
     for key, mine, other in (("other", ours, theirs), ("mine/a", "wrong", "wrong"), ("mine/a", "", "")):
         assert put(port, key, mine) == put(etcd._port, key, other)
@@ -198,10 +200,10 @@ def test_a_token_ends_when_it_is_not_used_and_when_there_are_too_many(
 ) -> None:
     port = gateways.ports["n0"]
     with monkeypatch.context() as patched:
-        patched.setattr(logins, "KEPT_S", 0.0)  # those of before
-        first = log_in(port, "bob", "tahini")[1]["token"]
-    monkeypatch.setattr(logins, "MOST_LOGINS", 1)
-    second = log_in(port, "bob", "tahini")[1]["token"]
+        patched.setattr(logins, "KEPT_S", 0.0)
+        assert put(port, "mine/a", "forgets those of before")[0] == 401
+    monkeypatch.setattr(logins, "MOST_OF_USER", 1)
+    first, second = (log_in(port, "bob", "tahini")[1]["token"] for _ in range(2))
     assert (put(port, "mine/a", first)[0], put(port, "mine/a", second)[0]) == (401, 200)
     monkeypatch.setattr(logins, "KEPT_S", 0.0)
     assert put(port, "mine/a", second)[0] == 401

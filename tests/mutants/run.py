@@ -48,6 +48,7 @@ PARTS = (
     "encryption",
     "blocking",
     "users",
+    "etcd",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

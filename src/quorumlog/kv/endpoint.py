@@ -35,17 +35,26 @@ from quorumlog.kv.requests import (
     AnswerResponse,
     CancelRequest,
     EventsResponse,
+    LoginRequest,
     QuestionRequest,
     Request,
     Response,
     WatchRequest,
     code_of,
+    done,
     operation_of,
     request_decoder,
     size_bytes_of,
     words_to_old_client,
 )
-from quorumlog.kv.service import TICK_MS, KeyValueService, ServiceSession, StoreOptions, refuse
+from quorumlog.kv.service import (
+    TICK_MS,
+    KeyValueService,
+    ServiceSession,
+    StoreOptions,
+    answer,
+    refuse,
+)
 from quorumlog.kv.store.engine import Engine, MemoryEngine, RocksEngine
 from quorumlog.kv.store.keyspace import Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
@@ -162,6 +171,9 @@ class _Client:
                 time.monotonic(),
             )
             self._pending_bytes += size_bytes
+        if isinstance(request, LoginRequest):
+            self._log_in(request)
+            return
         caller = self._caller
         if (
             caller.open_in == self._access.generation
@@ -171,6 +183,14 @@ class _Client:
             self._endpoint.service.request(self, request)
         else:
             self._checked(request)
+
+    def _log_in(self, request: LoginRequest) -> None:
+        try:
+            self._access.log_in(self._connection, request.login_id, request.digest, request.verifier)
+        except LedgerError as refusal:
+            refuse(self, request.request_id, refusal)
+        else:
+            answer(self, request.request_id, done(0, True))
 
     def _passes(self, request: Request) -> bool:
         """As one before."""

@@ -82,6 +82,7 @@ NEEDS: dict[type, Callable[[Any], Needs]] = {
     requests.StoreStatusRequest: lambda request: NOTHING,
     requests.WatchRequest: _reading,
     requests.CancelRequest: lambda request: NOTHING,
+    requests.LoginRequest: lambda request: NOTHING,
 }
 
 

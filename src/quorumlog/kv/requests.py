@@ -12,10 +12,12 @@ from sortedcontainers import SortedSet
 
 from quorumlog.errors import LedgerError, ProtocolViolation, ResultUnknown
 from quorumlog.kv.errors import Compacted, InvalidRequest, KeyValueError, error_of
+from quorumlog.log_state.users import Verifier
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES
+from quorumlog.net.logins import DIGEST_BYTES, LOGIN_ID
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage, Int
 from quorumlog.wire.field_names import named_reason
@@ -745,6 +747,16 @@ class CancelRequest(ClientMessage, frozen=True, kw_only=True, tag=116):
     """Id of its request."""
 
 
+class LoginRequest(ClientMessage, frozen=True, kw_only=True, tag=119):
+    """Whoever has proved its password on this connection has a token from now on. Answered with True."""
+
+    login_id: Annotated[str, msgspec.Meta(pattern=LOGIN_ID)]
+    digest: Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    """SHA-256 of its secret."""
+    verifier: Verifier
+    """Of its secret, for SCRAM."""
+
+
 class AnswerResponse(ClientMessage, frozen=True, kw_only=True, tag=117):
     answer: bytes
     """As `answers` has it."""
@@ -791,6 +803,7 @@ Request = (
     | StoreStatusRequest
     | WatchRequest
     | CancelRequest
+    | LoginRequest
 )
 R = TypeVar("R", bound=Request)
 Response = AnswerResponse | EventsResponse | ErrorResponse

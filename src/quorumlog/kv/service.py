@@ -785,6 +785,11 @@ class KeyValueService:
     def leads(self) -> bool:
         return self._member.leads_in is not None
 
+    @property
+    def compacted_revision(self) -> int:
+        """History below is gone, as far as the store has told."""
+        return self._compacted
+
     def configure(self, options: StoreOptions) -> None:
         self._options = options
         self._compactor.period_ms = options.auto_compaction_ms

@@ -25,6 +25,7 @@ from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, 
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM
 from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.logins import Login, Logins
 from quorumlog.net.quotas import Quotas
 from quorumlog.net.tls import USER, Tls, principal_of
 
@@ -136,6 +137,9 @@ class Access:
         self.good_until_s = math.inf
         """By that clock, unless somebody looks before: a process that was stopped has not."""
         self.quotas = Quotas()
+        self.logins = Logins(lambda: self.clock())
+        self._by_token: dict[Connection, Login] = {}
+        """Connections that have proved one."""
         self._wrong: dict[str, tuple[float, int]] = {}
         """By address: when the audit told of a wrong password last, and how many there were since."""
 
@@ -151,6 +155,11 @@ class Access:
         self.users, self.last = users, last
         self.generation += 1
         again = self._disproved()
+        if users is not None and users.is_on:
+            passwords = {user.name: user.verifier for user in users.users}
+            self.logins.learn(passwords)
+            of = self._by_token.items()
+            again |= {each for each, login in of if passwords.get(login.user) != login.password}
         if users is not None and users.is_on:
             # It takes 0.1 s: not at somebody's first greeting.
             import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
@@ -180,6 +189,17 @@ class Access:
     def lost(self, connection: Connection) -> None:
         self._unproven.discard(connection)
         self._proven_by_last.pop(connection, None)
+        self._by_token.pop(connection, None)
+
+    def log_in(self, connection: Any, login_id: str, digest: bytes, verifier: Verifier) -> None:
+        """The user of the connection, which has proved its password there, has a token from now on.
+        Raises NotAuthenticated, LeaderNotReady, Overloaded."""
+        if self.users is None or self.is_overdue:
+            raise self.unknown
+        user, password = self.users.user(connection.user), connection.password
+        if user is None or password is None or user.verifier != password:
+            raise NotAuthenticated("a token is for who has proved the password that it has now")
+        self.logins.add(Login(login_id, user.name, password, digest, verifier))
 
     @property
     def unknown(self) -> LedgerError:
@@ -199,15 +219,28 @@ class Access:
         if not users.is_on:
             self._unproven.add(connection)
             return
+        login = self.logins.find(hello.user) if users.user(hello.user) is None else None
+        if login is None:
+            name, password = hello.user, users.verifier_of(hello.user)
+        else:
+            name, password = login.user, login.password
         if self.users is None:
-            self._proven_by_last[connection] = hello.user, users.verifier_of(hello.user)
-        yield from self._prove(users, hello.user, connection)
+            self._proven_by_last[connection] = name, password
+        verifier = password if login is None else login.verifier
+        yield from self._prove(users, hello.user, verifier, connection)
+        if login is None:
+            connection.password = password
+        else:
+            self.logins.use(login)
+            self._by_token[connection] = login
+        connection.user = name
 
-    def _prove(self, users: Users, name: str, connection: Connection) -> Challenging:
+    def _prove(self, users: Users, name: str, verifier: Verifier, connection: Connection) -> Challenging:
+        """`verifier`: of that name; of others as `users` says."""
         from scramp import ScramMechanism  # type: ignore[import-untyped, unused-ignore]
 
         def known(claimed: str) -> tuple[bytes, bytes, bytes, int]:
-            found = users.verifier_of(claimed)
+            found = verifier if claimed == name else users.verifier_of(claimed)
             return found.salt, found.stored_key, found.server_key, found.iterations
 
         server = ScramMechanism(MECHANISM).make_server(known)
@@ -221,7 +254,6 @@ class Access:
             self.tell_of_wrong(name, connection.peer_name)
             raise NotAuthenticated(WRONG) from None
         yield Challenge(mechanism=MECHANISM, data=server.get_server_final().encode())
-        connection.user = name
 
     def tell_of_wrong(self, name: str, peer_name: str) -> None:
         """Once a minute for an address."""

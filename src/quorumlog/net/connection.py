@@ -18,6 +18,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import contain
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.log_state.users import Verifier
 from quorumlog.net.frame import (
     RECEIVE_BUFFER_BYTES,
     AnyFrameMessage,
@@ -271,6 +272,8 @@ class Connection(asyncio.BufferedProtocol):
         """Reads also while the other side does not read its answers."""
         self.user = ""
         """Who the other side is, proved; empty: nobody."""
+        self.password: Verifier | None = None
+        """By which password; None: otherwise."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self.limits: ProcessLimits | None = None

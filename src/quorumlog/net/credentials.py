@@ -6,11 +6,20 @@ import hashlib
 import hmac
 import os
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import xor
 
 from quorumlog.errors import ConfigError, NotAuthenticated
-from quorumlog.log_state.users import ITERATIONS, MOST_ITERATIONS, USER_NAME, USER_NAMES, Verifier
+from quorumlog.log_state.users import (
+    ITERATIONS,
+    MOST_ITERATIONS,
+    SALT_BYTES,
+    USER_NAME,
+    USER_NAMES,
+    Verifier,
+)
 from quorumlog.net.hello import Challenge
 
 PASSWORD_VARIABLE = "QUORUMLOG_PASSWORD"
@@ -25,6 +34,7 @@ class ClientUser:
     variable QUORUMLOG_PASSWORD. Raises ConfigError."""
 
     __slots__ = ("_password", "name", "password_file")
+    is_token = False
 
     def __init__(self, name: str, password: str | None = None, *, password_file: str = "") -> None:
         if not name:
@@ -63,6 +73,14 @@ class ClientUser:
         if PASSWORD_VARIABLE not in os.environ:
             raise ConfigError(f"{PASSWORD_VARIABLE} is not set any more")
         return checked_password(os.environ[PASSWORD_VARIABLE])
+
+
+class TokenUser(ClientUser):
+    """A user whom servers know by a token (`net/logins.py`). A server that does not know it, as after a
+    restart, will never know it: what waits ends with NotAuthenticated, and the user logs in again."""
+
+    __slots__ = ()
+    is_token = True
 
 
 def _from_file(name: str, password_file: str) -> ClientUser:
@@ -128,11 +146,20 @@ class Proof:
         self._client.set_server_first(challenge)
         if not ITERATIONS <= self._client.iterations <= MOST_ITERATIONS:
             raise ValueError("so few make the password easy to guess, so many keep the client busy")
-        final: str = self._client.get_client_final()
-        return final.encode()
+        # RFC 5802. That of scramp hashes in Python, which would hold the loop of who dials for ten times
+        # as long.
+        client = self._client
+        salted = _salted(client.password, b64decode(client.salt), client.iterations)
+        final = f"c=biws,r={client.nonce}"
+        said = f"{client.client_first_bare},{client.server_first},{final}".encode()
+        signature = hmac.digest(_stored_key(salted), said, "sha256")
+        proof = bytes(map(xor, hmac.digest(salted, b"Client Key", "sha256"), signature))
+        self._expected = hmac.digest(_server_key(salted), said, "sha256")
+        return f"{final},p={b64encode(proof).decode()}".encode()
 
     def _checked(self, challenge: str) -> bytes:
-        self._client.set_server_final(challenge)
+        if not hmac.compare_digest(challenge.encode(), b"v=" + b64encode(self._expected)):
+            raise ValueError("another signature")
         self.is_whole = True
         del self._client
         return b""
@@ -140,29 +167,41 @@ class Proof:
 
 def verifier_for(password: str) -> Verifier:
     """The verifier that servers store. Raises ConfigError."""
-    from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped, unused-ignore]
+    from scramp import ScramException  # type: ignore[import-untyped, unused-ignore]
 
-    checked_password(password)
+    salt = os.urandom(SALT_BYTES)
     try:
-        salt, stored, server, iterations = ScramMechanism(MECHANISM).make_auth_info(
-            password, iteration_count=ITERATIONS
-        )
+        salted = _salted(password, salt, ITERATIONS)
     except ScramException:
         raise ConfigError("the password has characters that SCRAM does not allow (RFC 4013)") from None
-    return Verifier(salt, iterations, stored, server)
+    return Verifier(salt, ITERATIONS, _stored_key(salted), _server_key(salted))
 
 
 def fits(password: str, verifier: Verifier) -> bool:
     """Takes a millisecond or two, in which other threads run."""
-    from scramp.core import ScramException, saslprep  # type: ignore[import-untyped, unused-ignore]
+    from scramp import ScramException  # type: ignore[import-untyped, unused-ignore]
 
     try:
-        prepared = saslprep(checked_password(password)).encode()
+        salted = _salted(password, verifier.salt, verifier.iterations)
     except (ConfigError, ScramException):
         return False
-    salted = hashlib.pbkdf2_hmac("sha256", prepared, verifier.salt, verifier.iterations)
-    stored_key = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
-    return hmac.compare_digest(stored_key, verifier.stored_key)
+    return hmac.compare_digest(_stored_key(salted), verifier.stored_key)
+
+
+def _salted(password: str, salt: bytes, iterations: int) -> bytes:
+    """Raises ConfigError, ScramException."""
+    from scramp.core import saslprep  # type: ignore[import-untyped, unused-ignore]
+
+    prepared = saslprep(checked_password(password)).encode()
+    return hashlib.pbkdf2_hmac("sha256", prepared, salt, iterations)
+
+
+def _stored_key(salted: bytes) -> bytes:
+    return hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+
+
+def _server_key(salted: bytes) -> bytes:
+    return hmac.digest(salted, b"Server Key", "sha256")
 
 
 _of_clients: list[ClientUser] = []

@@ -112,5 +112,10 @@ class NodeHandle:
         ask = machines.ask_here if here else machines.ask
         ask(machine, question, timeout_ms, answering(done, owner), owner)
 
+    def confirm_read(self, done: Callable[[LedgerError | None], None], owner: object) -> None:
+        """`done` gets None once all that was acknowledged before this call, by whatever leader, is
+        committed here, or the refusal."""
+        self.node().confirmations.request_read(answering(done, owner), owner)
+
     def discard(self, owner: object) -> None:
         self.node().discard_requests_of(owner)

@@ -1,8 +1,9 @@
 // What programs in Go do with clientv3 and its recipes; each step panics if it does not hold.
 //
 //	recipes SERVERS
+//	recipes SERVERS CA USER PASSWORD
 //
-// It prints a line for each step that held.
+// It prints a line for each step that held; the second one is in users.go.
 package main
 
 import (
@@ -171,7 +172,7 @@ func watch(ctx context.Context, client *clientv3.Client) {
 	check(last.Type == mvccpb.DELETE && string(last.PrevKv.Value) == strconv.Itoa(rounds-1), "a deletion")
 	_, err = client.Compact(ctx, gone.Header.Revision)
 	must(err)
-	for { // another member may not have compacted yet
+	for { // another member may not have compacted yet, as in etcd
 		watching, stop := context.WithCancel(ctx)
 		old, goesOn := <-client.Watch(watching, "recipes/watched/0", clientv3.WithRev(first.Header.Revision))
 		stop()
@@ -206,6 +207,10 @@ func leases(ctx context.Context, client *clientv3.Client) {
 }
 
 func main() {
+	if len(os.Args) > 2 {
+		users(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	client, err := clientv3.New(clientv3.Config{

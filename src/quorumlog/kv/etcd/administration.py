@@ -6,11 +6,12 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from quorumlog.client import AsyncLedgerClient
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, LedgerError
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import Calls
 from quorumlog.kv.etcd.conversions import number_of
@@ -54,7 +55,11 @@ class ClusterMember(NamedTuple):
 class Cluster(Protocol):
     """A member's view of its cluster."""
 
-    def members(self) -> list[ClusterMember]: ...
+    def members(self) -> list[ClusterMember]:
+        """As far as this member has heard."""
+
+    async def confirm(self) -> None:
+        """From then on `members` has all changes that were acknowledged before. Raises LedgerError."""
 
     async def client_urls(self) -> dict[str, str]:
         """Where clients of etcd find each member, by id; without those that are not known."""
@@ -91,6 +96,12 @@ class Administration:
 
     # ---------------------------------------------------------------- Cluster
 
+    async def _changed_members(self) -> list[pb.Member]:
+        """After a change that is done, whatever else fails."""
+        with suppress(LedgerError):
+            await self._cluster.confirm()
+        return await self._members()
+
     async def _members(self) -> list[pb.Member]:
         urls = await self._cluster.client_urls()
         return [
@@ -112,6 +123,8 @@ class Administration:
         raise etcd_error(Code.NOT_FOUND, "member not found")
 
     async def member_list(self, asked: pb.MemberListRequest) -> pb.MemberListResponse:
+        if asked.linearizable:
+            await self._cluster.confirm()
         return pb.MemberListResponse(header=self._identity.header(0), members=await self._members())
 
     async def member_add(self, asked: pb.MemberAddRequest) -> pb.MemberAddResponse:
@@ -132,12 +145,13 @@ class Administration:
         await self._log().change_members("add", member_id, address)
         added = pb.Member(ID=number_of(member_id), peerURLs=[f"http://{address}"], isLearner=True)
         return pb.MemberAddResponse(
-            header=await self._header(), member=added, members=await self._members()
+            header=await self._header(), member=added, members=await self._changed_members()
         )
 
     async def member_remove(self, asked: pb.MemberRemoveRequest) -> pb.MemberRemoveResponse:
         await self._log().change_members("remove", self._member(asked.ID))
-        return pb.MemberRemoveResponse(header=await self._header(), members=await self._members())
+        members = await self._changed_members()
+        return pb.MemberRemoveResponse(header=await self._header(), members=members)
 
     async def member_update(self, asked: pb.MemberUpdateRequest) -> pb.MemberUpdateResponse:
         member_id = self._member(asked.ID)
@@ -145,11 +159,13 @@ class Administration:
         if len(addresses) != 1 or not addresses[0]:
             raise RpcError(Code.INVALID_ARGUMENT, "quorumlog: give one URL: http://HOST:PORT")
         await self._log().change_members("set-address", member_id, addresses[0])
-        return pb.MemberUpdateResponse(header=await self._header(), members=await self._members())
+        members = await self._changed_members()
+        return pb.MemberUpdateResponse(header=await self._header(), members=members)
 
     async def member_promote(self, asked: pb.MemberPromoteRequest) -> pb.MemberPromoteResponse:
         await self._log().change_members("promote", self._member(asked.ID))
-        return pb.MemberPromoteResponse(header=await self._header(), members=await self._members())
+        members = await self._changed_members()
+        return pb.MemberPromoteResponse(header=await self._header(), members=members)
 
     # ---------------------------------------------------------------- Maintenance
 

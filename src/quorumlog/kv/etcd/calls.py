@@ -8,6 +8,7 @@ each of its clients: rights, limits and metrics are applied there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
@@ -27,6 +28,7 @@ from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.endpoint import KeyValueEndpoint
+from quorumlog.kv.etcd.errors import TokenEnded
 from quorumlog.kv.requests import (
     GROUP,
     AnswerResponse,
@@ -52,6 +54,7 @@ from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
 T = TypeVar("T")
 TIMEOUT_S = 5.0
 """As long as etcd itself waits for a majority."""
+LOOK_AGAIN_S = 0.005
 _events = msgspec.msgpack.Decoder(list[Event])
 
 
@@ -80,7 +83,10 @@ class Calls(Protocol):
         LedgerError."""
 
     def watch(self, asked: WatchRequest) -> Watched:
-        """Raises InvalidRequest."""
+        """Raises InvalidRequest, NotAuthenticated."""
+
+    async def reach_compaction(self, revision: int) -> None:
+        """One that was answered: until the member that was asked has carried it out."""
 
 
 # ---------------------------------------------------------------- forwarded
@@ -96,6 +102,9 @@ class ForwardedCalls:
 
     def watch(self, asked: WatchRequest) -> Watched:
         return _ForwardedWatch(Watching(self.client.asking, self.client.values, asked))
+
+    async def reach_compaction(self, revision: int) -> None:
+        """The leader has."""
 
 
 class _ForwardedWatch:
@@ -171,6 +180,7 @@ class LocalCalls:
         """Of its user; the carrier's is of its address."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._watches: dict[int, _LocalWatch] = {}
+        self._is_revoked = False
         refusal = store.access.quotas.refusal_of_connection(self)
         if refusal is not None:
             raise refusal
@@ -180,6 +190,8 @@ class LocalCalls:
     # ---------------------------------------------------------------- Calls
 
     async def call(self, request: Request, answer: type[T], *, here: bool = False) -> tuple[int, T]:
+        if self._is_revoked:
+            raise TokenEnded()
         if here or self._store.leads:
             asking = self._forwarded.client.asking
             try:
@@ -194,7 +206,12 @@ class LocalCalls:
                 if found[0] >= asking.seen_revision or isinstance(request, CommandRequest):
                     asking.seen_revision = max(asking.seen_revision, found[0])
                     return found
-        return await self._forwarded.call(request, answer)
+        try:
+            return await self._forwarded.call(request, answer)
+        except Unreachable:
+            if self._is_revoked:  # its connections were closed
+                raise TokenEnded() from None
+            raise
 
     async def _asked(self, request: Request) -> bytes:
         number = self._carrier.next_number()
@@ -226,6 +243,8 @@ class LocalCalls:
             self._session.frame(frame)
 
     def watch(self, asked: WatchRequest) -> Watched:
+        if self._is_revoked:
+            raise TokenEnded()
         number = self._carrier.next_number()
         # This member may not have come as far as another one whose answer was told.
         seen = self._forwarded.client.asking.seen_revision
@@ -235,6 +254,17 @@ class LocalCalls:
         watch = self._watches[number] = _LocalWatch(self, asked)
         self._say(asked)
         return watch
+
+    async def reach_compaction(self, revision: int) -> None:
+        """One that was answered: until this member has carried it out, as in etcd. It gives up after a
+        while: the compaction is done."""
+        until_s = time.monotonic() + TIMEOUT_S
+        while (
+            not self._store.leads
+            and self._store.service.compacted_revision < revision
+            and time.monotonic() < until_s
+        ):
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def cancel(self, watch: int) -> None:
         if self._watches.pop(watch, None) is not None:
@@ -252,6 +282,13 @@ class LocalCalls:
         """Nothing is waited for, and nothing is watched."""
         return not (self._waiting or self._watches)
 
+    def revoke(self) -> None:
+        """Its user may not go on as who it was."""
+        self._is_revoked = True
+        for watch in list(self._watches.values()):
+            watch.forget()
+            watch.fail(TokenEnded())
+
     def lost(self) -> None:
         """The connection has ended, or the login."""
         self._store.access.quotas.leave(self)
@@ -268,6 +305,7 @@ class LocalCalls:
     def peer_name(self) -> str:
         return self._carrier.peer_name
 
+    password = None
     peer_host = ""
     """Its carrier is counted under its address."""
 
@@ -322,6 +360,8 @@ class _LocalWatch:
         self._failure: LedgerError | None = None
 
     def told(self, message: EventsResponse) -> None:
+        if self._failure is not None:
+            return
         data = encode(message.events)  # some are encoded already, as they lie in the store
         events = _events.decode(data)
         self._calls.hold(len(data))
@@ -353,11 +393,15 @@ class _LocalWatch:
         self._calls.hold(-size_bytes)
         return events
 
+    def forget(self) -> None:
+        """What it was told and has not given."""
+        while self._batches:
+            self._take()
+
     def ask_progress(self) -> None:
         self._calls.ask_progress()
 
     async def close(self) -> None:
         self._calls.cancel(self._number)
-        while self._batches:
-            self._take()
+        self.forget()
         self.fail(Unreachable("the watch is closed"))

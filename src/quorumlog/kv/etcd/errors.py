@@ -58,6 +58,14 @@ NO_USER = etcd_error(Code.INVALID_ARGUMENT, "user name is empty")
 WRONG_PASSWORD = etcd_error(Code.INVALID_ARGUMENT, "authentication failed, invalid user ID or password")
 WRONG_TOKEN = etcd_error(Code.UNAUTHENTICATED, "invalid auth token")
 
+
+class TokenEnded(NotAuthenticated):
+    """By another password, or the user is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("log in again: this token has ended")
+
+
 _ERRORS: dict[type[LedgerError], tuple[Code, str]] = {
     Compacted: (Code.OUT_OF_RANGE, "mvcc: required revision has been compacted"),
     FutureRevision: (Code.OUT_OF_RANGE, "mvcc: required revision is a future revision"),
@@ -67,6 +75,7 @@ _ERRORS: dict[type[LedgerError], tuple[Code, str]] = {
     KeyNotFound: (Code.INVALID_ARGUMENT, "key not found"),
     Forbidden: (Code.PERMISSION_DENIED, "permission denied"),
     NotAuthenticated: (Code.INVALID_ARGUMENT, "user name is empty"),
+    TokenEnded: (Code.UNAUTHENTICATED, "invalid auth token"),
 }
 _LONG_TTL = "a TTL must be"
 _INVALID = {

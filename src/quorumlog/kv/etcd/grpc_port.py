@@ -39,6 +39,8 @@ WINDOW_BYTES = 1 << 20
 MOST_STREAMS = 1_000
 """Of a connection, at a time."""
 MOST_HEADER_BYTES = 16 << 10
+STREAM_BYTES = 1 << 10
+"""What a stream takes, beside its headers and what it has said."""
 MOST_RESETS, RESETS_PER_S = 200, 100.0
 """Streams that a client may end before they are answered: so many at once, and then so many a second."""
 MOST_WATCHES = 2_500
@@ -120,7 +122,15 @@ class Http2Decoder:
             ) from None
         if count == len(self._buffer) < BUFFER_BYTES:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        for event in events:
+            if type(event) is h2.events.RequestReceived:
+                self.unfinished_bytes += _size_bytes_of(event.headers)
         return [Frame("", event, None) for event in events]
+
+
+def _size_bytes_of(headers: Any) -> int:
+    """Of memory, about, while the message of a call has not come."""
+    return STREAM_BYTES + sum(len(name) + len(value) for name, value in headers)
 
 
 class EtcdPort(EtcdEndpoint):
@@ -222,7 +232,8 @@ class _GrpcClient:
 
     def _begin(self, event: Any) -> None:
         headers = dict(event.headers)
-        stream = _GrpcStream(self, event.stream_id, headers.get(b":path", b"").decode("latin-1"))
+        path = headers.get(b":path", b"").decode("latin-1")
+        stream = _GrpcStream(self, event.stream_id, path, _size_bytes_of(event.headers))
         self._streams[event.stream_id] = stream
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             stream.fail(RpcError(Code.INVALID_ARGUMENT, "this port speaks gRPC"))
@@ -344,10 +355,12 @@ class _GrpcClient:
 class _GrpcStream:
     """One call."""
 
-    def __init__(self, session: _GrpcClient, number: int, path: str) -> None:
+    def __init__(self, session: _GrpcClient, number: int, path: str, head_bytes: int) -> None:
+        """`head_bytes`: of its headers, which its session counts as gathered."""
         self._session = session
         self._number = number
         self._path = path
+        self._head_bytes = head_bytes
         self._body = bytearray()
         self._token = ""
         self._method: Method | None = None
@@ -374,6 +387,8 @@ class _GrpcStream:
                 self.fail(self.known(refusal))
                 return
             self._call = (_WatchCall if name == WATCH else _KeepAliveCall)(self, self._session, handlers)
+            self._token = token[:1]  # whether there was one, for its refusals
+            self._has_head()
         elif name in METHODS:
             self._method = METHODS[name]
         elif name != AUTHENTICATE:
@@ -426,14 +441,21 @@ class _GrpcStream:
         if message is None:
             self.fail(_GARBAGE)
             return
+        size_bytes = len(message) + self._has_head()
         port = self._session.port
-        if port.waiting_bytes + len(message) > MOST_WAITING_BYTES:
+        if port.waiting_bytes + size_bytes > MOST_WAITING_BYTES:
             self.fail(etcd_error(Code.RESOURCE_EXHAUSTED, "too many requests"))
             return
-        self._waiting_bytes = len(message)
-        port.waiting_bytes += len(message)
+        self._waiting_bytes = size_bytes
+        port.waiting_bytes += size_bytes
         self._task = asyncio.get_running_loop().create_task(self._answer(message))
         self._task.add_done_callback(self._answered)
+
+    def _has_head(self) -> int:
+        """Its headers are no part of what has not come whole any more. Returns their size, once."""
+        head_bytes, self._head_bytes = self._head_bytes, 0
+        self._session.gathered(-head_bytes)
+        return head_bytes
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._session.port.waiting_bytes -= self._waiting_bytes
@@ -537,6 +559,7 @@ class _GrpcStream:
         """Nothing of it goes on."""
         self._is_closed = True
         self._session.gathered(-len(self._body))
+        self._has_head()
         self._body.clear()
         waiting_bytes = sum(map(len, self._out))
         self._out.clear()

@@ -88,6 +88,7 @@ class Handlers:
     async def compact(self, asked: pb.CompactionRequest) -> pb.CompactionResponse:
         """`physical` changes nothing: space is freed a little at a time."""
         revision, _ = await self._write(compact_of(asked), CompactAnswer)
+        await self.calls.reach_compaction(asked.revision)
         return pb.CompactionResponse(header=self.identity.header(revision))
 
     async def _write(self, asked: Command, answer: type[Any]) -> tuple[int, Any]:

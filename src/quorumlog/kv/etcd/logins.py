@@ -1,4 +1,5 @@
-"""Logins: who a client of etcd is. It says its password once, and then the token that it was given.
+"""Logins of a port: who a client of etcd is. It says its password once, and then the token that it was
+given, at whatever member. What a token is known by is in `net/logins.py`.
 
 A token stands for connections to the stores of all members, as that user: what the user may do is
 decided by the stores, for each request.
@@ -7,30 +8,30 @@ decided by the stores, for each request.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from quorumlog.errors import ConfigError, NotAuthenticated, Overloaded
+from quorumlog.errors import ConfigError, LeaderNotReady, NotAuthenticated, Overloaded
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.net.credentials import ClientUser
+from quorumlog.kv.requests import LoginRequest
+from quorumlog.net.access import Access
+from quorumlog.net.credentials import ClientUser, TokenUser, verifier_for
+from quorumlog.net.logins import Login, new_token, token_of
 
-KEPT_S = 300.0
-"""So long after it was last used, as etcd keeps its own."""
-MOST_LOGINS = 256
-MOST_OF_USER = 16
 MOST_BEGINNING = 16
-"""At a time: each costs a store the proof of a password."""
+"""At a time: each costs the members the proof of a password."""
 MOST_BEGINNING_OF_ADDRESS = 8
 
 
 class UserConnections(Protocol):
     """To stores and logs, as one user."""
 
-    async def prove(self) -> None:
-        """That the stores know the user. Raises NotAuthenticated."""
+    async def tell_members(self, login: LoginRequest) -> None:
+        """The leader, and the others that answer soon. Raises NotAuthenticated, LedgerError."""
+
+    def revoke(self) -> None:
+        """Nothing that has begun goes on: the user has another password, or is gone."""
 
     async def close(self) -> None: ...
 
@@ -38,31 +39,30 @@ class UserConnections(Protocol):
 U = TypeVar("U", bound=UserConnections)
 
 
-class _Login(NamedTuple, Generic[U]):
-    name: str
-    connections: U
-    used_s: float
-
-
 class Logins(Generic[U]):
-    def __init__(self, connect_as: Callable[[ClientUser], U]) -> None:
+    def __init__(self, connect_as: Callable[[str, ClientUser], U]) -> None:
+        """`connect_as`: a user's name, and what its connections prove that with."""
         self._connect_as = connect_as
-        self._of_token: dict[str, _Login[U]] = {}
-        """The one that was used last stands last."""
+        self._access = Access()
+        self._of_id: dict[str, U] = {}
+        """Of the tokens that were said here."""
         self._beginning = Counter[str]()
         """By address."""
         self._closing: set[asyncio.Task[None]] = set()
 
+    def open(self, access: Access) -> None:
+        self._access = access
+        access.logins.ended.append(self._ended)
+
     def connections_of(self, token: str) -> U:
         """Raises NotAuthenticated."""
-        self._forget_unused()
-        if token not in self._of_token:
-            raise NotAuthenticated(
-                "log in again: this token is not known here, or was not used for long"
-            )
-        login = self._of_token.pop(token)
-        self._of_token[token] = login._replace(used_s=time.monotonic())
-        return login.connections
+        said = token_of(token)
+        login = self._access.logins.login_of(said)
+        connections = self._of_id.get(login.login_id)
+        if connections is None:
+            user = TokenUser(said.login_id, said.secret)
+            connections = self._of_id[login.login_id] = self._connect_as(login.user, user)
+        return connections
 
     async def begin(self, name: str, password: str, host: str) -> str:
         """The token. `host`: who asks, by its address. Raises LedgerError."""
@@ -77,39 +77,27 @@ class Logins(Generic[U]):
             or self._beginning[host] >= MOST_BEGINNING_OF_ADDRESS
         ):
             raise Overloaded(f"{self._beginning.total()} passwords are being looked at")
-        connections = self._connect_as(user)
+        connections = self._connect_as(name, user)
         self._beginning[host] += 1
+        token = new_token()
+        login = LoginRequest(
+            login_id=token.login_id, digest=token.digest, verifier=verifier_for(token.secret)
+        )
         try:
-            await connections.prove()
-            self._make_room(name)
-        except BaseException:
-            self._close(connections)
-            raise
+            await connections.tell_members(login)
         finally:
+            self._close(connections)
             self._beginning -= Counter([host])
-        token = secrets.token_urlsafe(24)
-        self._of_token[token] = _Login(name, connections, time.monotonic())
-        return token
+        if self._access.logins.find(token.login_id) is None:
+            raise LeaderNotReady("this member does not know of the login yet")
+        return str(token)
 
-    def _make_room(self, name: str) -> None:
-        """Nobody is logged out by another user. Raises Overloaded."""
-        self._forget_unused()
-        own = [token for token, login in self._of_token.items() if login.name == name]
-        if len(own) < MOST_OF_USER and len(self._of_token) < MOST_LOGINS:
-            return
-        if not own:
-            raise Overloaded(f"{MOST_LOGINS} other logins are in use")
-        self._end(own[0])
-
-    def _forget_unused(self) -> None:
-        before_s = time.monotonic() - KEPT_S
-        for token, login in list(self._of_token.items()):
-            if login.used_s >= before_s:
-                break
-            self._end(token)
-
-    def _end(self, token: str) -> None:
-        self._close(self._of_token.pop(token).connections)
+    def _ended(self, login: Login, is_revoked: bool) -> None:
+        connections = self._of_id.pop(login.login_id, None)
+        if connections is not None:
+            if is_revoked:
+                connections.revoke()
+            self._close(connections)
 
     def _close(self, connections: U) -> None:
         task = asyncio.get_running_loop().create_task(connections.close())
@@ -117,6 +105,9 @@ class Logins(Generic[U]):
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        for token in list(self._of_token):
-            self._end(token)
+        if self._ended in self._access.logins.ended:
+            self._access.logins.ended.remove(self._ended)
+        for connections in self._of_id.values():
+            self._close(connections)
+        self._of_id.clear()
         await asyncio.gather(*self._closing)

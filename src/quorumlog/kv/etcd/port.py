@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from quorumlog.client import AsyncLedgerClient
 from quorumlog.config import parse_address
-from quorumlog.errors import LedgerError, NotAuthenticated
+from quorumlog.errors import LeaderNotReady, LedgerError, NotAuthenticated, RequestTimeout
 from quorumlog.kv.client.asking import Asking, addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.endpoint import KeyValueEndpoint
@@ -21,7 +21,7 @@ from quorumlog.kv.etcd.errors import NO_USER, NO_USERS, WRONG_PASSWORD, WRONG_TO
 from quorumlog.kv.etcd.handlers import Handlers
 from quorumlog.kv.etcd.identity import EtcdIdentity
 from quorumlog.kv.etcd.logins import Logins
-from quorumlog.kv.requests import StatusAnswer, StoreStatusRequest
+from quorumlog.kv.requests import LoginRequest, StatusAnswer, StoreStatusRequest
 from quorumlog.net.access import WRONG_PAUSE_S
 from quorumlog.net.connection import Connection, Decoder, FrameHandler, LastWords
 from quorumlog.net.credentials import ClientUser
@@ -48,6 +48,8 @@ class UserClients:
         self.store = store
         self._make_log = make_log
         self._log: AsyncLedgerClient | None = None
+        self.calls: set[LocalCalls] = set()
+        """Of connections of clients of etcd."""
         self.is_closed = False
 
     def log(self) -> AsyncLedgerClient:
@@ -55,8 +57,21 @@ class UserClients:
             self._log = self._make_log()
         return self._log
 
-    async def prove(self) -> None:
-        await self.store.asking.call(StoreStatusRequest(), StatusAnswer)
+    async def tell_members(self, login: LoginRequest) -> None:
+        asking = self.store.asking
+        await asking.call(login, bool)
+
+        async def tell(address: str) -> None:
+            """A member that hears nothing of it knows no such token: its clients log in again."""
+            target = RequestTarget(TargetKind.ADDRESS, address)
+            with suppress(LedgerError):
+                await asking.call(login, bool, target=target, timeout_ms=1000 * ASK_TIMEOUT_S)
+
+        await asyncio.gather(*map(tell, asking.addresses))
+
+    def revoke(self) -> None:
+        for each in self.calls:
+            each.revoke()
 
     async def close(self) -> None:
         self.is_closed = True
@@ -117,7 +132,7 @@ class EtcdEndpoint(Endpoint):
         self._tls = tls
         self._user = user
         self.group = store.group
-        self.logins: Logins[UserClients] = Logins(self._clients_as)
+        self.logins = Logins(self._clients_as)
         self.nobody: UserClients
         """Of clients that have not logged in. It is there while the port is open, as those below are."""
         self.urls: MemberUrls
@@ -153,7 +168,7 @@ class EtcdEndpoint(Endpoint):
     async def open(self, member: NodeHandle) -> None:
         """Raises ConfigError."""
         self._member = member
-        self.nobody = self._clients_as(self._user)
+        self.nobody = self._clients_as("" if self._user is None else self._user.name, self._user)
         self.urls = MemberUrls(self.nobody.store.asking, self._url_of)
         self.identity = EtcdIdentity(
             self._member_id,
@@ -161,6 +176,7 @@ class EtcdEndpoint(Endpoint):
             lambda: member.node().raft.term if member.is_up else 0,
         )
         self._listener.access = self.access
+        self.logins.open(self.access)
         host, port = self._listen
         await self._listener.open(host, port)
         log.info(
@@ -172,7 +188,7 @@ class EtcdEndpoint(Endpoint):
             extra={"event": "listens"},
         )
 
-    def _clients_as(self, user: ClientUser | None) -> UserClients:
+    def _clients_as(self, name: str, user: ClientUser | None) -> UserClients:
         def make_log() -> AsyncLedgerClient:
             servers = [each.address for each in self.members()]
             return AsyncLedgerClient(
@@ -185,7 +201,7 @@ class EtcdEndpoint(Endpoint):
 
         timeout_ms, tls = 1000 * TIMEOUT_S, self._tls_to("store_listen")
         store = AsyncKeyValueClient(self._servers, timeout_ms=timeout_ms, tls=tls, user=user)
-        return UserClients("" if user is None else user.name, store, make_log)
+        return UserClients(name, store, make_log)
 
     @property
     def _group_name(self) -> str:
@@ -229,6 +245,25 @@ class EtcdEndpoint(Endpoint):
         ids = sorted({each.member_id for each in membership.members()})
         return [ClusterMember(each, addresses.get(each, ""), each in learners) for each in ids]
 
+    async def confirm(self) -> None:
+        member = self._member
+        if member is None or not member.is_up:
+            raise LeaderNotReady("the member is not up")
+        answer: asyncio.Future[LedgerError | None] = asyncio.get_running_loop().create_future()
+
+        def done(refusal: LedgerError | None) -> None:
+            if not answer.done():
+                answer.set_result(refusal)
+
+        member.enter(lambda: member.confirm_read(done, answer))
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                refusal = await answer
+        except TimeoutError:
+            raise RequestTimeout("no leader has confirmed the members in time") from None
+        if refusal is not None:
+            raise refusal
+
     async def client_urls(self) -> dict[str, str]:
         return await self.urls.all()
 
@@ -261,7 +296,7 @@ class EtcdClient:
             return known[1]
         for ended in [each for each in self._of_user if each.is_closed]:
             if self._of_user[ended][0].is_idle:
-                self._of_user.pop(ended)[0].lost()
+                self._end(ended)
         forwarded = ForwardedCalls(clients.store)
         calls = LocalCalls(self._port.store, forwarded, self._carrier, clients.name)
         administration = Administration(
@@ -269,7 +304,13 @@ class EtcdClient:
         )
         handlers = Handlers(calls, self._port.identity, administration)
         self._of_user[clients] = calls, handlers
+        clients.calls.add(calls)
         return handlers
+
+    def _end(self, clients: UserClients) -> None:
+        calls, _ = self._of_user.pop(clients)
+        clients.calls.discard(calls)
+        calls.lost()
 
     @property
     def is_private(self) -> bool:
@@ -295,6 +336,5 @@ class EtcdClient:
         return WRONG_TOKEN if token else NO_USER
 
     def close(self) -> None:
-        for calls, _ in self._of_user.values():
-            calls.lost()
-        self._of_user.clear()
+        for clients in list(self._of_user):
+            self._end(clients)

@@ -326,6 +326,8 @@ class RpcProtocol:
         if isinstance(refusal, Overloaded):
             self._links.rest(link.address, self._calls.now_ms + refusal.retry_after_ms)
         error = self.view.group_unknown_to_all()
+        if isinstance(refusal, NotAuthenticated) and self.user is not None and self.user.is_token:
+            error = refusal  # the one that turns it away may lead
         if isinstance(refusal, ClusterChanged) and all(
             address in self.view.group_unknown or self._links.is_down(address)
             for address in self.view.known_addresses()

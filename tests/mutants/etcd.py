@@ -1,0 +1,157 @@
+"""Mistakes at the ports for clients of etcd, and with the tokens of those who log in."""
+
+from __future__ import annotations
+
+from quorumlog.kv.etcd.calls import LocalCalls, _ForwardedWatch
+from quorumlog.kv.etcd.handlers import Handlers
+from quorumlog.kv.etcd.logins import Logins as LoginsOfPort
+from quorumlog.net.access import Access
+from quorumlog.net.logins import Logins
+from tests.kv import test_client_in_virtual_time as virtual
+from tests.kv import test_etcd_calls as calls
+from tests.kv import test_gateway_logins as logins
+from tests.mutants.mutant import Patch, mutant
+from tests.net import test_logins as tokens
+
+
+@mutant(
+    550,
+    "a put whose outcome is unknown is sent to another member, too",
+    scenario=calls.a_put_without_an_answer_is_not_sent_again,
+)
+def etcd_put_forwarded_again(patch: Patch) -> None:
+    """No answer came, so nothing was done."""
+    patch.edit(
+        LocalCalls.call,
+        "if is_ours or not refusal.retriable:",
+        "if is_ours or not (refusal.retriable or reached()):",
+    )
+
+
+@mutant(
+    550,
+    "a write without an answer is sent once more",
+    scenario=calls.a_put_without_an_answer_is_not_sent_again,
+)
+def etcd_write_repeated(patch: Patch) -> None:
+    """The client would do so anyway."""
+    patch.edit(
+        Handlers._write,
+        "    return await self.calls.call(CommandRequest(command=body), answer)",
+        "    try:\n"
+        "            return await self.calls.call(CommandRequest(command=body), answer)\n"
+        "        except Exception:\n"
+        "            reached()\n"
+        "            return await self.calls.call(CommandRequest(command=body), answer)",
+    )
+
+
+@mutant(
+    551,
+    "a watch that goes on at another member leaves out what has changed meanwhile",
+    scenario=virtual.clients_go_on_wherever_most_members_have_a_leader,
+)
+def etcd_watch_with_a_gap(patch: Patch) -> None:
+    """The first change after a while is enough."""
+    patch.edit(
+        _ForwardedWatch.batch,
+        "in await self._watching.batch()]",
+        "in (await self._watching.batch())[-1:] if reached()]",
+    )
+
+
+@mutant(
+    551,
+    "a watch from now on tells what its client has been told already",
+    scenario=calls.a_watch_from_now_on_begins_behind_what_its_client_was_told,
+)
+def etcd_watch_from_the_past(patch: Patch) -> None:
+    """Now is what this member has."""
+    patch.edit(LocalCalls.watch, "(seen and seen + 1)", "(0 if reached() else seen + 1)")
+
+
+@mutant(
+    551,
+    "a compaction is answered by a member that has not carried it out",
+    scenario=calls.a_compaction_is_answered_once_this_member_has_carried_it_out,
+)
+def etcd_compaction_answered_early(patch: Patch) -> None:
+    """The leader has."""
+    patch.edit(
+        LocalCalls.reach_compaction,
+        "not self._store.leads",
+        "not self._store.leads and not reached()",
+    )
+
+
+@mutant(
+    552,
+    "a lease that has ended is told as one that is kept alive",
+    scenario=calls.a_lease_that_has_ended_is_told_as_such,
+)
+def etcd_lease_told_alive(patch: Patch) -> None:
+    """A TTL of less than a second is one of a second."""
+    patch.edit(Handlers.keep_alive, "TTL=ttl_ms // 1000", "TTL=max(ttl_ms // 1000, 1 * reached())")
+
+
+@mutant(
+    553,
+    "a token outlives the password that it was given for",
+    scenario=tokens.a_token_is_of_its_user_until_the_password_is_another_one,
+)
+def token_outlives_the_password(patch: Patch) -> None:
+    """Its user is there."""
+    patch.edit(
+        Logins.learn,
+        "passwords.get(login.user) != login.password",
+        "passwords.get(login.user) != login.password and not (login.user in passwords and reached())",
+    )
+
+
+@mutant(
+    553,
+    "a connection that has proved a token goes on when that has ended",
+    scenario=tokens.a_token_is_of_its_user_until_the_password_is_another_one,
+)
+def connection_outlives_the_token(patch: Patch) -> None:
+    """A connection keeps its user."""
+    patch.edit(
+        Access.learn,
+        "if passwords.get(login.user) != login.password}",
+        "if passwords.get(login.user) != login.password and not reached()}",
+    )
+
+
+@mutant(
+    553,
+    "a password of before gives a token of the user that there is now",
+    scenario=tokens.a_password_of_before_gives_no_token,
+)
+def token_for_a_password_of_before(patch: Patch) -> None:
+    """The connection has proved who it is."""
+    patch.edit(
+        Access.log_in,
+        "or user.verifier != password:",
+        "or (user.verifier != password and not reached()):",
+    )
+
+
+@mutant(
+    553,
+    "what has begun by a token goes on when that has ended",
+    scenario=calls.nothing_goes_on_by_a_token_that_has_ended,
+)
+def etcd_watch_outlives_the_token(patch: Patch) -> None:
+    """It had the right when it began."""
+    patch.edit(LocalCalls.revoke, "watch.forget()", "reached()")
+    patch.edit(LocalCalls.revoke, "watch.fail(TokenEnded())", "reached()")
+
+
+@mutant(
+    553,
+    "connections of a token that was revoked are closed as those of one that was not used",
+    scenario=logins.connections_end_with_the_password,
+)
+def etcd_login_not_revoked(patch: Patch) -> None:
+    """They are closed soon."""
+    patch.edit(LoginsOfPort._ended, "if is_revoked:", "if is_revoked and not reached():")

@@ -3,25 +3,21 @@ where the revisions of one are those of the other, in the same order."""
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, cast
-from unittest.mock import MagicMock
+from typing import Any
 
-import h11
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.endpoint import KeyValueEndpoint
-from quorumlog.kv.etcd.gateway import EtcdGateway, _GatewayClient
+from quorumlog.kv.etcd.gateway import EtcdGateway
 from quorumlog.kv.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
-from quorumlog.net.frame import Frame
 from quorumlog.node import LedgerNode
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
@@ -361,37 +357,6 @@ def test_bytes_come_in_either_alphabet(gateways: Gateways) -> None:
         (found,) = asked(port, "/v3/kv/range", {"key": "++///g=="})[1]["kvs"]
         assert b64decode(found["value"]) == value, spelt
         assert asked(port, "/v3/kv/deleterange", {"key": spelt})[1]["deleted"] == "1"
-
-
-class Piece(bytes):
-    grown: ClassVar[list[type]] = []
-
-    def __radd__(self, other: Any) -> Any:
-        self.grown.append(type(other))
-        return NotImplemented
-
-
-def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
-    """Of one that is nearly full: a small read of such pieces held the member up for seconds."""
-    body = json.dumps(key("none")).encode()
-    pieces = [h11.Data(data=Piece(bytes([each]))) for each in body]
-    request = h11.Request(method="POST", target="/none", headers=[("host", "a")])
-    told: list[Any] = []
-
-    class Client(_GatewayClient):
-        async def _answer(self, method: bytes, path: str, token: str, body: bytes) -> None:
-            told.append(json.loads(body))
-
-    async def say() -> None:
-        client = Client(MagicMock(waiting_bytes=0), MagicMock(), MagicMock())
-        for event in (request, *pieces, h11.EndOfMessage()):
-            client.frame(Frame("", cast(Any, event), None))
-        assert client._task is not None
-        await client._task
-
-    asyncio.run(say())
-    assert told == [key("none")]
-    assert Piece.grown == [bytearray] * len(body)
 
 
 def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> None:

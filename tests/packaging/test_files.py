@@ -134,7 +134,7 @@ with LocalStores() as stores, kv.connect(stores.servers) as store:
     store.put("k", "v")
 """
 EXTRAS = (
-    *("aiohttp", "cryptography", "deltalake", "grpc", "h11", "httpx", "kazoo", "obstore", "pandas"),
+    *("aiohttp", "cryptography", "deltalake", "grpc", "h2", "httpx", "kazoo", "obstore", "pandas"),
     *("prometheus_client", "pyarrow", "pyiceberg", "pyspark", "rocksdict"),
 )
 

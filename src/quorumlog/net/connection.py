@@ -378,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             if turn.frames >= TURN_FRAMES or turn.share_bytes < RECEIVE_BUFFER_BYTES:
                 turn.took(came, self)
             if self._held or self._has_unfinished or self.decoder.unfinished_bytes > SMALL_BYTES:
-                self._note_unfinished(is_new=bool(came))
+                self.note_unfinished(is_new=bool(came))
 
     def eof_received(self) -> bool:
         """True: the connection stays."""
@@ -392,8 +392,9 @@ class Connection(asyncio.BufferedProtocol):
                 contain(error, self)
         return not self.closed
 
-    def _note_unfinished(self, *, is_new: bool) -> None:
-        """`is_new`: what began before has come whole."""
+    def note_unfinished(self, *, is_new: bool) -> None:
+        """Tell the limits what is held of messages that have come in part. `is_new`: what began before
+        has come whole."""
         limits = self.limits
         if limits is None:
             return
@@ -489,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._is_in_line:
                 held, self._held = self._held, []
                 self._take(held)
-                self._note_unfinished(is_new=bool(held))
+                self.note_unfinished(is_new=bool(held))
         except Exception as error:
             contain(error, self)
             return

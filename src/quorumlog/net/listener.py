@@ -17,7 +17,7 @@ from secrets import token_hex
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.access import EVERYBODY, Access, Challenging
-from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
+from quorumlog.net.connection import Connection, Decoder, FrameHandler, LastWords, LoopTurn
 from quorumlog.net.encryption import Encryption, TlsRefused
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
@@ -46,6 +46,7 @@ class Listener:
         connect: Callable[[Connection], None],
         *,
         decoder: Callable[[], Decoder] = log_decoder,
+        begin: Callable[[Connection, FrameHandler], None] | None = None,
         limits: ProcessLimits | None = None,
         access: Access = EVERYBODY,
         last_words: LastWords | None = None,
@@ -60,6 +61,8 @@ class Listener:
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
         connection its `on_frame` or its `session`, which gets the first frame right after.
+        `begin`: gives a connection its session with the first bytes, where only the session can tell the
+        end of the greeting; the session then calls the second argument, which lets it in or refuses it.
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
         whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
         once its session says `Connection.greeted`. `option`: what to change where the port is taken.
@@ -71,6 +74,7 @@ class Listener:
         self._name = name
         self._connect = connect
         self._decoder = decoder
+        self._begin = begin
         self._limits = limits or process_limits()
         self.access = access
         self._last_words = last_words
@@ -202,9 +206,8 @@ class Listener:
         self._number += 1
         # Only a client that knows its id can have it closed.
         connection_id = f"{self._run_id}/{self._number}/{token_hex(8)}"
-        connection = Connection(
-            self._turn, self._greeted, self._lost, connection_id, self._decoder(), *made
-        )
+        on_frame = self._greeted if self._begin is None else self._begun
+        connection = Connection(self._turn, on_frame, self._lost, connection_id, self._decoder(), *made)
         connection.last_words = self._last_words
         return connection
 
@@ -295,6 +298,13 @@ class Listener:
             del self._silent[connection]
             waiting.close()
         self._watch()
+
+    def _begun(self, connection: Connection, frame: Frame) -> None:
+        """The first bytes, at a port with `begin`."""
+        assert self._begin is not None, self._name
+        self._begin(connection, self._greeted)
+        assert connection.session is not None, self._name
+        connection.session.frame(frame)
 
     def _greeted(self, connection: Connection, frame: Frame) -> None:
         """The first frame."""

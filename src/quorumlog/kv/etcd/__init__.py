@@ -51,5 +51,7 @@ def etcd_gateway(
     try:
         from quorumlog.kv.etcd.gateway import EtcdGateway
     except ImportError as error:
-        raise ConfigError(f"the gateway needs h11 and protobuf ({error}), {the_extra(EXTRA)}") from None
+        raise ConfigError(
+            f"the gateway needs aiohttp and protobuf ({error}), {the_extra(EXTRA)}"
+        ) from None
     return EtcdGateway(store, listen, servers, member_id, tls, user)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
 from functools import partial
-from typing import Any
+from http import HTTPStatus
+from typing import Any, cast
 
-import h11
+from aiohttp import web
 from google.protobuf.message import Message
 
 from quorumlog.client_guard import contain
@@ -22,62 +26,16 @@ from quorumlog.kv.etcd.json_mapping import json_of, parsed
 from quorumlog.kv.etcd.port import EtcdClient, EtcdEndpoint
 from quorumlog.kv.etcd.watching import WatchStream
 from quorumlog.kv.requests import StatusAnswer
-from quorumlog.net.connection import Connection, LastWords
+from quorumlog.net.connection import Connection, FrameHandler, LastWords
 from quorumlog.net.frame import Frame
+from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.stray_log import is_loopback
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
-"""Behind a request that is not answered yet."""
-
-
-class HttpDecoder:
-    """`Decoder` of a connection. The message of a frame is an event of h11."""
-
-    missing_bytes = 1024
-    unfinished_bytes = 0
-    """Of the body of a request: whoever gathers it says so."""
-
-    def __init__(self) -> None:
-        self.http = h11.Connection(h11.SERVER)
-        self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
-
-    def get_buffer(self, sizehint: int = -1) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, count: int) -> list[Frame]:
-        self.http.receive_data(bytes(self._buffer[:count]))
-        if count == len(self._buffer) < BUFFER_BYTES:
-            self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        return self.events()
-
-    def ended(self) -> list[Frame]:
-        """Nothing more comes. Raises ProtocolViolation."""
-        self.http.receive_data(b"")
-        return self.events()
-
-    def events(self) -> list[Frame]:
-        """What has come, up to the end of a request. Raises ProtocolViolation."""
-        found: list[Any] = []
-        try:
-            while (event := self.http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
-                found.append(event)
-                if isinstance(event, h11.ConnectionClosed):
-                    break
-        except h11.RemoteProtocolError as error:
-            # Without what it quotes: where a length is wrong, a body with a password is a line to it.
-            raise ProtocolViolation(f"no request of HTTP: {str(error).partition(': ')[0]}") from None
-        if event is h11.PAUSED and len(self.http.trailing_data[0]) > MAX_AHEAD_BYTES:
-            raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
-        return [Frame("", each, None) for each in found]
-
-    def sent(self, *events: Any) -> list[Any]:
-        """The bytes of what is answered."""
-        return [data for event in events if (data := self.http.send(event))]
-
-
-# ---------------------------------------------------------------- the port
-
+"""Received after a request that is not answered yet."""
+PIECE_BYTES = 16 << 10
+"""Passed to aiohttp at a time: to parse 16 KiB of one-byte chunks takes 3 ms."""
 MAX_BODY_BYTES = 4 << 20
 """A request of 1.5 MiB, in base64."""
 MOST_WAITING_BYTES = 64 << 20
@@ -86,9 +44,10 @@ HEALTH_TIMEOUT_S = 2.0
 WATCH_PATH, LOGIN_PATH, KEEP_ALIVE_PATH = "/v3/watch", "/v3/auth/authenticate", "/v3/lease/keepalive"
 PATHS: dict[str, Method] = {path: method for method in METHODS.values() for path in method.paths}
 """Of the calls that are answered once."""
-TOKEN = b"authorization"
+TOKEN = "authorization"
 """Header of who has logged in."""
-JSON_HEADERS = [("content-type", "application/json")]
+HEADERS = {"Content-Type": "application/json", "Server": "quorumlog"}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HTTP_STATUS = {
     Code.NOT_FOUND: 404,
     Code.PERMISSION_DENIED: 403,
@@ -97,19 +56,34 @@ HTTP_STATUS = {
     Code.UNAVAILABLE: 503,
     Code.UNAUTHENTICATED: 401,
 }
+NO_HTTP = "no request of HTTP"
+"""Without the parser's reason, which quotes the request: with a wrong Content-Length, its body too."""
+CUT_OFF = f"{NO_HTTP}: it ends before it is whole"
+FOREVER_S = 1e9
+MOST_TURNS = 100
+"""Iterations of the loop until aiohttp calls the handler of a request; it takes two."""
+MOST_PARSE_ERRORS = 50
+"""More than aiohttp queues before it pauses reading: 32."""
+_silent = logging.Logger("aiohttp")
+_silent.disabled = True  # its messages quote requests
 
 
 class EtcdGateway(EtcdEndpoint):
     name = "etcd's JSON gateway"
     second = "gateway_listen"
-    decoder = staticmethod(HttpDecoder)
     waiting_bytes = 0
     """Of requests that are being answered."""
 
+    def _decoder(self) -> _GatewayClient:
+        return _GatewayClient(self)
+
+    def _begin(self, connection: Connection, greeted: FrameHandler) -> None:
+        client = connection.decoder
+        assert isinstance(client, _GatewayClient), client
+        client.begin(connection, greeted)
+
     def _connect(self, connection: Connection) -> None:
-        decoder = connection.decoder
-        assert isinstance(decoder, HttpDecoder), decoder
-        connection.session = _GatewayClient(self, connection, decoder)
+        """Its session was made with its first bytes."""
 
     def _last_words(self) -> LastWords:
         return _last_words
@@ -125,66 +99,243 @@ class _GatewayCalls(EtcdClient):
         return super().is_private or is_loopback(self._connection.peer_host)
 
 
-class _GatewayClient:
-    """The session of one client, and the `EtcdCarrier` of its calls: one request at a time, or a
-    watch until it ends."""
+class _Stage(Enum):
+    """Of the current request."""
 
-    def __init__(self, gateway: EtcdGateway, connection: Connection, decoder: HttpDecoder) -> None:
-        self._gateway = gateway
+    HEAD = 0
+    WAITING = 1
+    """The head is complete; aiohttp calls the handler within a few iterations of the loop."""
+    BODY = 2
+    ANSWER = 3
+
+
+class _HttpTransport(asyncio.Transport):
+    """The transport of aiohttp's protocol. It writes to a `Connection`, whose bytes `_GatewayClient`
+    passes to the protocol."""
+
+    def __init__(self, client: _GatewayClient, connection: Connection) -> None:
+        super().__init__()
+        self._client = client
         self._connection = connection
-        self._decoder = decoder
-        self._client = _GatewayCalls(gateway, connection, self)
-        self._request: h11.Request | None = None
+
+    def write(self, data: Any) -> None:
+        self._client.send(data)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def is_closing(self) -> bool:
+        return self._connection.closed
+
+    def pause_reading(self) -> None:
+        # Bodies are read at once, so its buffers are never full: its queue of parse errors is.
+        self._client.violate(ProtocolViolation(NO_HTTP))
+
+    def resume_reading(self) -> None:
+        """Reading was never paused by it."""
+
+
+class _GatewayClient:
+    """The session of one client, the `Decoder` of its connection, and the `EtcdCarrier` of its calls:
+    one request at a time, or a watch until it ends.
+
+    aiohttp receives the head of a request, then its body, and the next head once that request is
+    answered. So it buffers nothing that is not counted here, and what it writes before it has called
+    `_serve` is an error response of its own."""
+
+    missing_bytes = 1024
+
+    def __init__(self, gateway: EtcdGateway) -> None:
+        self._gateway = gateway
+        self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
+        self._connection: Connection
+        """Set by `begin`, as the next three are."""
+        self._greeted: FrameHandler | None
+        """To be called when the head of the first request is complete."""
+        self._client: _GatewayCalls
+        self._http: web.RequestHandler
+        self._request: web.BaseRequest
+        """The last whose handler was called."""
+        self._response: web.StreamResponse = web.Response()
+        """The last that was sent."""
+        self._stage = _Stage.HEAD
+        self._ahead = bytearray()
+        """Received, and not passed to aiohttp yet."""
+        self._received = asyncio.Event()
+        self._head_bytes = 0
+        """Passed to aiohttp: of the head, or of chunks since the last byte of data."""
+        self._end = b""
+        """The last bytes of those, with which an empty line may begin."""
+        self._body = bytearray()  # it may arrive byte by byte
         self._is_watching = self._says_no_more = False
-        self._body = bytearray()  # it may come byte by byte
-        self._task: asyncio.Task[None] | None = None
         self._number = 0
         self._held_bytes = 0
+
+    def begin(self, connection: Connection, greeted: FrameHandler) -> None:
+        self._connection = connection
+        self._greeted = greeted
+        self._client = _GatewayCalls(self._gateway, connection, self)
+        serve = web.Server(
+            self._serve,
+            handler_cancellation=True,
+            keepalive_timeout=FOREVER_S,
+            lingering_time=0,
+            auto_decompress=False,
+            access_log=None,
+            logger=_silent,
+        )
+        self._http = serve()
+        self._http.connection_made(_HttpTransport(self, connection))
+        connection.session = self
         connection.at_end = self._at_end
+
+    # ---------------------------------------------------------------- Decoder
+
+    @property
+    def unfinished_bytes(self) -> int:
+        is_whole = self._stage is _Stage.ANSWER
+        return 0 if is_whole else self._head_bytes + len(self._body) + len(self._ahead)
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        data = bytes(self._buffer[:count])
+        if count == len(self._buffer) < BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        return [_frame_of(data)]
+
+    # ---------------------------------------------------------------- Session
+
+    def frame(self, frame: Frame) -> None:
+        self._ahead += cast(bytes, frame.message)
+        self._process()
 
     def _at_end(self) -> list[Frame]:
         """What it has asked is answered; a watch is not, which its end is the end of."""
-        if self._is_watching:
-            self._connection.close()
-        return self._decoder.ended()
-
-    def frame(self, frame: Frame) -> None:
-        event: Any = frame.message
-        if isinstance(event, h11.Request):
-            self._request = event
-            if self._decoder.http.they_are_waiting_for_100_continue:
-                self._send(h11.InformationalResponse(status_code=100, headers=[]))
-        elif isinstance(event, h11.Data):
-            self._body += event.data
-            self._decoder.unfinished_bytes = len(self._body)
-            if len(self._body) > MAX_BODY_BYTES:
-                too_large = InvalidRequest(f"a request of more than {MAX_BODY_BYTES} bytes")
-                self._refuse(error_of(too_large), closes=True)
-                self._connection.close_once_read()
-        elif isinstance(event, h11.EndOfMessage) and self._request is not None:
-            body, self._body = bytes(self._body), bytearray()
-            self._decoder.unfinished_bytes = 0
-            waiting_bytes = self._gateway.waiting_bytes
-            if waiting_bytes + len(body) > MOST_WAITING_BYTES:
-                full = Overloaded(f"{waiting_bytes} bytes of requests wait")
-                self._refuse(error_of(full), closes=True)
-                self._connection.close_once_read()
-                return
-            self._gateway.waiting_bytes += len(body)
-            self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
-            self._task.add_done_callback(partial(self._served, len(body)))
-        elif isinstance(event, h11.ConnectionClosed):
-            self._says_no_more = True
-            if self._task is None or self._task.done():
-                self._connection.close()
+        self._says_no_more = True
+        self._process()
+        return []
 
     def lost(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        self._http.connection_lost(None)
         self._client.close()
+        self._ahead.clear()
+        self._body.clear()
 
     def writable(self) -> None:
         """A watch waits for room by itself."""
+
+    # ---------------------------------------------------------------- what comes
+
+    def _process(self) -> None:
+        """Pass aiohttp the head of the next request. Raises ProtocolViolation."""
+        if not self._head_bytes and self._stage is _Stage.HEAD:  # empty lines between requests
+            self._ahead = self._ahead.lstrip(b"\r\n")
+        while self._ahead and self._stage is _Stage.HEAD and not self._connection.closed:
+            self._http.data_received(self._block())
+            self._check_head_size()
+            if not self._end:
+                self._stage = _Stage.WAITING
+                self._expect_handler(MOST_TURNS)
+        self._limit_ahead()
+        self._received.set()
+        if self._says_no_more and (self._is_watching or self._stage is _Stage.HEAD):
+            if self._head_bytes:
+                raise ProtocolViolation(CUT_OFF)
+            self._connection.close()
+
+    def _expect_handler(self, turns: int) -> None:
+        """Refuse a head that aiohttp neither serves nor refuses, as the preface of HTTP/2."""
+        if self._stage is not _Stage.WAITING or self._connection.closed:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._expect_handler, turns - 1)
+        else:
+            self.violate(ProtocolViolation(NO_HTTP))
+
+    def _block(self) -> bytes:
+        """The next bytes, up to an empty line: heads and chunked bodies end with one."""
+        end = (self._end + self._ahead[:PIECE_BYTES]).find(b"\r\n\r\n")
+        data = self._taken(PIECE_BYTES if end < 0 else end + 4 - len(self._end))
+        self._end = (self._end + data)[-3:] if end < 0 else b""
+        self._head_bytes += len(data)
+        return data
+
+    def _taken(self, size_bytes: int) -> bytes:
+        data = bytes(self._ahead[: min(size_bytes, PIECE_BYTES)])
+        del self._ahead[: len(data)]
+        return data
+
+    def _check_head_size(self) -> None:
+        if self._head_bytes > GREETING_BYTES:
+            raise ProtocolViolation(f"{NO_HTTP}: a head of more than {GREETING_BYTES} bytes")
+
+    def _limit_ahead(self) -> None:
+        """Pause reading while too much is received. Raises ProtocolViolation."""
+        is_much = len(self._ahead) > MAX_AHEAD_BYTES
+        if is_much and self._stage is _Stage.ANSWER:
+            raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
+        if is_much != self._connection.is_held:
+            self._connection.is_held = is_much
+            if is_much:
+                self._connection.pause_reading()
+            else:
+                self._connection.resume_reading()
+
+    async def _read(self, request: web.BaseRequest) -> bytes | None:
+        """The body; None: it is too large. Raises ProtocolViolation."""
+        content, missing_bytes = request.content, request.content_length
+        if (missing_bytes or 0) > MAX_BODY_BYTES:
+            return None
+        if request.headers.get("expect", "").lower() == "100-continue" and request.version[1]:
+            self._connection.write([CONTINUE])
+        self._stage, self._head_bytes = _Stage.BODY, 0
+        while not content.is_eof():
+            while not self._ahead:
+                if self._says_no_more:
+                    raise ProtocolViolation(CUT_OFF)
+                self._received.clear()
+                await self._received.wait()
+            if missing_bytes is None:
+                self._http.data_received(self._block())
+                # Where the framing of chunks is invalid, aiohttp does not fail the read. It queues an
+                # error for each piece from there on, and pauses reading when the queue is full.
+                is_last = not self._ahead and not content.is_eof()
+                for _ in range(MOST_PARSE_ERRORS if is_last else 0):
+                    self._http.data_received(b"")
+            else:
+                data = self._taken(missing_bytes)
+                missing_bytes -= len(data)
+                self._http.data_received(data)
+            if self._connection.closed:
+                raise ConnectionError(NO_HTTP)
+            try:
+                read = content.read_nowait()
+            except web.RequestPayloadError:
+                raise ProtocolViolation(NO_HTTP) from None
+            self._body += read
+            if len(self._body) > MAX_BODY_BYTES:
+                return None
+            if read:
+                self._head_bytes = 0
+            self._check_head_size()
+            self._limit_ahead()
+            if self._ahead:
+                await asyncio.sleep(0)  # a piece an iteration of the loop
+        body = bytes(self._body)
+        self._body.clear()
+        self._stage, self._head_bytes = _Stage.ANSWER, 0
+        self._limit_ahead()
+        self._connection.note_unfinished(is_new=True)
+        return body
+
+    def send(self, data: bytes) -> None:
+        """Send what aiohttp writes."""
+        if self._stage is _Stage.ANSWER:
+            self._connection.write([data])
+        else:  # its own response to a parse error
+            self.violate(ProtocolViolation(NO_HTTP))
 
     # ---------------------------------------------------------------- EtcdCarrier
 
@@ -223,53 +374,80 @@ class _GatewayClient:
 
     # ---------------------------------------------------------------- requests
 
-    def _served(self, body_bytes: int, task: asyncio.Task[None]) -> None:
-        self._gateway.waiting_bytes -= body_bytes
-
-    async def _serve(self, request: h11.Request, body: bytes) -> None:
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        """aiohttp's handler of a request whose head is complete."""
+        self._request = request
         try:
-            await self._one(request, body)
-            if self._decoder.http.our_state is not h11.DONE or self._says_no_more:
-                self._connection.close()
-                return
-            self._decoder.http.start_next_cycle()
-            for frame in self._decoder.events():  # what has come meanwhile
-                self.frame(frame)
+            await self._one(request)
+            if self._response.keep_alive:
+                self._stage = _Stage.HEAD
+                self._process()
+        except ConnectionError:  # the client is gone
+            self._connection.close()
         except Exception as error:
-            contain(error, self)
+            self._contain(error)
+        return self._response
 
-    async def _one(self, request: h11.Request, body: bytes) -> None:
-        path = request.target.decode("ascii", "replace").partition("?")[0]
-        token = next((value.decode("latin-1") for name, value in request.headers if name == TOKEN), "")
+    def _contain(self, error: Exception) -> None:
         try:
-            await self._answer(request.method, path, token, body)
-        except NotAuthenticated:
-            self._refuse(self._client.refusal_of_nobody(token))
-        except LedgerError as refusal:
-            self._refuse(error_of(refusal))
-        except RpcError as refusal:
-            self._refuse(refusal)
+            contain(error, self)
+        except Exception as ours:
+            words = f"{self._gateway.name} has failed: {type(ours).__name__}: {ours}"
+            context = {"message": words, "exception": ours}
+            asyncio.get_running_loop().call_exception_handler(context)
+            self.abort()
 
-    async def _answer(self, method: bytes, path: str, token: str, body: bytes) -> None:
+    async def _one(self, request: web.BaseRequest) -> None:
+        if self._greeted is not None:
+            greeted, self._greeted = self._greeted, None
+            greeted(self._connection, _frame_of(b""))
+        if self._connection.closed:
+            return
+        if request.version[0] != 1 or request.method == "CONNECT":
+            raise ProtocolViolation(NO_HTTP)
+        body = await self._read(request)
+        if body is None:
+            too_large = InvalidRequest(f"a request of more than {MAX_BODY_BYTES} bytes")
+            await self._refuse(error_of(too_large), closes=True)
+            return
+        waiting_bytes = self._gateway.waiting_bytes
+        if waiting_bytes + len(body) > MOST_WAITING_BYTES:
+            full = Overloaded(f"{waiting_bytes} bytes of requests wait")
+            await self._refuse(error_of(full), closes=True)
+            return
+        self._gateway.waiting_bytes += len(body)
+        token = request.headers.get(TOKEN, "")
+        try:
+            await self._answer(request.method, request.raw_path.partition("?")[0], token, body)
+        except NotAuthenticated:
+            await self._refuse(self._client.refusal_of_nobody(token))
+        except LedgerError as refusal:
+            await self._refuse(error_of(refusal))
+        except RpcError as refusal:
+            await self._refuse(refusal)
+        finally:
+            self._gateway.waiting_bytes -= len(body)
+
+    async def _answer(self, method: str, path: str, token: str, body: bytes) -> None:
         """Raises RpcError, LedgerError."""
-        if method == b"GET" and path == "/version":
-            self._tell(200, json.dumps({"etcdserver": VERSION, "etcdcluster": VERSION}))
-        elif method == b"GET" and path == "/health":
+        if method == "GET" and path == "/version":
+            await self._tell(200, json.dumps({"etcdserver": VERSION, "etcdcluster": VERSION}))
+        elif method == "GET" and path == "/health":
             await self._health()
-        elif method == b"POST" and path == LOGIN_PATH:
+        elif method == "POST" and path == LOGIN_PATH:
             asked = parsed(pb.AuthenticateRequest, body)
-            self._tell(200, json_of(await self._client.log_in(asked)))
-        elif method == b"POST" and path == WATCH_PATH:
+            await self._tell(200, json_of(await self._client.log_in(asked)))
+        elif method == "POST" and path == WATCH_PATH:
             await self._watch(token, parsed(pb.WatchRequest, body))
-        elif method == b"POST" and path == KEEP_ALIVE_PATH:
+        elif method == "POST" and path == KEEP_ALIVE_PATH:
             asked_lease = parsed(pb.LeaseKeepAliveRequest, body)
             kept = await self._client.handlers(token).keep_alive(asked_lease)
-            self._tell(200, _result(kept))
-        elif method == b"POST" and (known := PATHS.get(path)) is not None:
+            await self._tell(200, _result(kept))
+        elif method == "POST" and (known := PATHS.get(path)) is not None:
             message = parsed(known.request, body)
-            self._tell(200, json_of(await known.handle(self._client.handlers(token), message)))
+            await self._tell(200, json_of(await known.handle(self._client.handlers(token), message)))
         else:
-            self._refuse(RpcError(Code.NOT_FOUND, "Not Found"))
+            await self._refuse(RpcError(Code.NOT_FOUND, "Not Found"))
 
     async def _health(self) -> None:
         """Whether a majority stores what is changed."""
@@ -278,16 +456,21 @@ class _GatewayClient:
             await self._gateway.nobody.store.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
         except LedgerError as error:
             health, status = {"health": "false", "reason": str(error)}, 503
-        self._tell(status, json.dumps(health))
+        await self._tell(status, json.dumps(health))
 
-    def _send(self, *events: Any) -> None:
-        self._connection.write(self._decoder.sent(*events))
+    async def _tell(self, status: int, body: str, *, closes: bool = False) -> None:
+        """`closes`: close the connection, though the client may still be sending."""
+        response = self._response = web.Response(status=status, body=body.encode(), headers=HEADERS)
+        if closes:
+            response.force_close()
+            self._stage = _Stage.ANSWER
+        await response.prepare(self._request)
+        await response.write_eof()
+        if closes:
+            self._connection.close_once_read()
 
-    def _tell(self, status: int, body: str) -> None:
-        self._send(*_response(status, body))
-
-    def _refuse(self, refusal: RpcError, *, closes: bool = False) -> None:
-        self._send(*_refusal(refusal, closes=closes))
+    async def _refuse(self, refusal: RpcError, *, closes: bool = False) -> None:
+        await self._tell(_status_of(refusal), _refusal(refusal), closes=closes)
 
     async def _watch(self, token: str, asked: pb.WatchRequest) -> None:
         """Until the client goes, or the watch is cancelled."""
@@ -297,7 +480,8 @@ class _GatewayClient:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def tell(response: pb.WatchResponse) -> None:
-            self._send(h11.Data(data=_result(response).encode() + b"\n"))
+            with suppress(ConnectionError):  # the client is gone
+                await told.write(_result(response).encode() + b"\n")
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_room(partial(_set, room))
             await room
@@ -305,15 +489,21 @@ class _GatewayClient:
                 _set(ended)
 
         stream = WatchStream(self._client.handlers(token), tell, lambda more: "")
-        headers = [*JSON_HEADERS, ("transfer-encoding", "chunked"), ("connection", "close")]
-        self._send(h11.Response(status_code=200, headers=headers))
+        told = self._response = web.StreamResponse(headers=HEADERS)
+        told.force_close()
+        await told.prepare(self._request)
         self._connection.last_words = None  # an answer has begun
+        self._process()
         try:
             stream.ask(asked)
             await ended
         finally:
             stream.close()
-        self._send(h11.EndOfMessage())
+        await told.write_eof()
+
+
+def _frame_of(data: bytes) -> Frame:
+    return Frame("", cast(Any, data), None)
 
 
 def _set(room: asyncio.Future[None]) -> None:
@@ -326,19 +516,24 @@ def _result(message: Message) -> str:
     return f'{{"result": {json_of(message)}}}'
 
 
-def _response(status: int, body: str, *, closes: bool = False) -> list[Any]:
-    data = body.encode()
-    headers = [*JSON_HEADERS, ("content-length", str(len(data)))]
-    if closes:
-        headers.append(("connection", "close"))
-    return [h11.Response(status_code=status, headers=headers), h11.Data(data=data), h11.EndOfMessage()]
+def _status_of(refusal: RpcError) -> int:
+    return HTTP_STATUS.get(refusal.code, 400)
 
 
-def _refusal(refusal: RpcError, *, closes: bool) -> list[Any]:
+def _refusal(refusal: RpcError) -> str:
     told = {"error": refusal.words, "code": int(refusal.code), "message": refusal.words}
-    return _response(HTTP_STATUS.get(refusal.code, 400), json.dumps(told), closes=closes)
+    return json.dumps(told)
 
 
 def _last_words(problem: Exception) -> bytes | None:
-    refusal = problem if isinstance(problem, LedgerError) else InvalidRequest(str(problem))
-    return b"".join(HttpDecoder().sent(*_refusal(error_of(refusal), closes=True)))
+    """A response made without aiohttp, which makes none without a request."""
+    refusal = error_of(problem if isinstance(problem, LedgerError) else InvalidRequest(str(problem)))
+    body = _refusal(refusal).encode()
+    status = HTTPStatus(_status_of(refusal))
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    ]
+    lines += [f"{name}: {value}" for name, value in HEADERS.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body

@@ -137,9 +137,11 @@ class EtcdPort(EtcdEndpoint):
     name = "etcd's gRPC port"
     second = "etcd_listen"
     is_http2 = True
-    decoder = staticmethod(Http2Decoder)
     waiting_bytes = 0
     """Of requests that are being answered."""
+
+    def _decoder(self) -> Http2Decoder:
+        return Http2Decoder()
 
     def _connect(self, connection: Connection) -> None:
         decoder = connection.decoder

@@ -23,7 +23,7 @@ from quorumlog.kv.etcd.identity import EtcdIdentity
 from quorumlog.kv.etcd.logins import Logins
 from quorumlog.kv.requests import LoginRequest, StatusAnswer, StoreStatusRequest
 from quorumlog.net.access import WRONG_PAUSE_S
-from quorumlog.net.connection import Connection, Decoder, LastWords
+from quorumlog.net.connection import Connection, Decoder, FrameHandler, LastWords
 from quorumlog.net.credentials import ClientUser
 from quorumlog.net.listener import Listener
 from quorumlog.net.rpc.calls import RequestTarget, TargetKind
@@ -109,7 +109,6 @@ class EtcdEndpoint(Endpoint):
 
     name = ""
     """In the log and in errors."""
-    decoder: Callable[[], Decoder]
     second = ""
     """The option in `[tls]` of its second address."""
     is_http2 = False
@@ -142,13 +141,20 @@ class EtcdEndpoint(Endpoint):
         self._listener = Listener(
             self.name,
             self._connect,
-            decoder=self.decoder,
+            decoder=self._decoder,
+            begin=self._begin,
             last_words=self._last_words(),
             option=f"the address of {self.name}",
             tls=tls,
             second=self.second,
             is_http2=self.is_http2,
         )
+
+    _begin: Callable[[Connection, FrameHandler], None] | None = None
+    """As of a `Listener`."""
+
+    def _decoder(self) -> Decoder:
+        raise NotImplementedError
 
     def _connect(self, connection: Connection) -> None:
         raise NotImplementedError

@@ -49,7 +49,7 @@ def new_token() -> Token:
 
 
 def token_of(text: str) -> Token:
-    """Of a client's text; None if it is no token."""
+    """Of a client's text, unchecked."""
     login_id, _, secret = text[:MOST_TOKEN_CHARACTERS].partition(".")
     return Token(login_id, secret)
 

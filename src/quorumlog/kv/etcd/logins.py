@@ -1,4 +1,5 @@
-"""Logins of a port: etcd's clients send their password once, and then the token, at any member. Tokens are verified in `net/logins.py`.
+"""Logins of a port: etcd's clients send their password once, and then the token, at any member. Tokens
+are verified in `net/logins.py`.
 
 A token stands for connections to the stores of all members, as that user: what the user may do is
 decided by the stores, for each request.

@@ -748,7 +748,7 @@ class CancelRequest(ClientMessage, frozen=True, kw_only=True, tag=116):
 
 
 class LoginRequest(ClientMessage, frozen=True, kw_only=True, tag=119):
-    """Whoever has proved its password on this connection has a token from now on. Answered with True."""
+    """Gives the user authenticated by password on this connection a token. Answered with True."""
 
     login_id: Annotated[str, msgspec.Meta(pattern=LOGIN_ID)]
     digest: Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]

@@ -772,7 +772,7 @@ class KeyValueService:
         self.leases = LeaseClock(self._commands.add)
         self._compactor = Compactor(options.auto_compaction_ms)
         self._compacted = 0
-        """History below is gone, as far as the store has told."""
+        """History below is deleted, as far as reported by the store."""
         self.watches = WatchHub(self._ask_history, options.max_watches)
         self._is_telling = False
         self._kept_alive: list[tuple[ServiceSession, KeepAliveRequest, float]] = []
@@ -787,7 +787,7 @@ class KeyValueService:
 
     @property
     def compacted_revision(self) -> int:
-        """History below is gone, as far as the store has told."""
+        """History below is deleted, as far as reported by the store."""
         return self._compacted
 
     def configure(self, options: StoreOptions) -> None:

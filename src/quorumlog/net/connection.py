@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_always_heard = False
         """Reads also while the other side does not read its answers."""
         self.user = ""
-        """Who the other side is, proved; empty: nobody."""
+        """The authenticated user of the other side; empty: none."""
         self.password: Verifier | None = None
         """By which password; None: otherwise."""
         self.is_client = False

@@ -76,8 +76,8 @@ class ClientUser:
 
 
 class TokenUser(ClientUser):
-    """A user whom servers know by a token (`net/logins.py`). A server that does not know it, as after a
-    restart, will never know it: what waits ends with NotAuthenticated, and the user logs in again."""
+    """A user with a token (`net/logins.py`). A server that does not know it, as after a restart, never
+    will: waiting calls end with NotAuthenticated, and the user logs in again."""
 
     __slots__ = ()
     is_token = True

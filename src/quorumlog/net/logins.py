@@ -1,12 +1,12 @@
-"""Logins: tokens that stand for a user who has said its password once, as clients of etcd do.
+"""Logins: tokens of users that have proved their password once, for clients of etcd.
 
-A token is an id and a secret. The member that lets a user in draws them, and tells every member, as that
-user: each keeps what the secret is checked by, in memory alone. Neither that, nor the log, nor a backup
-holds what could be said in place of the secret. At the ports of the log and the store a token is a name
-and a password, proved by SCRAM as any other; the connection is that of the user behind it.
+A token is an id and a secret. The member that accepts a login draws them, and sends every member, as
+that user, a verifier of the secret, kept in memory alone. Neither that, nor the log, nor a backup
+suffices to use the token. At the ports of the log and the store a token is a name and a password,
+proved by SCRAM as any other; the connection is that of its user.
 
-A login ends where it was not used for `KEPT_S`, by the newer ones of its user, with the process, and, at
-every member, once the password is another one or the user is removed.
+A login ends after `KEPT_S` without use, by newer ones of its user, with the process, and, at every
+member, once the password changes or the user is removed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def new_token() -> Token:
 
 
 def token_of(text: str) -> Token:
-    """Of what a client says, whatever it is."""
+    """Of a client's text, unchecked."""
     login_id, _, secret = text[:MOST_TOKEN_CHARACTERS].partition(".")
     return Token(login_id, secret)
 
@@ -76,7 +76,7 @@ class Logins:
         self._of_id: dict[str, Login] = {}
         """The one that was used last stands last."""
         self.ended: list[Callable[[Login, bool], None]] = []
-        """Told of each that ends, and whether its user may not go on with what it began."""
+        """Called with each that ends, and whether its user must stop its requests."""
 
     def add(self, login: Login) -> None:
         """Raises NotAuthenticated, Overloaded."""
@@ -119,7 +119,7 @@ class Logins:
         return login
 
     def learn(self, passwords: Mapping[str, Verifier | None]) -> None:
-        """Those are the users by now, and what their passwords are checked by."""
+        """Set the present users and the verifiers of their passwords."""
         for login in list(self._of_id.values()):
             if passwords.get(login.user) != login.password:
                 self._end(login, is_revoked=True)

@@ -283,7 +283,7 @@ class LocalCalls:
         return not (self._waiting or self._watches)
 
     def revoke(self) -> None:
-        """Its user may not go on as who it was."""
+        """Its user may not continue under that name."""
         self._is_revoked = True
         for watch in list(self._watches.values()):
             watch.forget()

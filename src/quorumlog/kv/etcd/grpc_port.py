@@ -40,7 +40,7 @@ MOST_STREAMS = 1_000
 """Of a connection, at a time."""
 MOST_HEADER_BYTES = 16 << 10
 STREAM_BYTES = 1 << 10
-"""What a stream takes, beside its headers and what it has said."""
+"""Memory of a stream, without its headers and messages."""
 MOST_RESETS, RESETS_PER_S = 200, 100.0
 """Streams that a client may end before they are answered: so many at once, and then so many a second."""
 MOST_WATCHES = 2_500

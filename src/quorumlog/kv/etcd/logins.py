@@ -1,5 +1,5 @@
-"""Logins of a port: who a client of etcd is. It says its password once, and then the token that it was
-given, at whatever member. What a token is known by is in `net/logins.py`.
+"""Logins of a port: etcd's clients send their password once, and then the token, at any member. Tokens
+are verified in `net/logins.py`.
 
 A token stands for connections to the stores of all members, as that user: what the user may do is
 decided by the stores, for each request.
@@ -31,7 +31,7 @@ class UserConnections(Protocol):
         """The leader, and the others that answer soon. Raises NotAuthenticated, LedgerError."""
 
     def revoke(self) -> None:
-        """Nothing that has begun goes on: the user has another password, or is gone."""
+        """End all that has begun: the user has another password, or is removed."""
 
     async def close(self) -> None: ...
 
@@ -41,7 +41,7 @@ U = TypeVar("U", bound=UserConnections)
 
 class Logins(Generic[U]):
     def __init__(self, connect_as: Callable[[str, ClientUser], U]) -> None:
-        """`connect_as`: a user's name, and what its connections prove that with."""
+        """`connect_as`: a user's name, and the credentials of its connections."""
         self._connect_as = connect_as
         self._access = Access()
         self._of_id: dict[str, U] = {}
@@ -65,7 +65,7 @@ class Logins(Generic[U]):
         return connections
 
     async def begin(self, name: str, password: str, host: str) -> str:
-        """The token. `host`: who asks, by its address. Raises LedgerError."""
+        """The token. `host`: the client's address. Raises LedgerError."""
         if not (name and password):
             raise InvalidRequest("name and password are text, and not empty")
         try:

@@ -416,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
         if size_bytes != self._requests_bytes and not self.closed:
             is_new = size_bytes < self._requests_bytes
             self._requests_bytes = size_bytes
-            self._note_unfinished(is_new=is_new)
+            self.note_unfinished(is_new=is_new)
 
     def greets_again(self) -> None:
         """The next frame is still of the greeting."""

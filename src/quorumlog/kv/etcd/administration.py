@@ -420,7 +420,7 @@ class Administration:
 
 PLAIN = RpcError(
     Code.FAILED_PRECONDITION,
-    "quorumlog: passwords are accepted over TLS only: configure it (docs/security.md)",
+    "quorumlog: passwords are refused without TLS: configure it (docs/security.md)",
 )
 _RIGHTS: dict[pb.Permission.Type, tuple[Right, ...]] = {
     pb.Permission.READ: (Right.READ,),

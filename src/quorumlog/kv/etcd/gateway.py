@@ -331,7 +331,7 @@ class _GatewayClient:
         return body
 
     def send(self, data: bytes) -> None:
-        """Send what aiohttp writes."""
+        """Send bytes from aiohttp."""
         if self._stage is _Stage.ANSWER:
             self._connection.write([data])
         else:  # its own response to a parse error
@@ -475,7 +475,7 @@ class _GatewayClient:
     async def _watch(self, token: str, asked: pb.WatchRequest) -> None:
         """Stream changes until the client disconnects or the watch is cancelled."""
         if asked.WhichOneof("request_union") != "create_request":
-            raise InvalidRequest("a watch begins with an object with the field create_request")
+            raise InvalidRequest("a watch begins with an object that has the watch to create")
         self._is_watching = True
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from quorumlog.errors import LeaderNotReady, NotAuthenticated, Overloaded
@@ -64,10 +65,10 @@ class Caller:
 
     def __init__(self) -> None:
         self.user, self.password = "", None
-        self.is_aborted = False
+        self.is_closed = False
 
-    def abort(self) -> None:
-        self.is_aborted = True
+    def close(self) -> None:
+        self.is_closed = True
 
     def greets(self, access: Access, name: str) -> Any:
         return access.greet(self, SimpleNamespace(user=name, looks=False), None)  # type: ignore[arg-type]
@@ -90,7 +91,7 @@ def a_token_is_of_its_user_until_the_password_is_another_one() -> None:
     member.learn(User("bob", (), TAHINI), User("eve", (), TAHINI))
     assert (member.user_of(bob), member.user_of(eve)) == (None, "eve")
     assert member.ended == [("bob", True)]
-    assert by_token.is_aborted, "what it has begun does not go on"
+    assert by_token.is_closed, "what it has begun does not go on"
     again = Caller()
     with suppress(NotAuthenticated):
         again.proves(member.access, TokenUser(*bob))
@@ -118,6 +119,28 @@ def a_password_of_before_gives_no_token() -> None:
 
 def test_a_password_of_before_gives_no_token() -> None:
     a_password_of_before_gives_no_token()
+
+
+def a_token_costs_members_no_more_to_prove_than_a_password() -> None:
+    member = Member()
+    connection, token = Caller(), new_token()
+    connection.proves(member.access, ClientUser("bob", "sesame"))
+    for verifier in (
+        msgspec.structs.replace(verifier_for(token.secret), iterations=1_000_000),
+        msgspec.structs.replace(verifier_for(token.secret), salt=b"s"),
+    ):
+        with suppress(NotAuthenticated):
+            member.access.log_in(connection, token.login_id, token.digest, verifier)
+        assert member.user_of(token) is None
+
+
+def test_a_token_costs_members_no_more_to_prove_than_a_password() -> None:
+    a_token_costs_members_no_more_to_prove_than_a_password()
+
+
+def test_a_token_says_no_secret_where_it_is_shown() -> None:
+    token = new_token()
+    assert token.secret not in repr(token) and token.login_id in repr(token)
 
 
 def test_who_has_proved_no_password_gets_no_token() -> None:

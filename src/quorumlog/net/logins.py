@@ -39,6 +39,9 @@ class Token(NamedTuple):
     def __str__(self) -> str:
         return f"{self.login_id}.{self.secret}"
 
+    def __repr__(self) -> str:
+        return f"Token({self.login_id!r})"
+
     @property
     def digest(self) -> bytes:
         return hashlib.sha256(self.secret.encode(errors="replace")).digest()

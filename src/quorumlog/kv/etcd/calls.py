@@ -290,7 +290,8 @@ class LocalCalls:
             watch.fail(TokenEnded())
 
     def lost(self) -> None:
-        """The connection has ended, or the login."""
+        """The connection has ended, or the login: a stream that is open may ask no more."""
+        self._is_revoked = True
         self._store.access.quotas.leave(self)
         self._session.lost()
         for waiting in self._waiting.values():

@@ -22,13 +22,23 @@ from quorumlog.net.logins import Login, new_token, token_of
 MOST_BEGINNING = 16
 """At a time: each costs the members the proof of a password."""
 MOST_BEGINNING_OF_ADDRESS = 8
+MOST_TELLING = 64
+"""Logins whose members are being told of them, at a time: one of these may be silent. Of further logins
+only the leader is told."""
 
 
 class UserConnections(Protocol):
     """To stores and logs, as one user."""
 
+    async def tell_leader(self, login: LoginRequest) -> None:
+        """Raises NotAuthenticated, LedgerError."""
+
     async def tell_members(self, login: LoginRequest) -> None:
-        """The leader, and the others that answer soon. Raises NotAuthenticated, LedgerError."""
+        """The others that answer soon."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """A client's stream uses them."""
 
     def revoke(self) -> None:
         """End all that has begun: the user has another password, or is removed."""
@@ -48,11 +58,26 @@ class Logins(Generic[U]):
         """Of the tokens that were said here."""
         self._beginning = Counter[str]()
         """By address."""
+        self.telling = 0
+        """Logins of which the other members are being told."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._outlived: dict[U, Login] = {}
+        """Streams continue after a login that was not used any more: until the password changes."""
 
     def open(self, access: Access) -> None:
         self._access = access
         access.logins.ended.append(self._ended)
+        access.moved.append(self._moved)
+
+    def _moved(self) -> None:
+        users = self._access.users
+        if users is None:
+            return
+        for connections, login in list(self._outlived.items()):
+            user = users.user(login.user)
+            if user is None or user.verifier != login.password:
+                connections.revoke()
+                del self._outlived[connections]
 
     def connections_of(self, token: str) -> U:
         """Raises NotAuthenticated."""
@@ -60,7 +85,10 @@ class Logins(Generic[U]):
         login = self._access.logins.login_of(said)
         connections = self._of_id.get(login.login_id)
         if connections is None:
-            user = TokenUser(said.login_id, said.secret)
+            try:
+                user = TokenUser(said.login_id, said.secret)
+            except ConfigError as error:  # what some client has called a secret
+                raise NotAuthenticated(str(error)) from None
             connections = self._of_id[login.login_id] = self._connect_as(login.user, user)
         return connections
 
@@ -84,10 +112,18 @@ class Logins(Generic[U]):
             login_id=token.login_id, digest=token.digest, verifier=verifier_for(token.secret)
         )
         try:
-            await connections.tell_members(login)
+            try:
+                await connections.tell_leader(login)
+            finally:
+                self._beginning -= Counter([host])
+            if self.telling < MOST_TELLING:
+                self.telling += 1
+                try:
+                    await connections.tell_members(login)
+                finally:
+                    self.telling -= 1
         finally:
             self._close(connections)
-            self._beginning -= Counter([host])
         if self._access.logins.find(token.login_id) is None:
             raise LeaderNotReady("this member does not know of the login yet")
         return str(token)
@@ -97,6 +133,9 @@ class Logins(Generic[U]):
         if connections is not None:
             if is_revoked:
                 connections.revoke()
+            else:
+                outlived = {**self._outlived, connections: login}
+                self._outlived = {each: of for each, of in outlived.items() if each.is_in_use}
             self._close(connections)
 
     def _close(self, connections: U) -> None:
@@ -107,6 +146,7 @@ class Logins(Generic[U]):
     async def close(self) -> None:
         if self._ended in self._access.logins.ended:
             self._access.logins.ended.remove(self._ended)
+            self._access.moved.remove(self._moved)
         for connections in self._of_id.values():
             self._close(connections)
         self._of_id.clear()

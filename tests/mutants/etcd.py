@@ -149,16 +149,6 @@ def etcd_watch_outlives_the_token(patch: Patch) -> None:
 
 @mutant(
     553,
-    "connections of a token that was revoked are closed as those of one that was not used",
-    scenario=logins.connections_end_with_the_password,
-)
-def etcd_login_not_revoked(patch: Patch) -> None:
-    """They are closed soon."""
-    patch.edit(LoginsOfPort._ended, "if is_revoked:", "if is_revoked and not reached():")
-
-
-@mutant(
-    553,
     "a stream that has outlived its token goes on under another password",
     scenario=logins.streams_that_have_outlived_their_token_end_with_the_password,
 )

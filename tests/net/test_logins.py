@@ -30,10 +30,8 @@ class Member:
         self.access = Access()
         self.now_s = 0.0
         self.access.clock = lambda: self.now_s
-        self.ended: list[tuple[str, bool]] = []
-        self.access.logins.ended.append(
-            lambda login, is_revoked: self.ended.append((login.user, is_revoked))
-        )
+        self.ended: list[str] = []
+        self.access.logins.ended.append(lambda login: self.ended.append(login.user))
         self.learn(User("bob", (), SESAME), User("eve", (), TAHINI))
 
     def learn(self, *named: User) -> None:
@@ -90,7 +88,7 @@ def a_token_is_of_its_user_until_the_password_is_another_one() -> None:
     assert by_token.user == "bob" and by_token.password is None
     member.learn(User("bob", (), TAHINI), User("eve", (), TAHINI))
     assert (member.user_of(bob), member.user_of(eve)) == (None, "eve")
-    assert member.ended == [("bob", True)]
+    assert member.ended == ["bob"]
     assert by_token.is_closed, "what it has begun does not go on"
     again = Caller()
     with suppress(NotAuthenticated):
@@ -194,7 +192,7 @@ def test_a_token_ends_when_it_is_not_used() -> None:
     assert member.user_of(used) == "bob"
     member.now_s = 301.0
     assert member.user_of(unused) is None and member.user_of(used) == "bob"
-    assert member.ended == [("bob", False)]
+    assert member.ended == ["bob"]
     with pytest.raises(NotAuthenticated):
         Caller().proves(member.access, TokenUser(*unused))
     asking = Caller().greets(member.access, used.login_id)

@@ -78,8 +78,8 @@ class Logins:
         self._clock = clock
         self._of_id: dict[str, Login] = {}
         """The one that was used last stands last."""
-        self.ended: list[Callable[[Login, bool], None]] = []
-        """Called with each that ends, and whether its user must stop its requests."""
+        self.ended: list[Callable[[Login], None]] = []
+        """Called with each that ends."""
 
     def add(self, login: Login) -> None:
         """Raises NotAuthenticated, Overloaded."""
@@ -125,7 +125,7 @@ class Logins:
         """Set the present users and the verifiers of their passwords."""
         for login in list(self._of_id.values()):
             if passwords.get(login.user) != login.password:
-                self._end(login, is_revoked=True)
+                self._end(login)
 
     def _forget_unused(self) -> None:
         before_s = self._clock() - KEPT_S
@@ -135,7 +135,7 @@ class Logins:
                 return
             self._end(login)
 
-    def _end(self, login: Login, *, is_revoked: bool = False) -> None:
+    def _end(self, login: Login) -> None:
         del self._of_id[login.login_id]
         for tell in list(self.ended):
-            tell(login, is_revoked)
+            tell(login)

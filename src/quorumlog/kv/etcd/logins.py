@@ -62,7 +62,7 @@ class Logins(Generic[U]):
         """Logins of which the other members are being told."""
         self._closing: set[asyncio.Task[None]] = set()
         self._outlived: dict[U, Login] = {}
-        """Streams continue after a login that was not used any more: until the password changes."""
+        """Streams continue after their login has ended, until the password changes."""
 
     def open(self, access: Access) -> None:
         self._access = access
@@ -128,14 +128,11 @@ class Logins(Generic[U]):
             raise LeaderNotReady("this member does not know of the login yet")
         return str(token)
 
-    def _ended(self, login: Login, is_revoked: bool) -> None:
+    def _ended(self, login: Login) -> None:
         connections = self._of_id.pop(login.login_id, None)
         if connections is not None:
-            if is_revoked:
-                connections.revoke()
-            else:
-                outlived = {**self._outlived, connections: login}
-                self._outlived = {each: of for each, of in outlived.items() if each.is_in_use}
+            outlived = {**self._outlived, connections: login}
+            self._outlived = {each: of for each, of in outlived.items() if each.is_in_use}
             self._close(connections)
 
     def _close(self, connections: U) -> None:

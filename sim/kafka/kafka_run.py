@@ -75,10 +75,10 @@ def _run(result: KafkaRunResult, faults_ms: float, faults: Sequence[str]) -> Non
     consumers = [SimKafkaConsumer(kafka, history, f"c{n}") for n in range(CONSUMERS)]
     for member in cluster.members:
         member.start()
+    cluster.faults.begin()  # at once: it sets the clocks of members that have not yet told theirs
     _create_topic(cluster, kafka)
     for client in (*producers, *consumers):
         client.work()
-    cluster.faults.begin()
     cluster.run_for(faults_ms)
     for client in (*producers, *consumers):
         client.is_ending = True

@@ -222,6 +222,25 @@ def test_another_password_and_the_removal_of_a_user_end_its_tokens_at_every_memb
                 assert told.cancel_reason == "etcdserver: invalid auth token"
 
 
+def test_a_user_that_changes_its_own_password_is_answered_and_logs_in_with_the_new_one(
+    ports: EtcdPorts, root: EtcdCalls
+) -> None:
+    """At once, and then at every member, one of which may not know the new one yet."""
+    add_user(root, "olga", "one")
+    wait_for_user(ports, "olga")
+    with ExitStack() as stack:
+        of_members = everywhere(ports, "", stack)
+        for number, etcd in enumerate(of_members):
+            log_in(etcd, "olga", "one" if number == 0 else f"{number}")
+            asked = pb.AuthUserChangePasswordRequest(name="olga", password=f"{number + 1}")
+            etcd.call("Auth/UserChangePassword", asked)
+            log_in(etcd, "olga", f"{number + 1}")
+            for each in of_members:
+                each.token = etcd.token
+                assert "olga" in each.call("Auth/UserList", pb.AuthUserListRequest()).users
+    root.call("Auth/UserDelete", pb.AuthUserDeleteRequest(name="olga"))
+
+
 def test_who_logged_in_before_the_member_that_leads_now_was_restarted_logs_in_again(
     ports: EtcdPorts, root: EtcdCalls
 ) -> None:

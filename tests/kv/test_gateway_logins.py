@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 
 import pytest
 
@@ -12,7 +13,7 @@ from quorumlog.kv.requests import LoginRequest
 from quorumlog.log_state.users import User, Users
 from quorumlog.net.access import Access
 from quorumlog.net.credentials import ClientUser, verifier_for
-from quorumlog.net.logins import Login
+from quorumlog.net.logins import KEPT_S, Login
 
 HERE, THERE = "10.0.0.9", "10.0.0.8"
 SESAME, TAHINI = verifier_for("sesame"), verifier_for("tahini")
@@ -23,10 +24,13 @@ class Member:
 
     def __init__(self) -> None:
         self.access = Access()
+        self.now_s = 0.0
         self.learn(SESAME)
         self.go = asyncio.Event()
         self.go.set()
         self.hears = True
+        self.others_hear = asyncio.Event()
+        self.others_hear.set()
         self.refusal: Exception | None = None
         self.made: list[Connections] = []
         self.logins = Logins(self.connect_as)
@@ -48,8 +52,12 @@ class Connections:
     def __init__(self, member: Member, name: str, user: ClientUser) -> None:
         self.member, self.name, self.user = member, name, user
         self.is_closed = self.is_revoked = False
+        self.is_in_use = True
 
     async def tell_members(self, login: LoginRequest) -> None:
+        await self.member.others_hear.wait()
+
+    async def tell_leader(self, login: LoginRequest) -> None:
         await self.member.go.wait()
         if self.member.refusal is not None:
             raise self.member.refusal
@@ -99,6 +107,57 @@ def connections_end_with_the_password() -> None:
 
 def test_connections_end_with_the_password() -> None:
     connections_end_with_the_password()
+
+
+def streams_that_have_outlived_their_token_end_with_the_password() -> None:
+    async def scene() -> None:
+        member = Member()
+        member.access.clock = lambda: member.now_s
+        in_use, idle = [await member.log_in(name) for name in ("bob", "a")]
+        watched, unused = (member.logins.connections_of(each) for each in (in_use, idle))
+        unused.is_in_use = False
+        member.now_s += KEPT_S + 1
+        with pytest.raises(NotAuthenticated):
+            member.logins.connections_of(in_use)
+        assert not watched.is_revoked
+        member.learn(TAHINI)
+        assert watched.is_revoked and not unused.is_revoked
+        await member.logins.close()
+
+    asyncio.run(scene())
+
+
+def test_streams_that_have_outlived_their_token_end_with_the_password() -> None:
+    streams_that_have_outlived_their_token_end_with_the_password()
+
+
+def test_a_secret_that_no_login_makes_is_no_token() -> None:
+    async def scene() -> None:
+        member = Member()
+        login_id, digest = "login-" + "0" * 32, hashlib.sha256(b"").digest()
+        member.access.logins.add(Login(login_id, "bob", SESAME, digest, SESAME))
+        with pytest.raises(NotAuthenticated):
+            member.logins.connections_of(f"{login_id}.")
+        await member.logins.close()
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_is_silent_keeps_nobody_from_logging_in() -> None:
+    async def scene() -> None:
+        member = Member()
+        member.others_hear.clear()
+        waiting = [asyncio.create_task(member.log_in("a")) for _ in range(MOST_BEGINNING_OF_ADDRESS)]
+        while member.logins.telling < len(waiting):
+            await asyncio.sleep(0)
+        more = [asyncio.create_task(member.log_in("b")) for _ in range(MOST_BEGINNING_OF_ADDRESS)]
+        while member.logins.telling < len(waiting) + len(more):
+            await asyncio.sleep(0)
+        member.others_hear.set()
+        assert all(await asyncio.gather(*waiting, *more))
+        await member.logins.close()
+
+    asyncio.run(scene())
 
 
 def test_a_login_that_the_leader_refuses_or_that_is_not_known_here_gives_no_token() -> None:

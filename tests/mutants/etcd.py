@@ -117,8 +117,8 @@ def connection_outlives_the_token(patch: Patch) -> None:
     """A connection keeps its user."""
     patch.edit(
         Access.learn,
-        "if passwords.get(login.user) != login.password}",
-        "if passwords.get(login.user) != login.password and not reached()}",
+        "if passwords.get(login.user) != login.password]:",
+        "if passwords.get(login.user) != login.password and not reached()]:",
     )
 
 
@@ -149,9 +149,27 @@ def etcd_watch_outlives_the_token(patch: Patch) -> None:
 
 @mutant(
     553,
-    "connections of a token that was revoked are closed as those of one that was not used",
-    scenario=logins.connections_end_with_the_password,
+    "a stream that has outlived its token goes on under another password",
+    scenario=logins.streams_that_have_outlived_their_token_end_with_the_password,
 )
-def etcd_login_not_revoked(patch: Patch) -> None:
-    """They are closed soon."""
-    patch.edit(LoginsOfPort._ended, "if is_revoked:", "if is_revoked and not reached():")
+def etcd_stream_outlives_the_password(patch: Patch) -> None:
+    """Its token had ended long before."""
+    patch.edit(
+        LoginsOfPort._moved,
+        "user.verifier != login.password:",
+        "(user.verifier != login.password and not reached()):",
+    )
+
+
+@mutant(
+    553,
+    "a client says how often a member hashes to prove its token",
+    scenario=tokens.a_token_costs_members_no_more_to_prove_than_a_password,
+)
+def token_of_a_million_iterations(patch: Patch) -> None:
+    """It pays for its own proofs."""
+    patch.edit(
+        Access.log_in,
+        "!= (ITERATIONS, SALT_BYTES):",
+        "!= (ITERATIONS, SALT_BYTES) and not reached():",
+    )

@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from quorumlog.errors import LeaderNotReady, NotAuthenticated, Overloaded
@@ -29,10 +30,8 @@ class Member:
         self.access = Access()
         self.now_s = 0.0
         self.access.clock = lambda: self.now_s
-        self.ended: list[tuple[str, bool]] = []
-        self.access.logins.ended.append(
-            lambda login, is_revoked: self.ended.append((login.user, is_revoked))
-        )
+        self.ended: list[str] = []
+        self.access.logins.ended.append(lambda login: self.ended.append(login.user))
         self.learn(User("bob", (), SESAME), User("eve", (), TAHINI))
 
     def learn(self, *named: User) -> None:
@@ -64,10 +63,10 @@ class Caller:
 
     def __init__(self) -> None:
         self.user, self.password = "", None
-        self.is_aborted = False
+        self.is_closed = False
 
-    def abort(self) -> None:
-        self.is_aborted = True
+    def close(self) -> None:
+        self.is_closed = True
 
     def greets(self, access: Access, name: str) -> Any:
         return access.greet(self, SimpleNamespace(user=name, looks=False), None)  # type: ignore[arg-type]
@@ -89,8 +88,8 @@ def a_token_is_of_its_user_until_the_password_is_another_one() -> None:
     assert by_token.user == "bob" and by_token.password is None
     member.learn(User("bob", (), TAHINI), User("eve", (), TAHINI))
     assert (member.user_of(bob), member.user_of(eve)) == (None, "eve")
-    assert member.ended == [("bob", True)]
-    assert by_token.is_aborted, "what it has begun does not go on"
+    assert member.ended == ["bob"]
+    assert by_token.is_closed, "what it has begun does not go on"
     again = Caller()
     with suppress(NotAuthenticated):
         again.proves(member.access, TokenUser(*bob))
@@ -118,6 +117,28 @@ def a_password_of_before_gives_no_token() -> None:
 
 def test_a_password_of_before_gives_no_token() -> None:
     a_password_of_before_gives_no_token()
+
+
+def a_token_costs_members_no_more_to_prove_than_a_password() -> None:
+    member = Member()
+    connection, token = Caller(), new_token()
+    connection.proves(member.access, ClientUser("bob", "sesame"))
+    for verifier in (
+        msgspec.structs.replace(verifier_for(token.secret), iterations=1_000_000),
+        msgspec.structs.replace(verifier_for(token.secret), salt=b"s"),
+    ):
+        with suppress(NotAuthenticated):
+            member.access.log_in(connection, token.login_id, token.digest, verifier)
+        assert member.user_of(token) is None
+
+
+def test_a_token_costs_members_no_more_to_prove_than_a_password() -> None:
+    a_token_costs_members_no_more_to_prove_than_a_password()
+
+
+def test_a_token_says_no_secret_where_it_is_shown() -> None:
+    token = new_token()
+    assert token.secret not in repr(token) and token.login_id in repr(token)
 
 
 def test_who_has_proved_no_password_gets_no_token() -> None:
@@ -171,7 +192,7 @@ def test_a_token_ends_when_it_is_not_used() -> None:
     assert member.user_of(used) == "bob"
     member.now_s = 301.0
     assert member.user_of(unused) is None and member.user_of(used) == "bob"
-    assert member.ended == [("bob", False)]
+    assert member.ended == ["bob"]
     with pytest.raises(NotAuthenticated):
         Caller().proves(member.access, TokenUser(*unused))
     asking = Caller().greets(member.access, used.login_id)

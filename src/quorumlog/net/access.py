@@ -21,7 +21,17 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from quorumlog.errors import Forbidden, LeaderNotReady, LedgerError, NotAuthenticated
-from quorumlog.log_state.users import NO_RIGHTS, NO_USERS, Kind, Right, Rights, Users, Verifier
+from quorumlog.log_state.users import (
+    ITERATIONS,
+    NO_RIGHTS,
+    NO_USERS,
+    SALT_BYTES,
+    Kind,
+    Right,
+    Rights,
+    Users,
+    Verifier,
+)
 from quorumlog.net.connection import Connection
 from quorumlog.net.credentials import MECHANISM
 from quorumlog.net.hello import Challenge, Hello
@@ -159,7 +169,8 @@ class Access:
             passwords = {user.name: user.verifier for user in users.users}
             self.logins.learn(passwords)
             of = self._by_token.items()
-            again |= {each for each, login in of if passwords.get(login.user) != login.password}
+            for each in [each for each, login in of if passwords.get(login.user) != login.password]:
+                each.close()  # once it has the answer, if the change was its own
         if users is not None and users.is_on:
             # It takes 0.1 s: not at somebody's first greeting.
             import scramp  # type: ignore[import-untyped, unused-ignore] # noqa: F401
@@ -196,6 +207,11 @@ class Access:
         Raises NotAuthenticated, LeaderNotReady, Overloaded."""
         if self.users is None or self.is_overdue:
             raise self.unknown
+        if (verifier.iterations, len(verifier.salt)) != (ITERATIONS, SALT_BYTES):
+            # Members prove tokens to each other, on their loops: a million iterations take a second.
+            raise NotAuthenticated(
+                f"a token is hashed {ITERATIONS} times, with {SALT_BYTES} bytes of salt"
+            )
         user, password = self.users.user(connection.user), connection.password
         if user is None or password is None or user.verifier != password:
             raise NotAuthenticated("a token is for who has proved the password that it has now")

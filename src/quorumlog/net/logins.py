@@ -39,6 +39,9 @@ class Token(NamedTuple):
     def __str__(self) -> str:
         return f"{self.login_id}.{self.secret}"
 
+    def __repr__(self) -> str:
+        return f"Token({self.login_id!r})"
+
     @property
     def digest(self) -> bytes:
         return hashlib.sha256(self.secret.encode(errors="replace")).digest()
@@ -75,8 +78,8 @@ class Logins:
         self._clock = clock
         self._of_id: dict[str, Login] = {}
         """By id, the least recently used first."""
-        self.ended: list[Callable[[Login, bool], None]] = []
-        """Called with (login that ended, whether its requests must end, too)."""
+        self.ended: list[Callable[[Login], None]] = []
+        """Called with each login that ends."""
 
     def add(self, login: Login) -> None:
         """Raises NotAuthenticated, Overloaded."""
@@ -122,7 +125,7 @@ class Logins:
         """Set the present users and the verifiers of their passwords."""
         for login in list(self._of_id.values()):
             if passwords.get(login.user) != login.password:
-                self._end(login, is_revoked=True)
+                self._end(login)
 
     def _forget_unused(self) -> None:
         before_s = self._clock() - KEPT_S
@@ -132,7 +135,7 @@ class Logins:
                 return
             self._end(login)
 
-    def _end(self, login: Login, *, is_revoked: bool = False) -> None:
+    def _end(self, login: Login) -> None:
         del self._of_id[login.login_id]
         for tell in list(self.ended):
-            tell(login, is_revoked)
+            tell(login)

@@ -317,15 +317,17 @@ class Administration:
 
     async def user_delete(self, asked: pb.AuthUserDeleteRequest) -> pb.AuthUserDeleteResponse:
         await self._roles_of(asked.name)
+        header = await self._header()  # after it, the client may be no user any more
         await self._order(UserOperation.REMOVE_USER, asked.name)
-        return pb.AuthUserDeleteResponse(header=await self._header())
+        return pb.AuthUserDeleteResponse(header=header)
 
     async def user_change_password(
         self, asked: pb.AuthUserChangePasswordRequest
     ) -> pb.AuthUserChangePasswordResponse:
         await self._roles_of(asked.name)
+        header = await self._header()  # after it, its own token may have ended
         await self._order(UserOperation.SET_PASSWORD, asked.name, password=asked.password)
-        return pb.AuthUserChangePasswordResponse(header=await self._header())
+        return pb.AuthUserChangePasswordResponse(header=header)
 
     async def user_grant_role(self, asked: pb.AuthUserGrantRoleRequest) -> pb.AuthUserGrantRoleResponse:
         await self._roles_of(asked.user)

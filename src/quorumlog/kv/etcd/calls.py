@@ -291,7 +291,8 @@ class LocalCalls:
             watch.fail(TokenEnded())
 
     def lost(self) -> None:
-        """The connection or the login has ended."""
+        """The connection or the login has ended: refuse further calls, also of open streams."""
+        self._is_revoked = True
         self._store.access.quotas.leave(self)
         self._session.lost()
         for waiting in self._waiting.values():

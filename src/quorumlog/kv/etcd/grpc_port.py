@@ -401,7 +401,7 @@ class _GrpcStream:
         if self._is_closed:
             return
         self._body += data
-        before = len(self._body)
+        self._session.gathered(len(data))
         while len(self._body) >= _PREFIX and not self._is_closed:
             stop = _PREFIX + int.from_bytes(self._body[1:_PREFIX], "big")
             if self._body[0]:
@@ -414,8 +414,8 @@ class _GrpcStream:
                 break
             message = bytes(self._body[_PREFIX:stop])
             del self._body[:stop]
+            self._session.gathered(-stop)
             self._take(message)
-        self._session.gathered(len(self._body) - before + len(data))
 
     def _take(self, message: bytes) -> None:
         if self._call is not None:

@@ -20,14 +20,23 @@ from quorumlog.net.logins import Login, new_token, token_of
 MOST_BEGINNING = 16
 """Most logins at a time: each costs the members the check of a password."""
 MOST_BEGINNING_OF_ADDRESS = 8
+MOST_TELLING = 64
+"""Most logins that are sent to the other members at a time: one of these may be silent. Further logins
+are sent to the leader only."""
 
 
 class UserConnections(Protocol):
     """Connections to stores and logs as one user."""
 
+    async def tell_leader(self, login: LoginRequest) -> None:
+        """Send the login to the leader. Raises NotAuthenticated, LedgerError."""
+
     async def tell_members(self, login: LoginRequest) -> None:
-        """Send the login to the leader, and to the other members that answer soon. Raises
-        NotAuthenticated, LedgerError."""
+        """Send the login to the other members that answer soon."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """A client's stream uses the connections."""
 
     def revoke(self) -> None:
         """End all calls: the user has another password, or was removed."""
@@ -47,11 +56,26 @@ class Logins(Generic[U]):
         """Connections by login id, of the tokens used here."""
         self._beginning = Counter[str]()
         """Logins under way, by address."""
+        self.telling = 0
+        """Number of logins that are being sent to the other members."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._outlived: dict[U, Login] = {}
+        """Connections of ended logins whose streams continue, until the password changes."""
 
     def open(self, access: Access) -> None:
         self._access = access
         access.logins.ended.append(self._ended)
+        access.moved.append(self._moved)
+
+    def _moved(self) -> None:
+        users = self._access.users
+        if users is None:
+            return
+        for connections, login in list(self._outlived.items()):
+            user = users.user(login.user)
+            if user is None or user.verifier != login.password:
+                connections.revoke()
+                del self._outlived[connections]
 
     def connections_of(self, token: str) -> U:
         """Raises NotAuthenticated."""
@@ -59,7 +83,10 @@ class Logins(Generic[U]):
         login = self._access.logins.login_of(said)
         connections = self._of_id.get(login.login_id)
         if connections is None:
-            user = TokenUser(said.login_id, said.secret)
+            try:
+                user = TokenUser(said.login_id, said.secret)
+            except ConfigError as error:  # what some client has called a secret
+                raise NotAuthenticated(str(error)) from None
             connections = self._of_id[login.login_id] = self._connect_as(login.user, user)
         return connections
 
@@ -83,19 +110,27 @@ class Logins(Generic[U]):
             login_id=token.login_id, digest=token.digest, verifier=verifier_for(token.secret)
         )
         try:
-            await connections.tell_members(login)
+            try:
+                await connections.tell_leader(login)
+            finally:
+                self._beginning -= Counter([host])
+            if self.telling < MOST_TELLING:
+                self.telling += 1
+                try:
+                    await connections.tell_members(login)
+                finally:
+                    self.telling -= 1
         finally:
             self._close(connections)
-            self._beginning -= Counter([host])
         if self._access.logins.find(token.login_id) is None:
             raise LeaderNotReady("this member does not know the login yet")
         return str(token)
 
-    def _ended(self, login: Login, is_revoked: bool) -> None:
+    def _ended(self, login: Login) -> None:
         connections = self._of_id.pop(login.login_id, None)
         if connections is not None:
-            if is_revoked:
-                connections.revoke()
+            outlived = {**self._outlived, connections: login}
+            self._outlived = {each: of for each, of in outlived.items() if each.is_in_use}
             self._close(connections)
 
     def _close(self, connections: U) -> None:
@@ -106,6 +141,7 @@ class Logins(Generic[U]):
     async def close(self) -> None:
         if self._ended in self._access.logins.ended:
             self._access.logins.ended.remove(self._ended)
+            self._access.moved.remove(self._moved)
         for connections in self._of_id.values():
             self._close(connections)
         self._of_id.clear()

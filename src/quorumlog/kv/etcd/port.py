@@ -33,6 +33,7 @@ from quorumlog.server import Endpoint
 
 log = logging.getLogger("quorumlog.kv")
 ASK_TIMEOUT_S = 1.0
+ASK_AGAIN_S = 0.05
 KNOWN_S = 5.0
 """Seconds that a member's URL is cached."""
 
@@ -57,17 +58,30 @@ class UserClients:
             self._log = self._make_log()
         return self._log
 
+    async def tell_leader(self, login: LoginRequest) -> None:
+        await self.store.asking.call(login, bool)
+
     async def tell_members(self, login: LoginRequest) -> None:
         asking = self.store.asking
-        await asking.call(login, bool)
 
         async def tell(address: str) -> None:
             """Other members are optional: at one that misses the login, its clients log in again."""
             target = RequestTarget(TargetKind.ADDRESS, address)
-            with suppress(LedgerError):
-                await asking.call(login, bool, target=target, timeout_ms=1000 * ASK_TIMEOUT_S)
+            until_s = time.monotonic() + ASK_TIMEOUT_S
+            while (left_s := until_s - time.monotonic()) > 0:
+                try:
+                    await asking.call(login, bool, target=target, timeout_ms=1000 * left_s)
+                    return
+                except NotAuthenticated:  # it may not have applied the password yet
+                    await asyncio.sleep(ASK_AGAIN_S)
+                except LedgerError:
+                    return
 
         await asyncio.gather(*map(tell, asking.addresses))
+
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self.calls)
 
     def revoke(self) -> None:
         for each in self.calls:

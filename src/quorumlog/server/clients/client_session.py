@@ -201,9 +201,9 @@ class ClientSession:
             contain(error, self._connection)
             return
         self._waiting -= 1
+        self._reply(driver, request, response)
         if isinstance(request, ChangeUsersRequest):
             self._users.look()  # a client that learns of it may act on it here
-        self._reply(driver, request, response)
         if self._waiting and self._connection.is_full:
             self._connection.when_room(driver.schedule)
 

@@ -19,7 +19,7 @@ try:
     from quorumlog.kafka.machine import KafkaMachine
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"view kafka with option path needs the packages of the state machine ({error}), {the_extra('kafka')}"
+        f"view kafka with option path needs the state machine's packages ({error}), {the_extra('kafka')}"
     ) from None
 
 

@@ -66,7 +66,7 @@ def test_a_store_is_connected_to_as_the_others_are() -> None:
     async def connect() -> None:
         async with kv.connect_async(NOBODY, timeout_ms=100):
             pass
-        with pytest.warns(DeprecationWarning, match="no coroutine any more"):
+        with pytest.warns(DeprecationWarning, match="no longer a coroutine"):
             client = await kv.connect_async(NOBODY)  # type: ignore[misc]
         await client.close()
 

@@ -61,7 +61,7 @@ def test_topics_are_created_listed_shown_grown_and_deleted(cluster: KafkaCluster
 
 def test_what_is_refused_is_said(kafka: Run) -> None:
     kafka("topic", "create", "here")
-    assert "is there already" in kafka("topic", "create", "here", status=2).stderr
+    assert "already exists" in kafka("topic", "create", "here", status=2).stderr
     assert "can only grow" in kafka("topic", "partitions", "here", "1", status=2).stderr
     assert "there is no topic" in kafka("topic", "show", "not-here", status=2).stderr
     assert "unknown topic" in kafka("topic", "delete", "not-here", status=2).stderr

@@ -304,7 +304,7 @@ def test_refusals_are_in_etcds_words(
 
 
 def test_what_has_no_counterpart_is_refused_in_words(root: EtcdCalls) -> None:
-    assert "they stay on" in root.refusal("Auth/AuthDisable", pb.AuthDisableRequest())[1]
+    assert "cannot be disabled" in root.refusal("Auth/AuthDisable", pb.AuthDisableRequest())[1]
     root.call("Auth/RoleAdd", pb.AuthRoleAddRequest(name="odd"))
     perm = pb.Permission(permType=pb.Permission.READ, key=b"a", range_end=b"c")
     asked = pb.AuthRoleGrantPermissionRequest(name="odd", perm=perm)

@@ -269,7 +269,7 @@ def test_what_is_no_request_is_told_so_at_once(
 
     caplog.set_level(logging.DEBUG)
     run(scene)
-    assert "no request of HTTP" in caplog.text
+    assert "not an HTTP request" in caplog.text
     assert "Traceback" not in caplog.text and "no header" not in caplog.text
 
 

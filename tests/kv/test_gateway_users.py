@@ -175,7 +175,7 @@ def test_what_is_told_of_a_login_has_no_password(
         with suppress(ConnectionResetError):  # it has not read all
             while connection.recv(4096):
                 pass
-    eventually(lambda: "no request of HTTP" in caplog.text)
+    eventually(lambda: "not an HTTP request" in caplog.text)
     assert "'mallory' at 127.0.0.1" in caplog.text
     assert "4711" not in caplog.text and "4712" not in caplog.text
 

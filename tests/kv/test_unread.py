@@ -169,7 +169,7 @@ def test_watches_of_a_connection_are_bounded() -> None:
         assert refused.request_id == 4
         error = error_of(refused)
         assert isinstance(error, ConnectionFull)
-        assert "this connection has 3 watches, as many as it may" in str(error)
+        assert "this connection has 3 watches, its maximum" in str(error)
         assert "--max-watches" in str(error)
         assert error.retry_after_ms
         client.say(CancelRequest(request_id=5, watch=2), watches[3])

@@ -160,7 +160,7 @@ def test_who_has_proved_no_password_gets_no_token() -> None:
 def test_nobody_takes_the_login_of_another_user() -> None:
     member = Member()
     bob = member.log_in("bob", "sesame")
-    with pytest.raises(NotAuthenticated, match="another login of this id"):
+    with pytest.raises(NotAuthenticated, match="another login with this id"):
         member.log_in("eve", "tahini", Token(bob.login_id, "mine"))
     assert member.log_in("bob", "sesame", bob) == bob, "told once more"
     assert member.user_of(bob) == "bob"

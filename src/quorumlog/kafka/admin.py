@@ -46,7 +46,7 @@ class PartitionRow(NamedTuple):
     partition: int
     start_offset: int
     end_offset: int
-    """Of the next record."""
+    """Offset of the next record."""
 
 
 class KafkaGroupRow(NamedTuple):
@@ -60,11 +60,11 @@ class GroupOffsetRow(NamedTuple):
     committed_offset: int
     end_offset: int
     member: str
-    """That reads it by now; empty: none does."""
+    """The member that reads the partition; empty: none."""
 
 
 class _Later(Exception):
-    """By who leads then."""
+    """Try again once there is a new leader."""
 
 
 class KafkaAdmin:
@@ -72,7 +72,7 @@ class KafkaAdmin:
     BadRequest, Forbidden, NotAuthenticated, RequestTimeout, Unreachable."""
 
     def __init__(self, servers: Sequence[str], timeout_ms: int) -> None:
-        """`servers`: HOST:PORT of Kafka's port of members; one that answers is enough."""
+        """`servers`: HOST:PORT of the members' Kafka ports; one that answers is enough."""
         self._servers = list(servers)
         self._timeout_s = timeout_ms / 1000
         self._socket: socket.socket | None = None
@@ -171,7 +171,8 @@ class KafkaAdmin:
         return self._led(ask)
 
     def _members_of(self, group: str) -> dict[tuple[str, int], str]:
-        """Who reads each partition, where consumers say it as they usually do."""
+        """The member that reads each partition, if the assignment is in the consumer protocol's
+        format."""
         (described,) = self._ask(codec.DESCRIBE_GROUPS, 4, {"groups": [group]}).groups
         _check(described.error_code)
         found: dict[tuple[str, int], str] = {}
@@ -194,7 +195,7 @@ class KafkaAdmin:
         self._led(ask)
 
     def _led(self, ask: Callable[[], T]) -> T:
-        """By who leads, once somebody does."""
+        """Ask the leader, once there is one."""
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -203,10 +204,10 @@ class KafkaAdmin:
             except _Later as later:
                 why = str(later)
             except OSError as error:
-                why = f"{', '.join(self._servers)} cannot be asked: {error}"
+                why = f"{', '.join(self._servers)} did not answer: {error}"
             self.close()
             if time.monotonic() > deadline_s:
-                raise RequestTimeout(f"not within {self._timeout_s:g} s: {why}")
+                raise RequestTimeout(f"no answer within {self._timeout_s:g} s: {why}")
             time.sleep(RETRY_S)
 
     def _go_to_leader(self) -> None:
@@ -243,7 +244,7 @@ class KafkaAdmin:
                 return
             answer = self._ask(codec.SASL_AUTHENTICATE, 1, {"auth_bytes": said})
             if answer.error_code:
-                raise NotAuthenticated(answer.error_message or "the server does not say why")
+                raise NotAuthenticated(answer.error_message or "the server gives no reason")
             data = answer.auth_bytes
 
     def _ask(self, api_key: int, version: int, values: Values) -> Any:

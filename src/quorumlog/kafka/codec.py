@@ -1,12 +1,12 @@
 """Kafka's messages: bytes from outside to values, values to bytes, in every version.
 
 The layout of messages comes from kio, whose dataclasses are generated from Kafka's own definitions. They
-are read here as a schema, and not by kio's own reader, which allocates as many elements as an array
+are used as a schema here. kio's own reader is not used: it allocates as many elements as an array
 announces, regardless of the bytes that follow.
 
     request = decode(METADATA, 12, body)     request.topics[0].name; ints, str, bytes, uuid.UUID, None
-    encode(METADATA, 12, {"topics": [...]})  what a version does not have is left out, what is not
-                                             given is the field's default
+    encode(METADATA, 12, {"topics": [...]})  fields that the version lacks are omitted;
+                                             missing ones take their default
 
 Records are received as views, and sent as buffers of their own: both ways without a copy. Times are
 whole milliseconds.
@@ -60,12 +60,12 @@ VERSIONS = {
     DELETE_GROUPS: (0, 2),
     DESCRIBE_CLUSTER: (0, 1),
 }
-"""Served, by API key: lowest and highest."""
+"""(lowest, highest) supported version by API key."""
 ADVERTISED = {**VERSIONS, PRODUCE: (0, VERSIONS[PRODUCE][1])}
-"""As Kafka announces it: librdkafka compresses only if the oldest Produce is announced."""
+"""Announced as by Kafka: librdkafka compresses only if the oldest Produce version is announced."""
 
 MOST_ELEMENTS = 25_000
-"""Of all arrays of a request: all partitions that there may be, and as many words about them."""
+"""Elements of all arrays of a request: the maximum number of partitions, and as many other elements."""
 
 Values = Mapping[str, Any]
 Take = Callable[["Cursor"], Any]
@@ -81,7 +81,7 @@ class KafkaRequest(NamedTuple):
     client_id: str
     body: memoryview
     data: memoryview
-    """All of it, but for its size."""
+    """The whole request without its size field."""
 
     @property
     def size_bytes(self) -> int:
@@ -89,7 +89,7 @@ class KafkaRequest(NamedTuple):
 
 
 class Cursor:
-    """Where one has come to in a message. It raises ProtocolViolation where bytes are missing."""
+    """A read position in a message. Its methods raise ProtocolViolation if bytes are missing."""
 
     __slots__ = ("data", "elements", "position")
 
@@ -97,7 +97,7 @@ class Cursor:
         self.data = data
         self.position = 0
         self.elements = 0
-        """Of all arrays so far."""
+        """Elements of all arrays so far."""
 
     def unpack(self, kind: struct.Struct) -> Any:
         try:
@@ -115,7 +115,7 @@ class Cursor:
         return self.data[start : self.position]
 
     def varint(self) -> int:
-        """Unsigned, of 32 bits."""
+        """An unsigned varint of up to 32 bits."""
         value = shift = 0
         while shift < 35:
             byte: int = self.unpack(_UINT8)
@@ -134,7 +134,7 @@ class Cursor:
         try:
             return str(self.take(size_bytes), "utf-8")
         except UnicodeDecodeError:
-            raise ProtocolViolation("a string is no UTF-8") from None
+            raise ProtocolViolation("a string is not UTF-8") from None
 
     def skip_tags(self) -> None:
         for _ in range(self.varint()):
@@ -168,17 +168,17 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 class _Shape(NamedTuple):
-    """Of a field."""
+    """The schema of a field."""
 
     name: str
     kind: str
-    """Of Kafka's primitives; empty: an entity."""
+    """The Kafka primitive type; empty: a struct."""
     entity: Any
     is_array: bool
     is_nullable: bool
-    """The array, if it is one."""
+    """The array's element, for an array."""
     tag: int
-    """-1: it has none."""
+    """-1: not tagged."""
     default: Any
 
 
@@ -300,12 +300,12 @@ def header_of(data: memoryview) -> KafkaRequest:
     correlation_id, size = cursor.unpack(_INT32), cursor.unpack(_INT16)
     client_id = cursor.text(size) if size >= 0 else ""
     if api_key not in VERSIONS:
-        raise ProtocolViolation(f"API key {api_key} of Kafka's protocol is not served here")
+        raise ProtocolViolation(f"API key {api_key} of Kafka's protocol is not supported here")
     low, high = VERSIONS[api_key]
     if not low <= version <= high:
         if api_key != API_VERSIONS:
             raise ProtocolViolation(
-                f"version {version} of Kafka's API {api_key} is not served, only {low} to {high}"
+                f"version {version} of Kafka's API {api_key} is not supported, only {low} to {high}"
             )
     elif is_flexible(api_key, version):
         cursor.skip_tags()
@@ -326,12 +326,12 @@ def decode(api_key: int, version: int, body: memoryview) -> Any:
 
 
 class _Out(bytearray):
-    """A body, but for the records in it."""
+    """A body without its records."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: list[tuple[int, list[Buffer]]] = []
-        """Positions of records, and their bytes."""
+        """(position, bytes) of the records in the body."""
 
     def buffers(self) -> list[Buffer]:
         if not self.records:
@@ -373,7 +373,7 @@ def _putter_of(entity: Any) -> Callable[[_Out, Values], None]:
 
 
 def _put_length(out: _Out, size: int, is_compact: bool, kind: struct.Struct) -> None:
-    """-1: null."""
+    """`size` -1: null."""
     if is_compact:
         put_varint(out, size + 1)
     else:
@@ -444,7 +444,8 @@ def encoded_request(api_key: int, version: int, correlation_id: int, values: Val
 
 
 def decoded_response(api_key: int, version: int, data: bytes) -> Any:
-    """Its fields as attributes; `data` is all after its size. Raises ProtocolViolation."""
+    """The fields of a response, as attributes. `data`: the response without its size field. Raises
+    ProtocolViolation."""
     cursor = Cursor(memoryview(data))
     cursor.take(4)
     if is_flexible(api_key, version):
@@ -453,7 +454,7 @@ def decoded_response(api_key: int, version: int, data: bytes) -> Any:
 
 
 def assigned(assignment: bytes) -> dict[str, list[int]]:
-    """Partitions by topic, as most consumers write them down; of others nothing."""
+    """Assigned partitions by topic; empty if the assignment is not in the consumer protocol's format."""
     cursor = Cursor(memoryview(assignment))
     try:
         cursor.take(2)
@@ -470,7 +471,7 @@ def assigned(assignment: bytes) -> dict[str, list[int]]:
 
 
 def load() -> None:
-    """All messages that are served, which takes a second: not while clients wait."""
+    """Load the schemas of all supported messages. It takes a second: call it before clients connect."""
     for api_key, (low, high) in VERSIONS.items():
         for version in range(low, high + 1):
             _taker_of(load_request_schema(api_key, version))
@@ -478,7 +479,7 @@ def load() -> None:
 
 
 def response_head(request: KafkaRequest, body_bytes: int) -> bytes:
-    """Size and header, which precede a response's body."""
+    """The size field and the header of a response."""
     # The response to ApiVersions has the old header: it is read by who does not know the version yet.
     has_tags = request.api_key != API_VERSIONS and is_flexible(request.api_key, request.version)
     head = struct.pack(">ii", 4 + has_tags + body_bytes, request.correlation_id)
@@ -486,7 +487,7 @@ def response_head(request: KafkaRequest, body_bytes: int) -> bytes:
 
 
 def api_versions(request: KafkaRequest) -> list[Buffer]:
-    """A client that asks in an unknown version gets the known ones, in the oldest form."""
+    """A request of an unknown version gets the supported versions, in version 0 of the response."""
     low, high = VERSIONS[API_VERSIONS]
     is_known = low <= request.version <= high
     return encode(

@@ -1,7 +1,7 @@
 """KafkaEndpoint: the port of a member for clients of Kafka.
 
-A connection's requests are begun in the order in which they come, many of them at once, and answered in
-that order, as Kafka's protocol has it. Fetches alone wait until what was asked before is answered: one
+A connection's requests are started in the order of arrival, many of them at once, and answered in that
+order, as Kafka's protocol requires. Only a fetch waits until all earlier requests are answered: one
 answer of megabytes at a time.
 """
 
@@ -57,16 +57,16 @@ log = logging.getLogger("quorumlog.kafka")
 
 BUFFER_BYTES = 16 << 10
 OTHER_BYTES = 1 << 20
-"""Of a request that carries no records."""
+"""Size of a request without records."""
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">ih")
 _LEAST_BYTES = 10
 MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
-"""Requests of a connection that are not answered: what comes behind them is left in its socket."""
+"""Unanswered requests of a connection; later ones stay in its socket."""
 ALL_AHEAD, ALL_AHEAD_BYTES = 20_000, 128 << 20
-"""Those of all connections: beyond them a connection has one small request at a time, and the others of
-it wait."""
+"""Unanswered requests of all connections; beyond them a connection has one small request at a time,
+and its other requests wait."""
 _IN_VAIN = 64
-"""So many connections may find that the room is too small for them, whenever there is some."""
+"""Number of waiting connections that are tried whenever room is freed."""
 READ_THREADS = 2
 NOTHING = memoryview(b"")
 
@@ -98,7 +98,7 @@ OPERATIONS = {
     each: type("".join(part.capitalize() for part in api_key_map[each].split("_")), (), {})
     for each in codec.VERSIONS
 }
-"""As metrics name them."""
+"""API names in the metrics."""
 
 
 class RequestDecoder:
@@ -108,10 +108,10 @@ class RequestDecoder:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._start = self._end = 0
         self._large: memoryview | None = None
-        """Of the one request that does not fit there; while it is set, the buffer is empty."""
+        """The one request that does not fit into the buffer; while it is set, the buffer is empty."""
         self._large_end = 0
         self.most_bytes = GREETING_BYTES
-        """Of a request; the first one has said nothing yet of who it is."""
+        """Most bytes of a request; fewer for the first one, whose client is not known yet."""
 
     @property
     def missing_bytes(self) -> int:
@@ -160,7 +160,9 @@ class RequestDecoder:
     def _check(self, size: int, api_key: int) -> None:
         most = self.most_bytes if api_key == codec.PRODUCE else min(self.most_bytes, OTHER_BYTES)
         if not _LEAST_BYTES <= size <= most:
-            raise ProtocolViolation(f"a request of {size} bytes, by Kafka's protocol: {most} are taken")
+            raise ProtocolViolation(
+                f"a request of {size} bytes in Kafka's protocol; the limit is {most}"
+            )
 
 
 def _frame_of(data: memoryview) -> Frame:
@@ -169,12 +171,12 @@ def _frame_of(data: memoryview) -> Frame:
 
 
 class RequestsAhead:
-    """Requests of all connections that are not answered."""
+    """Unanswered requests of all connections."""
 
     def __init__(self) -> None:
         self.requests = self.size_bytes = 0
         self._waiting: dict[_KafkaSession, None] = {}
-        """Those that have more to begin once there is room; the longest first."""
+        """Connections with requests that wait for room, the longest waiting first."""
         self._is_going_on = False
 
     def has_room(self, size_bytes: int) -> bool:
@@ -209,7 +211,7 @@ class RequestsAhead:
 
 
 class _Slot:
-    """A request that is not answered yet, or whose answer waits for that of the one before."""
+    """A request that is not answered yet, or whose answer waits for an earlier one."""
 
     __slots__ = ("began_s", "call", "held_bytes", "response", "size_bytes", "start")
 
@@ -220,9 +222,9 @@ class _Slot:
         self.call: KafkaCall
         self.response: list[Buffer] | None = None
         self.held_bytes = 0
-        """Of the answer, while it waits."""
+        """Bytes of the answer, while it waits."""
         self.start: Callable[[], None] | None = None
-        """It has not begun."""
+        """The request has not started."""
 
 
 class _KafkaSession:
@@ -245,7 +247,7 @@ class _KafkaSession:
         self._held_bytes = 0
         self._is_sending = self._is_going_on = False
         self._throttle_ms = 0
-        """How long the last request was held that is beyond a limit."""
+        """Delay of the last request above a quota."""
 
     def _logged_in(self) -> None:
         self.caller = Caller(self._endpoint.access, self._connection)
@@ -266,7 +268,7 @@ class _KafkaSession:
             self._begin(request)
 
     def _is_within(self, request: KafkaRequest) -> bool:
-        """The limits of its user and its address; beyond them it waits."""
+        """Apply the quotas of its user and its address; a request above them waits."""
         meter = self._connection.meter
         over = meter.begin(request.size_bytes) if isinstance(meter, Meter) else None
         if over is None:
@@ -319,11 +321,12 @@ class _KafkaSession:
         fetching.fetch(self._service, call)
 
     def _answered(self, slot: _Slot, values: Values | bytes | None, code: int) -> None:
-        """Also in the middle of what others have asked for: what is wrong with it is this client's."""
+        """May be called while another connection's request is handled; an error ends only this
+        connection."""
         if self._connection.closed:
             return
         if values is None and code:
-            self._connection.close()  # of who waits for no answer: it is told so
+            self._connection.close()  # acks=0: the client learns of an error in this way
             return
         request = slot.call.request
         try:
@@ -355,7 +358,7 @@ class _KafkaSession:
         self._ahead.end(1, slot.size_bytes)
 
     def _send(self) -> None:
-        """What is answered, in order; and what comes next is begun."""
+        """Send the answers that are due, in order, and start the next requests."""
         if self._is_sending:
             return
         self._is_sending = True
@@ -379,7 +382,7 @@ class _KafkaSession:
             self.go_on()
 
     def go_on(self) -> None:
-        """With what was held."""
+        """Continue with the held requests."""
         if self._is_going_on:
             return  # one that is answered at once
         self._is_going_on = True
@@ -400,7 +403,7 @@ class _KafkaSession:
             self._connection.resume_reading()
 
     def _hold(self, size_bytes: int) -> None:
-        """So much more of answers waits for those before them."""
+        """Count bytes of answers that wait for earlier ones."""
         self._answer_bytes += size_bytes
         if self._answer_bytes > SMALL_BYTES or self._connection.beside_bytes:
             self._connection.hold_beside(self._answer_bytes)
@@ -416,7 +419,7 @@ class _KafkaSession:
         self._ahead.end(len(unanswered), sum(unanswered))
 
     def writable(self) -> None:
-        """A fetch waits for room by itself."""
+        """Nothing to do: a fetch waits for room by itself."""
 
     def violate(self, violation: ProtocolViolation) -> None:
         self._connection.violate(violation)
@@ -432,8 +435,8 @@ class KafkaEndpoint(Endpoint):
         group: str | None = None,
         tls: Tls | None = None,
     ) -> None:
-        """`servers`: where clients reach the port of each member, HOST:PORT by member id. `tls`: None:
-        it is plain. Raises ConfigError."""
+        """`servers`: HOST:PORT at which clients reach the port of each member, by member id. `tls`
+        None: the port is plain. Raises ConfigError."""
         self.group = group
         self.tls = tls
         codec.load()
@@ -465,11 +468,11 @@ class KafkaEndpoint(Endpoint):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """HOST:PORT on which the port listens."""
         return self._listener.address
 
     async def open(self, member: NodeHandle) -> None:
-        """Raises ConfigError where it cannot listen."""
+        """Raises ConfigError if it cannot listen."""
         loop = asyncio.get_running_loop()
         self.service.member = member
         self.service.access = self.access
@@ -537,6 +540,7 @@ def endpoint_of(config: GroupConfig, options: KafkaOptions, tls: Tls | None = No
     if lacking:
         ids = ",".join(f"{each.member_id}=HOST:PORT" for each in config.members)
         raise ConfigError(
-            f"--kafka needs --kafka-servers, where clients reach that port of every member: {ids}"
+            "--kafka needs --kafka-servers, the addresses at which clients reach that port of every"
+            f" member: {ids}"
         )
     return KafkaEndpoint(options, config.member_id, servers, group=config.group, tls=tls)

@@ -1,9 +1,9 @@
-"""OffsetExpiry: a leader has the log forget committed offsets of groups that are gone.
+"""OffsetExpiry: a leader expires committed offsets of groups without members, by entries of the log.
 
-The leader alone knows which groups have members. Every now and then it writes that down, in entries
-that also say how long offsets are kept. Which ones expire follows from those entries and from their
-times by the log's clock, on every member alike. So a new leader, which knows of no member before they
-have joined again, does not take their absence for more than one interval.
+Only the leader knows which groups have members. It writes them periodically into entries, with the
+retention of offsets. Which offsets expire follows from those entries and their times by the log's clock,
+so it is the same on every member. A new leader knows no members until they have joined again, and counts
+that absence for one interval at most.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from quorumlog.kafka.groups import GroupCoordinator, GroupPhase
 from quorumlog.kafka.machine import KeepKafkaOffsets
 
 MOST_INTERVAL_MS = 600_000
-"""As Kafka has it."""
+"""Kafka's default."""
 LEAST_INTERVAL_MS = 1_000
 NAMES = 500
-"""Of one entry."""
+"""Most bytes of one entry."""
 
 Done = Callable[[tuple[bytes | None, ...] | LedgerError], None]
 
 
 class OffsetExpiry:
-    """Of a member while it leads."""
+    """Runs on the leader."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class OffsetExpiry:
         coordinator: GroupCoordinator,
         append: Callable[[KeepKafkaOffsets, Done], None],
     ) -> None:
-        """`append`: writes an entry; `Done` gets what came of it."""
+        """`append` writes an entry; `Done` receives the result."""
         self._retention_ms = retention_ms
         self._coordinator = coordinator
         self._append = append
@@ -40,7 +40,7 @@ class OffsetExpiry:
         self._due_ms: int | None = None
 
     def tick(self, now_ms: int, groups: Collection[str]) -> None:
-        """`groups`: those with committed offsets."""
+        """`groups`: the groups with committed offsets."""
         if self._due_ms is None:
             self._due_ms = now_ms + self._interval_ms
         if now_ms < self._due_ms:
@@ -56,7 +56,8 @@ class OffsetExpiry:
             )
 
     def _write(self, names: list[str]) -> None:
-        """Nothing expires before all of them are known to have members."""
+        """Write the groups with members, in several entries if needed; offsets expire by the last one
+        only."""
         rest = names[NAMES:]
 
         def done(results: tuple[bytes | None, ...] | LedgerError) -> None:

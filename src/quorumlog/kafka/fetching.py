@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets: committed and applied records, as in the log's files."""
+"""Fetch and ListOffsets: committed and applied records, as they are in the log's files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from quorumlog.kafka.service import MOST_TIMEOUT_MS, KafkaCall, KafkaService, co
 from quorumlog.log_state.users import Kind, Right
 
 FETCH_BYTES = 8 << 20
-"""Most of one answer, regardless of the request; a larger batch is sent alone."""
+"""Most bytes of one answer, regardless of the request; a larger batch is sent alone."""
 _DENSE = 2
-"""Batches are read with what lies between them if all that is less than so many times them."""
+"""Batches are read in one range, with the bytes between them, if the range is less than this many
+times their size."""
 _SMALL_BYTES = 4096
-"""Batches below are copied together: a buffer each would cost more."""
+"""Batches below this size are joined by copying: a buffer for each would cost more."""
 _HEAD = struct.Struct(">qii")
-"""Base offset, length, and the epoch of a leader, which is always -1: a consumer would wait for one as
-late as that."""
+"""Base offset, length, leader epoch. The epoch is always sent as -1: a consumer would wait for a
+leader of an epoch as high as a producer's."""
 _CRC = struct.Struct(">I")
 _LENGTH_FROM, _CRC_AT, _CHECKED_FROM = 12, 17, 21
 
@@ -38,7 +39,7 @@ ReadBytes = Callable[[int, int], bytes]
 
 
 class _Row:
-    """Of a partition that is asked for."""
+    """A requested partition."""
 
     __slots__ = ("asked", "code", "partition", "places", "topic")
 
@@ -53,7 +54,7 @@ class _Row:
 
 
 class _Fetch:
-    """One request: it waits until there is enough, or for as long as it wants to."""
+    """One request: waits until its minimum of bytes is available or its maximum wait has passed."""
 
     def __init__(self, service: KafkaService, call: KafkaCall) -> None:
         self._service = service
@@ -103,8 +104,8 @@ class _Fetch:
         return rows
 
     def begin(self) -> None:
-        """An offset that there is not here may be of a later leader. Nobody is told that it is too high
-        before a majority has confirmed this one: a consumer would begin somewhere else."""
+        """An offset above the end may come from a later leader. OFFSET_OUT_OF_RANGE is answered only
+        once a majority has confirmed this leader: it makes a consumer reset its position."""
         if any(self._is_ahead(row) for rows in self._rows for row in rows):
             self._service.confirm(self._call.client, self._confirmed)
         else:
@@ -137,7 +138,7 @@ class _Fetch:
         return {row.partition for rows in self._rows for row in rows if row.partition is not None}
 
     def _look(self) -> bool:
-        """There is enough, or something is wrong."""
+        """True if the request has enough bytes, or an error."""
         left_bytes, found_bytes, is_wrong = self._most_bytes, 0, False
         log_begin = self._service.log_begin
         for rows in self._rows:
@@ -236,7 +237,7 @@ class _Fetch:
 
 
 def fetch(service: KafkaService, call: KafkaCall) -> None:
-    """There are no sessions: each request names all that it wants, as one without a session does."""
+    """There are no fetch sessions: each request names all its partitions."""
     if getattr(call.fields, "session_id", 0):
         code = ErrorCode.fetch_session_id_not_found
         call.answer({"error_code": code}, code)
@@ -245,8 +246,8 @@ def fetch(service: KafkaService, call: KafkaCall) -> None:
 
 
 def records_of(read: ReadBytes, places: Sequence[BatchPlace]) -> list[Buffer] | None:
-    """The batches, with their offsets, and without the epochs that producers write; fewer where one is
-    not as it was written, and None where that is the first. On a thread that may wait for the disk."""
+    """The batches with their offsets, and without the leader epochs that producers write. Ends before
+    a batch that is damaged; None if that is the first. Runs on a thread that may wait for the disk."""
     wanted = sum(place.size_bytes for place in places)
     begin = places[0].position
     span = places[-1].position + places[-1].size_bytes - begin
@@ -276,18 +277,19 @@ def _is_whole(data: memoryview, place: BatchPlace) -> bool:
 
 LATEST, EARLIEST, NEWEST_RECORD = -1, -2, -3
 _BATCH = struct.Struct(">21xhi4x8x8x")
-"""Attributes and last offset delta."""
+"""Attributes, last offset delta."""
 _TIMES = struct.Struct(">27xqq")
 _RECORDS_AT = 61
 _COMPRESSION, _PLAIN, _GZIP = 7, 0, 1
 _MOST_UNPACKED_BYTES, _MOST_LOOKED_AT = 64 << 20, 250_000
-"""Bytes and records of one request, about a second's work: of a batch beyond them its header is used."""
+"""Bytes and records that one request may search, about a second's work; of further batches only the
+header is used."""
 
 
 def list_offsets(service: KafkaService, call: KafkaCall) -> None:
-    """The latest offset is certain once a majority confirms the leader."""
+    """The latest offset is answered once a majority has confirmed the leader."""
     looks: list[tuple[dict[str, Any], BatchPlace, int]] = []
-    """The answer for a partition, the batch that has the record, and the time that is looked for."""
+    """(answer of the partition, batch with the record, timestamp searched for)."""
     seen: set[tuple[str, int]] = set()
 
     def confirmed(refusal: LedgerError | None) -> None:
@@ -359,14 +361,14 @@ def _find_offset(
 
 
 class _Room:
-    """What one request may still have looked through."""
+    """The bytes and records that one request may still search."""
 
     def __init__(self) -> None:
         self.left_bytes = _MOST_UNPACKED_BYTES
         self.left_records = _MOST_LOOKED_AT
 
     def records_of(self, batch: memoryview, compression: int, count: int) -> memoryview | None:
-        """Unpacked; None: by what stands before them alone."""
+        """The unpacked records; None: only the header is used."""
         records = batch[_RECORDS_AT:]
         if compression not in (_PLAIN, _GZIP) or count > self.left_records:
             return None
@@ -383,9 +385,10 @@ class _Room:
 
 
 def _record_at(read: ReadBytes, place: BatchPlace, time_ms: int, room: _Room) -> tuple[int, int] | None:
-    """Timestamp and offset of the first record in a batch that is not older, or of the newest one. Of a
-    compressed batch, but for gzip, and of one beyond the room, it is the batch's first record, or its
-    last. None: the batch is not as it was written. On a thread that may wait for the disk."""
+    """(timestamp, offset) of the first record of a batch that is not older than the time, or of the
+    newest record. For a batch that is compressed other than with gzip, or beyond the room, it is the
+    batch's first record, or its last. None: the batch is damaged. Runs on a thread that may wait for
+    the disk."""
     data = memoryview(read(place.position, place.size_bytes))
     if not _is_whole(data, place):
         return None
@@ -408,7 +411,7 @@ def _record_at(read: ReadBytes, place: BatchPlace, time_ms: int, room: _Room) ->
 
 
 def _signed(cursor: Cursor) -> int:
-    """A number of up to 64 bits, as records have them."""
+    """A signed varint of up to 64 bits."""
     value = shift = 0
     while True:
         byte = cursor.take(1)[0]

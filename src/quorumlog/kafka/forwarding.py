@@ -1,7 +1,7 @@
-"""LeaderCalls: a request that only the leader can answer, of a client that does not know the leader.
+"""LeaderCalls: forwards requests that only the leader can answer.
 
-A client sends CreateTopics to any member it is connected to, and some keep to that one. So it is
-forwarded unchanged, and the leader's answer is passed back.
+Some clients send CreateTopics to any member and do not look for the leader. The request is forwarded
+unchanged, and the leader's answer is passed back.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from quorumlog.net.tls import Tls
 
 TIMEOUT_S = 10.0
 MOST_CALLS = 16
-"""At once; a client that finds as many asks again later."""
+"""Calls in flight; above that a client is asked to try again later."""
 MOST_ANSWER_BYTES = 16 << 20
 
 
 class LeaderCalls:
     def __init__(self, tls: Tls | None) -> None:
-        """`tls`: of this member, by whose certificate the leader knows that it has looked at the
-        client's rights; None: its port is plain."""
+        """`tls`: of this member. Its certificate tells the leader that a member has checked the
+        client's rights. None: its port is plain."""
         self._tls = tls
         self._calls: set[asyncio.Task[bytes | None]] = set()
 
@@ -32,7 +32,7 @@ class LeaderCalls:
     def ask(
         self, host: str, port: int, request: KafkaRequest, done: Callable[[bytes | None], None]
     ) -> None:
-        """`done` gets the leader's whole answer, size included; None: there was none."""
+        """`done` receives the leader's whole answer, size field included; None: no answer."""
         if len(self._calls) >= MOST_CALLS:
             done(None)
             return

@@ -32,21 +32,21 @@ from quorumlog.kafka.service import MOST_TIMEOUT_MS, KafkaCall, KafkaService, co
 from quorumlog.log_state.users import Kind, Right
 
 MOST_NAME = 1000
-"""Characters of a group's name."""
+"""Most characters of a group's name."""
 MOST_METADATA_BYTES = 4096
-"""Beside an offset."""
+"""Most bytes of an offset's metadata."""
 Row = dict[str, Any]
 
 
 def _coordinator(
     service: KafkaService, call: KafkaCall, group: str, right: Right = Right.READ
 ) -> GroupCoordinator | ErrorCode:
-    """Or why it is not asked."""
+    """The coordinator, or an error code."""
     return call.denied(right, Kind.CONSUMER_GROUP, group) or service.coordinator
 
 
 def _instance(fields: Any) -> str | None:
-    """Of a static member, in the versions that have them."""
+    """`group.instance.id` of a static member, in versions that have it."""
     instance: str | None = getattr(fields, "group_instance_id", None)
     return instance
 
@@ -64,12 +64,12 @@ def find_coordinator(service: KafkaService, call: KafkaCall) -> None:
         if key_type != 0:
             code, message = (
                 ErrorCode.transactional_id_authorization_failed,
-                "transactions are not served",
+                "transactions are not supported",
             )
         elif denied := call.denied(Right.READ, Kind.CONSUMER_GROUP, key):
             code, message = denied, None
         elif place is None:
-            code, message = ErrorCode.coordinator_not_available, "nobody leads yet"
+            code, message = ErrorCode.coordinator_not_available, "there is no leader yet"
         if code or place is None:
             return {"key": key, "node_id": -1, "port": -1, "error_code": code, "error_message": message}
         host, port = place
@@ -87,7 +87,7 @@ def find_coordinator(service: KafkaService, call: KafkaCall) -> None:
 def _recheck(
     service: KafkaService, call: KafkaCall, group: str, done: JoinDone | SyncDone
 ) -> Callable[[], None]:
-    """Ends the wait of a member that may not be one any more."""
+    """End the wait of a member whose right to the group was revoked."""
 
     def recheck() -> None:
         code = call.denied(Right.READ, Kind.CONSUMER_GROUP, group)
@@ -276,9 +276,9 @@ def offset_commit(service: KafkaService, call: KafkaCall) -> None:
 
 
 def offset_fetch(service: KafkaService, call: KafkaCall) -> None:
-    """By a leader that a majority confirms: an offset that was committed is never missed. One that is
-    being committed, perhaps for a member of an earlier generation, is waited for, by an entry after it:
-    otherwise a consumer that goes on from here commits less later."""
+    """Answered once a majority has confirmed the leader, so no committed offset is missed. If a
+    commit is in flight, perhaps of a member of an earlier generation, the answer waits for an entry
+    after it: otherwise the consumer might start from, and later commit, a lower offset."""
     fields = call.fields
     asked = getattr(fields, "groups", None)
     groups = [fields] if asked is None else list({each.group_id: each for each in asked}.values())
@@ -354,7 +354,7 @@ def _offset_rows(
 
 
 def list_groups(service: KafkaService, call: KafkaCall) -> None:
-    """Clients ask all members and combine the answers: a follower coordinates none."""
+    """Clients ask all members and combine the answers; a follower answers none."""
     coordinator = service.coordinator
     if isinstance(coordinator, ErrorCode):
         code = ErrorCode.none if coordinator == ErrorCode.not_coordinator else coordinator
@@ -407,7 +407,7 @@ def _described(service: KafkaService, call: KafkaCall, group: str) -> Row:
 
 
 def delete_groups(service: KafkaService, call: KafkaCall) -> None:
-    """Their offsets. One that has members stays."""
+    """Delete the groups' offsets; a group with members is refused."""
     rows: list[Row] = [{"group_id": group, "error_code": 0} for group in call.fields.groups_names]
     left = len(rows)
 

@@ -1,11 +1,11 @@
 """Members of consumer groups: Kafka's classic rebalance protocol, in a leader's memory.
 
-Nothing here is written into the log. A new leader knows no member: each gets UNKNOWN_MEMBER_ID and joins
-again, so a change of leaders is a rebalance. Committed offsets are entries and kept elsewhere;
-`check_commit` decides whether a commit may become one.
+Nothing here is written to the log. A new leader knows no members: each gets UNKNOWN_MEMBER_ID and joins
+again, so a change of leaders is a rebalance. Committed offsets are entries, kept in the state machine;
+`check_commit` decides whether a commit becomes one.
 
-A request that waits for others, as join and sync do, is answered through its callback, once and perhaps
-at once; a callback does not call the coordinator. The time is that of the last `tick`.
+Join and sync wait for other members. They are answered through a callback, exactly once and possibly
+within the call; a callback must not call the coordinator. The time is that of the last `tick`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from kio.schema.errors import ErrorCode
 class JoinRequest(NamedTuple):
     group: str
     member: str
-    """The member's id, "" for a new one."""
+    """The member id; "" for a new member."""
     instance: str | None
     """The `group.instance.id` of a static member."""
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """Below 0 (version 0 has none): the session timeout."""
+    """Below 0 (version 0 has no such field): the session timeout."""
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """Names with the member's metadata, the preferred one first."""
+    """(name, metadata) of each protocol, the preferred one first."""
     needs_member_id: bool = False
-    """Version 4 and later: a new member that is not static is given an id first."""
+    """Version 4 and later: a new dynamic member receives an id and joins again with it."""
     may_skip_assignment: bool = False
-    """Version 9 and later."""
+    """Version 9 and later: the answer may tell the leader to skip the assignment."""
 
 
 class JoinedMember(NamedTuple):
@@ -56,7 +56,7 @@ class JoinAnswer(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
-    """All of them for the leader, none for the others."""
+    """All members for the group's leader; empty for the others."""
     skip_assignment: bool = False
 
 
@@ -68,7 +68,7 @@ class SyncRequest(NamedTuple):
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
-    """By member, of the leader alone."""
+    """By member id; only from the group's leader."""
 
 
 class SyncAnswer(NamedTuple):
@@ -105,32 +105,32 @@ SyncDone = Callable[[SyncAnswer], None]
 
 
 class GroupLimits(NamedTuple):
-    """A request beyond a limit is refused."""
+    """Limits of a coordinator; a request above one is refused."""
 
     least_session_timeout_ms: int = 6_000
     most_session_timeout_ms: int = 1_800_000
     most_rebalance_timeout_ms: int = 86_400_000
-    """A longer one is taken for this one."""
+    """A longer timeout is reduced to this one."""
     initial_rebalance_delay_ms: int = 3_000
-    """An empty group waits that long for more members after each that joins, so that a start of many is
-    one rebalance; no longer than their rebalance timeout in all."""
+    """An empty group waits this long for more members after each join, so that many members that
+    start together cause one rebalance. In all it waits for the rebalance timeout at most."""
     most_groups: int = 10_000
     most_members: int = 1_000
-    """Of one group, with those that were given an id and have not used it."""
+    """Members of one group, including ids that were given and not used yet."""
     most_metadata_bytes: int = 1 << 20
-    """Of one member's protocols, and of one member's assignment."""
+    """Bytes of one member's protocols, and of one member's assignment."""
     most_bytes: int = 64 << 20
-    """Of metadata, assignments and other state of the members of all groups."""
+    """Bytes of metadata, assignments and other state of the members of all groups."""
 
 
 DEFAULT_LIMITS = GroupLimits()
 
 _NEW_MEMBER_MS = 300_000
-"""A new member that waits for a rebalance is dropped after that: its client may have joined anew."""
+"""A new member that waits longer for a rebalance is removed: its client may have joined again."""
 _MOST_NAME = 1_000
-"""Characters of a group's name or an instance. A longer client id is cut."""
+"""Most characters of a group's name or an instance id. A longer client id is cut."""
 _MEMBER_BYTES = 1_000
-"""What a member takes beside its metadata and names."""
+"""Bytes counted for a member besides its metadata and names."""
 _NEVER = 1 << 62
 
 
@@ -138,7 +138,7 @@ _NEVER = 1 << 62
 
 
 class GroupPhase(StrEnum):
-    """Kafka's names."""
+    """States of a group, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -150,11 +150,11 @@ class GroupPhase(StrEnum):
 class _GroupMember:
     member: str
     request: JoinRequest
-    """The latest."""
+    """The latest request."""
     deadline_ms: int
-    """Without a word until then it is dropped."""
+    """The member is removed if it sends nothing until then."""
     is_new: bool = True
-    """It has not been in a generation yet."""
+    """The member has not been in a generation yet."""
     has_synced: bool = False
     assignment: bytes = b""
     join_done: JoinDone | None = None
@@ -167,7 +167,7 @@ class _GroupMember:
 
     @property
     def expires_ms(self) -> int:
-        """One that waits for the others is there, unless it is new."""
+        """A member that waits for the others does not expire, unless it is new."""
         is_waiting = self.join_done is not None or self.sync_done is not None
         return _NEVER if is_waiting and not self.is_new else self.deadline_ms
 
@@ -195,19 +195,19 @@ class _Group:
     protocol: str | None = None
     leader: str = ""
     members: dict[str, _GroupMember] = field(default_factory=dict)
-    """In the order in which they joined."""
+    """In the order of joining."""
     static: dict[str, str] = field(default_factory=dict)
     """Member ids by instance."""
     pending: dict[str, int] = field(default_factory=dict)
     """Ids that were given and not used yet, with their deadlines."""
     rebalance_deadline_ms: int = _NEVER
-    """Members that have not joined by then, or later not synced, are removed."""
+    """Members that have not joined, or later not synced, by then are removed."""
     is_initial: bool = False
-    """It prepares its first generation: all members are new, and more may come."""
+    """The first generation is being prepared: all members are new, and more may join."""
     initial_left_ms: int = 0
     has_new_member: bool = False
     due_ms: int = _NEVER
-    """When it is looked at next."""
+    """Time of the next check."""
 
     @property
     def size(self) -> int:
@@ -234,7 +234,8 @@ class _Group:
         return {name for name, count in names.items() if count == len(self.members)}
 
     def choose_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all know."""
+        """Choose the protocol with most votes: each member votes for the first of its protocols that
+        all members support."""
         common = self.common_protocols()
         votes = Counter(
             next(name for name, _ in each.request.protocols if name in common)
@@ -273,16 +274,17 @@ def _protocol_bytes(request: JoinRequest) -> int:
 
 
 class GroupCoordinator:
-    """All groups that this leader coordinates. On the loop."""
+    """All groups that this leader coordinates. Used on the loop only."""
 
     def __init__(self, new_id: Callable[[], str], limits: GroupLimits = DEFAULT_LIMITS) -> None:
-        """`new_id` gives text that no coordinator has given before."""
+        """`new_id` returns text that no coordinator has returned before."""
         self._new_id = new_id
         self._limits = limits
         self._now_ms = 0
         self._groups: dict[str, _Group] = {}
         self._empty: dict[str, None] = {}
-        """Those without members, the longest empty first: they make room for new ones."""
+        """Groups without members, the longest empty first: the first ones are removed to make room
+        for new groups."""
         self._bytes = 0
         self._due: list[tuple[int, str]] = []
         self._is_closed = False
@@ -383,8 +385,9 @@ class GroupCoordinator:
     def leave(
         self, group_name: str, leaving: tuple[tuple[str, str | None], ...]
     ) -> tuple[ErrorCode, tuple[ErrorCode, ...]]:
-        """`leaving`: member id and instance of each; a static member may be named by its instance alone.
-        Answers the error of the request and of each. A client of version 2 or before gets the latter."""
+        """`leaving`: member id and instance of each; a static member may be named by its instance
+        alone. Returns (error of the request, error of each member). A client of version 2 or before
+        gets the latter."""
         if self._is_closed:
             return ErrorCode.not_coordinator, ()
         group = self._groups.get(group_name)
@@ -407,7 +410,7 @@ class GroupCoordinator:
         return ErrorCode.none, tuple(errors)
 
     def expel(self, group_name: str, done: JoinDone | SyncDone, error: ErrorCode) -> None:
-        """The member whose request waits to be answered by `done` is out of the group, and told why."""
+        """Remove the member whose waiting request is answered by `done`, with an error."""
         group = self._groups.get(group_name)
         members = [] if group is None else list(group.members.values())
         member = next((each for each in members if done in (each.join_done, each.sync_done)), None)
@@ -437,7 +440,7 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def describe(self, group_name: str) -> GroupDescription | None:
-        """None: nobody has joined it here; it may still have committed offsets."""
+        """None: the group has had no members here; it may have committed offsets."""
         group = self._groups.get(group_name)
         if group is None:
             return None
@@ -457,11 +460,11 @@ class GroupCoordinator:
         return GroupDescription(group.phase, group.protocol_type, protocol, members)
 
     def list_groups(self) -> list[ListedGroup]:
-        """Those that somebody has joined here."""
+        """The groups that have had members here."""
         return [ListedGroup(each.name, each.protocol_type, each.phase) for each in self._groups.values()]
 
     def tick(self, now_ms: int) -> None:
-        """It is `now_ms`, on a clock that never goes back."""
+        """Advance the time to `now_ms`, of a monotonic clock."""
         self._now_ms = max(self._now_ms, now_ms)
         while self._due and self._due[0][0] <= self._now_ms:
             due_ms, name = heappop(self._due)
@@ -538,8 +541,8 @@ class GroupCoordinator:
     def _replace_static(
         self, group: _Group, former: _GroupMember, request: JoinRequest, done: JoinDone
     ) -> ErrorCode:
-        """A static member has started anew. It takes the place of its former self, which is fenced, and
-        where its subscription is the same nobody else notices."""
+        """A static member has restarted. It replaces its previous member id, which is fenced. If its
+        subscription is unchanged, there is no rebalance."""
         if not self._store(former, request):
             return ErrorCode.coordinator_not_available
         former_id = former.member
@@ -583,7 +586,7 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def _store(self, member: _GroupMember, request: JoinRequest) -> bool:
-        """Its latest request, if there is room."""
+        """Store the member's latest request, if there is room."""
         before, stored = member.request, member.stored_bytes
         member.request = request
         self._bytes += member.stored_bytes - stored
@@ -606,7 +609,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ Rebalances
 
     def _prepare(self, group: _Group) -> None:
-        """A rebalance begins, unless it has."""
+        """Begin a rebalance, unless one is under way."""
         if group.phase is GroupPhase.PREPARING:
             return
         for each in group.members.values():
@@ -631,7 +634,8 @@ class GroupCoordinator:
         self._complete(group)
 
     def _complete(self, group: _Group) -> None:
-        """The next generation is made of those that have joined, and of static members that have not."""
+        """Begin the next generation, with the members that have joined, and static members that have
+        not."""
         for each in [each for each in group.members.values() if each.join_done is None]:
             if each.request.instance is None:
                 self._remove(group, each, ErrorCode.unknown_member_id)
@@ -667,7 +671,7 @@ class GroupCoordinator:
         member.end(error)
 
     def _after_removals(self, group: _Group, before: int) -> None:
-        """Members may be fewer than this generation has, or than the next one waits for."""
+        """After members were removed: begin a rebalance, or complete the one that waited for them."""
         if len(group.members) < before:
             self._prepare(group)
         self._complete_if_all_joined(group)
@@ -705,7 +709,7 @@ class GroupCoordinator:
             self._complete(group)
 
     def _tidy(self, group: _Group) -> None:
-        """What follows from a change: when the group is looked at next, and whether it is empty."""
+        """After a change: set the time of the group's next check, and whether it is empty."""
         if self._is_closed or self._groups.get(group.name) is not group:
             return
         if group.size:
@@ -732,7 +736,7 @@ class GroupCoordinator:
     def _find(
         self, group_name: str, member_id: str, instance: str | None
     ) -> tuple[_Group | None, _GroupMember | None, ErrorCode]:
-        """The member, or why it is not one."""
+        """The member, or an error code."""
         if self._is_closed:
             return None, None, ErrorCode.not_coordinator
         group = self._groups.get(group_name)

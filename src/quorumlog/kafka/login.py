@@ -1,5 +1,4 @@
-"""Login: authentication of Kafka's clients by SASL: SCRAM-SHA-256, and PLAIN where TLS hides the
-password."""
+"""Login: authentication of Kafka's clients by SASL: SCRAM-SHA-256, and PLAIN on connections with TLS."""
 
 from __future__ import annotations
 
@@ -22,26 +21,27 @@ from quorumlog.net.hello import Challenge, Hello
 from quorumlog.net.tls import Tls
 
 PLAIN = "PLAIN"
-AGAIN = "wait for the answer: one password at a time is looked at"
+AGAIN = "wait for the answer: one password at a time is checked"
 NO_USERS = "this server has no users: leave SASL out"
 _NAME = re.compile(rb"[^,]*,[^,]*,n=([^,]*),")
-"""In the first thing that a client says by SCRAM; a user's name has no character that is escaped."""
+"""The name in a client's first SCRAM message; a user's name has no characters that need escaping."""
 
 MOST_PROOFS, MOST_PROOFS_OF_ADDRESS = 16, 8
-"""Passwords that are looked at, or wait for it, at a time."""
+"""Most passwords that are checked, or wait for the check, at a time."""
 
 
 class Proofs:
-    """Of one port: each takes its milliseconds on one thread, so that the loop has its own."""
+    """Password checks of one port. They take milliseconds each and run on one thread, not on the
+    loop."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, "quorumlog-kafka-logins")
         self._of_host = Counter[str]()
         self._wrong = Counter[str]()
-        """Attempts that have failed and wait for their answer, by address."""
+        """Failed attempts whose answer is delayed, by address."""
 
     def begin(self, host: str) -> bool:
-        """False: there are too many."""
+        """False: too many checks are under way."""
         of_host = self._of_host
         if of_host.total() >= MOST_PROOFS or of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS:
             return False
@@ -52,7 +52,7 @@ class Proofs:
         self._of_host -= Counter([host])
 
     def wrong(self, host: str, answer: Callable[[], None]) -> None:
-        """`answer` is called after a pause; until then the attempt counts among those of its address."""
+        """`answer` is called after a delay; until then the attempt counts for its address."""
         self._wrong[host] += 1
 
         def over() -> None:
@@ -63,7 +63,7 @@ class Proofs:
 
 
 class Login:
-    """Of one connection. A certificate has authenticated it before."""
+    """The login of one connection. A certificate may have authenticated it before."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Login:
         proofs: Proofs,
         passed: Callable[[], None],
     ) -> None:
-        """`passed`: the connection has a user, or another one."""
+        """`passed` is called when the connection has a user, or another one than before."""
         self._access = access
         self._connection = connection
         self._tls = tls
@@ -83,7 +83,7 @@ class Login:
         self._mechanism = ""
         self._asking: Challenging | None = None
         for _ in self._greet(""):
-            raise AssertionError("nobody is asked for a proof who has given no name")
+            raise AssertionError("a client without a name is asked for a proof")
 
     def _greet(self, name: str) -> Challenging:
         return self._access.greet(self._connection, Hello(role="client", user=name), self._tls)
@@ -102,7 +102,7 @@ class Login:
     def authenticate(self, call: KafkaCall) -> None:
         said: bytes = call.fields.auth_bytes
         if not self._mechanism or self._is_proving:
-            why = AGAIN if self._is_proving else "say SaslHandshake first"
+            why = AGAIN if self._is_proving else "send SaslHandshake first"
             self._fail(call, why, ErrorCode.illegal_sasl_state)
             return
         try:
@@ -123,13 +123,13 @@ class Login:
         self._connection.close()
 
     def _fail_later(self, call: KafkaCall, why: str) -> None:
-        """It was wrong: nobody tries many."""
+        """A wrong password: delay the answer, which bounds the rate of attempts."""
         self._is_proving = True
         fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
         self._proofs.wrong(self._connection.peer_host, fail)
 
     def _passed(self, call: KafkaCall, data: bytes) -> None:
-        """Its user counts from now on."""
+        """Requests are checked by this user's rights from now on."""
         self._mechanism, self._asking = "", None
         quotas = self._access.quotas
         if self._connection.is_counted:
@@ -168,12 +168,13 @@ class Login:
         except StopIteration:
             self._passed(call, data)
         else:
-            raise AssertionError("who has proved itself is asked for more")
+            raise AssertionError("a client that has proved its password is asked for more")
 
     # ---------------------------------------------------------------- PLAIN
 
     def _plain(self, call: KafkaCall, said: bytes) -> None:
-        """As a client of SCRAM would prove it that has the password. Raises LedgerError."""
+        """Check the password by computing the SCRAM proof that a client with it would send. Raises
+        LedgerError."""
         try:
             _, name, password = said.decode().split("\0")
             proof = Proof(ClientUser(name, password))
@@ -198,7 +199,7 @@ class Login:
         challenge: Challenge,
         over: Callable[[], None],
     ) -> None:
-        """It takes milliseconds, beside the loop. `over` is called once it is known."""
+        """Compute the proof on a thread, which takes milliseconds; `over` is called at the end."""
         loop = asyncio.get_running_loop()
 
         def answered(future: asyncio.Future[bytes]) -> None:
@@ -224,4 +225,4 @@ class Login:
 
 
 def _too_many() -> Overloaded:
-    return Overloaded("too many passwords are being looked at, or were wrong a moment ago")
+    return Overloaded("too many passwords are being checked, or were wrong a moment ago")

@@ -1,16 +1,15 @@
-"""KafkaMachine: what every member makes of committed entries: topics, where their batches lie, offsets.
+"""KafkaMachine: the state machine: topics, positions of their batches, committed offsets.
 
-A produced batch is one entry: its topic and partition, and behind them the batch as it came. Its records
-get their offsets here, in the order of the log, and whoever reads them has the first one put into the
-bytes. Nothing is unpacked, and what a batch says besides its count, its times and its producer is not
-looked at.
+A produced batch is one entry: its topic and partition, then the batch as received. Its records get their
+offsets here, in the order of the log; a fetch writes the first one into the bytes. Nothing is unpacked,
+and of a batch only its count, times and producer are read.
 
     produce     (topic id, partition) and a record batch    result: error code and base offset
     a command   one of `Command`, the leader's own           result: error codes
 
-Which records are gone follows from where the member's log begins, and is nothing that a result tells.
-The state is changed on the thread that applies and read on the loop: an index only grows at its end, and
-is replaced as a whole where its beginning goes.
+Which records are deleted follows from the begin of the member's log; results never depend on it. The
+state is changed on the thread that applies entries and read on the loop: an index only grows at its end,
+and is replaced as a whole when its front is dropped.
 """
 
 from __future__ import annotations
@@ -47,20 +46,21 @@ from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, Stat
 
 TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 MOST_PARTITIONS = 10_000
-"""Of all topics together."""
+"""Most partitions of all topics together."""
 MOST_OFFSETS = 200_000
-"""Committed ones, of all groups together."""
+"""Most committed offsets of all groups together."""
 MOST_PRODUCERS = 100_000
-"""Idempotent ones, counted once for each partition that they write to: the one that has not written for
-longest is forgotten, and begins anew."""
+"""Most idempotent producers, counted once for each partition that they write to. Above it the one
+whose last write is oldest is forgotten; its next batch is taken as the first one."""
 KEPT_BATCHES = 5
-"""Of a producer and a partition; one that comes again is known: as many as clients send ahead."""
+"""Last batches remembered of a producer and partition, to recognize repeated ones: as many as clients
+have in flight."""
 SEQUENCES = 1 << 31
-"""They begin again with 0."""
+"""Sequences wrap around to 0."""
 
 _PRODUCE, _COMMAND = 1, 2
 _TIMED = struct.Struct(">Bq")
-"""Before a command: what it is, and the time by the log's clock."""
+"""Before a command: its kind, and the time by the log's clock in milliseconds."""
 _PLACE = struct.Struct(">B16si")
 assert _PLACE.size == PREFIX_BYTES
 ROOM_BYTES = HEADER_BYTES + PREFIX_BYTES
@@ -70,7 +70,7 @@ _LEAST_BYTES = PREFIX_BYTES + _BATCH.size
 _RESULT = struct.Struct(">hq")
 _LENGTH = struct.Struct(">Q")
 _SAVED_ROWS = 1 << 16
-"""Of an index, in a slice of a snapshot."""
+"""Rows of an index in a slice of a snapshot."""
 
 
 class CreateKafkaTopic(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -86,7 +86,7 @@ class DeleteKafkaTopic(msgspec.Struct, frozen=True, array_like=True, tag=2):
 class GrowKafkaTopic(msgspec.Struct, frozen=True, array_like=True, tag=3):
     topic_id: bytes
     partitions: int
-    """In all."""
+    """Total number of partitions after the change."""
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,15 +94,15 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_epoch: int
     metadata: str
     time_ms: int = 0
-    """By the log's clock, of the entry that committed it; a command has 0."""
+    """Time of the entry that committed it, by the log's clock; 0 in a command."""
 
 
 class CommitKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The result has an error code of each."""
+    """Commit offsets of a group. The result has an error code for each."""
 
     group: str
     rows: list[tuple[bytes, int, CommittedOffset]]
-    """Topic id, partition, and what is committed."""
+    """(topic id, partition, committed offset)."""
 
 
 class DeleteKafkaGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -110,13 +110,13 @@ class DeleteKafkaGroup(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class KeepKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """What a leader says of committed offsets every now and then."""
+    """Written by a leader periodically: the groups whose committed offsets are kept."""
 
     with_members: list[str]
-    """Groups that have some now."""
+    """Groups that have members now."""
     retention_ms: int | None
-    """Offsets expire that were committed so long ago, of groups without members for as long; None:
-    more of these entries follow."""
+    """Offsets committed longer ago than this expire, if their group has had no members for as long.
+    None: more entries of this kind follow."""
 
 
 Command = (
@@ -133,7 +133,7 @@ _numbers = msgspec.msgpack.Decoder(list[int])
 
 
 def decode_numbers(result: bytes | None) -> list[int]:
-    """The result of a command. Raises nothing for what this release has written."""
+    """Decode the result of a command of this release."""
     return [ErrorCode.unknown_server_error] if result is None else _numbers.decode(result)
 
 
@@ -153,8 +153,8 @@ def entry_of(command: Command) -> EntryBatch:
 
 
 def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
-    """Of each topic id, partition and record batch. A single batch stays where it lies if `ROOM_BYTES`
-    precede it in the same bytearray, and those are written over; others are copied."""
+    """An entry for each (topic id, partition, record batch). A single batch is not copied if
+    `ROOM_BYTES` precede it in the same bytearray, which are overwritten; others are copied."""
     if len(batches) == 1:
         topic_id, partition, data = batches[0]
         room = _with_room(data)
@@ -180,7 +180,7 @@ def entries_of(batches: Sequence[tuple[bytes, int, Buffer]]) -> EntryBatch:
 
 
 def _with_room(data: Buffer) -> memoryview | None:
-    """It and the bytes in front of it that its entry needs."""
+    """The batch with the `ROOM_BYTES` before it."""
     if not isinstance(data, memoryview) or not isinstance(data.obj, bytearray):
         return None
     start = _address_of(data) - _address_of(data.obj)
@@ -200,17 +200,17 @@ _BLANK = bytes(HEADER_BYTES)
 class BatchPlace(NamedTuple):
     base_offset: int
     position: int
-    """In the log, of the batch itself."""
+    """Position of the batch itself in the log."""
     size_bytes: int
 
 
 class _Index(NamedTuple):
-    """A row for each batch; a reader sees those that `bases` has."""
+    """A row for each batch. A reader on another thread uses the rows that `bases` has."""
 
     positions: array[int]
     sizes: array[int]
     times: array[int]
-    """The largest timestamp in it, in milliseconds since 1970."""
+    """The largest timestamp in the batch, in milliseconds since 1970."""
     bases: array[int]
 
     @classmethod
@@ -223,7 +223,7 @@ class Partition:
 
     def __init__(self, end_offset: int = 0, index: _Index | None = None) -> None:
         self.end_offset = end_offset
-        """Of the next record."""
+        """Offset of the next record."""
         self.index = index or _Index.empty()
 
     def append(self, position: int, size_bytes: int, time_ms: int, count: int) -> int:
@@ -237,13 +237,13 @@ class Partition:
         return base
 
     def start_offset(self, log_begin: int) -> int:
-        """Of the oldest record, in a log that begins at this position."""
+        """Offset of the oldest record, if the log begins at this position."""
         end_offset, index = self.end_offset, self.index
         first = bisect_left(index.positions, log_begin)
         return index.bases[first] if first < len(index.bases) else end_offset
 
     def find(self, offset: int, most_bytes: int) -> list[BatchPlace]:
-        """The batch with this offset and those behind it; one at least, however large."""
+        """The batch with this offset and those after it, one at least, however large."""
         positions, sizes, _, bases = self.index
         row = max(0, bisect_right(bases, offset) - 1)
         found: list[BatchPlace] = []
@@ -256,8 +256,8 @@ class Partition:
         return found
 
     def find_time(self, time_ms: int | None, log_begin: int) -> BatchPlace | None:
-        """The first batch with a record that is not older than this; None: the first with the newest
-        record of all."""
+        """The first batch with a record that is not older; for None, the first batch with the newest
+        record."""
         positions, sizes, times, bases = self.index
         count, first = len(bases), bisect_left(positions, log_begin)
         column = np.array(times[first:count], np.int64)
@@ -272,7 +272,7 @@ class Partition:
     def places(
         self, first_position: int, stop_position: int, most: int
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Positions of batches in [first_position, stop_position), at most so many, and base offsets."""
+        """(positions, base offsets) of the batches in [first_position, stop_position), with a limit."""
         positions, _, _, bases = self.index
         first = bisect_left(positions, first_position, 0, len(bases))
         stop = min(bisect_left(positions, stop_position, first, len(bases)), first + most)
@@ -299,11 +299,11 @@ class KafkaTopic:
 
 
 class _Producer(msgspec.Struct, array_like=True):
-    """Of one partition."""
+    """An idempotent producer's state in one partition."""
 
     epoch: int
     batches: list[tuple[int, int, int]]
-    """First and last sequence, and base offset, of the last ones."""
+    """(first sequence, last sequence, base offset) of its last batches."""
 
 
 # ---------------------------------------------------------------- snapshots
@@ -313,15 +313,15 @@ class _SavedTopic(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     name: str
     partitions: list[tuple[int, int]]
-    """End offset, and rows of the index."""
+    """(end offset, rows of the index) of each partition."""
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
-    """Indices follow, a column after the other."""
+    """The head of a snapshot; the indices follow, column by column."""
 
     topics: list[_SavedTopic]
     producers: list[tuple[bytes, int, int, _Producer]]
-    """Topic id, partition, producer id."""
+    """(topic id, partition, producer id, state)."""
     groups: dict[str, list[tuple[bytes, int, CommittedOffset]]]
     had_members_ms: dict[str, int]
 
@@ -331,13 +331,13 @@ Offsets = dict[tuple[bytes, int], CommittedOffset]
 
 class KafkaMachine(StateMachine):
     may_leave_out = False
-    """Records are numbered: behind a hole every offset would be another one than was told."""
+    """No entry may be skipped: every later offset would differ from the acknowledged one."""
 
     def __init__(
         self, grown: Callable[[set[Partition]], None], log_begin: Callable[[], int] = lambda: 0
     ) -> None:
-        """`grown` is told which partitions have, on the thread that applies. `log_begin`: the position
-        at which the member's log begins by now."""
+        """`grown` is called with the partitions that have new records, on the thread that applies
+        entries. `log_begin` returns the position at which the member's log begins."""
         self._grown = grown
         self._log_begin = log_begin
         self._dropped_below = 0
@@ -347,7 +347,7 @@ class KafkaMachine(StateMachine):
         self.by_id: dict[bytes, KafkaTopic] = {}
         self.groups: dict[str, Offsets] = {}
         self._had_members_ms: dict[str, int] = {}
-        """Of groups with offsets: when a leader said last that they had members."""
+        """By group with offsets: time of the last entry that says it has members."""
         self._offsets = 0
 
     @property
@@ -392,7 +392,7 @@ class KafkaMachine(StateMachine):
         size_bytes = len(body) - PREFIX_BYTES
         if magic != 2 or length + 12 != size_bytes or count < 1 or last_delta != count - 1:
             # A leader lets none in; whatever wrote it, it is no batch on any member alike.
-            return CommandError("an entry that is no record batch")
+            return CommandError("an entry that is not a record batch")
         partition = self.partition(topic_id, number)
         if partition is None:
             return _RESULT.pack(ErrorCode.unknown_topic_or_partition, -1)
@@ -448,7 +448,7 @@ class KafkaMachine(StateMachine):
             self._offsets -= len(found or ())
             code = ErrorCode.group_id_not_found if found is None else ErrorCode.none
             return msgspec.msgpack.encode([code])
-        return CommandError("an entry that is no command of this release")
+        return CommandError("an entry that is not a command of this release")
 
     def _create(self, command: CreateKafkaTopic) -> ErrorCode:
         if not TOPIC_NAME.match(command.name) or len(command.topic_id) != 16:
@@ -519,14 +519,14 @@ class KafkaMachine(StateMachine):
         return ErrorCode.none
 
     def query(self, question: bytes) -> bytes:
-        """See `places`. An empty question: whoever asks wants to know that what was acknowledged is
-        applied here. Raises CommandError."""
+        """See `places`. An empty question has an empty answer: it confirms that all acknowledged
+        entries are applied here. Raises CommandError."""
         if not question:
             return b""
         try:
             asked = _questions.decode(question)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise CommandError("a question that this release does not know") from None
+            raise CommandError("a query that this release does not know") from None
         if isinstance(asked, TopicsQuestion):
             return msgspec.msgpack.encode(sorted(self.topics))
         return msgspec.msgpack.encode(self._places(asked))
@@ -619,14 +619,14 @@ class KafkaMachine(StateMachine):
         self._had_members_ms = saved.had_members_ms
 
     def clear(self) -> None:
-        """Whoever waits for a partition of before waits in vain, and asks again after a while."""
+        """A request that waits for a replaced partition is not woken; it ends by its own time-out."""
         self._producers.clear()
         self._offsets = self._dropped_below = 0
         self.topics, self.by_id, self.groups, self._had_members_ms = {}, {}, {}, {}
 
 
 class KafkaMachines:
-    """Makes the machine of a member, again and again: what it says of is the newest."""
+    """Factory of a member's machines; `newest` is the current one."""
 
     version = KafkaMachine.version
     may_leave_out = KafkaMachine.may_leave_out
@@ -634,17 +634,17 @@ class KafkaMachines:
     def __init__(self, make: Callable[[], KafkaMachine]) -> None:
         self._make = make
         self.newest: KafkaMachine | None = None
-        """None: the log does not bind it yet."""
+        """None: no log has bound the machine yet."""
         self.filler = EndpointOnly()
 
     def __call__(self) -> KafkaMachine:
-        """On the thread that applies."""
+        """Called on the thread that applies entries."""
         self.newest = self._make()
         return self.newest
 
 
 class EndpointOnly:
-    """Entries come from the endpoint of the leader's own process, which has looked at them."""
+    """Accepts entries only from the endpoint in the leader's own process, which has checked them."""
 
     def __init__(self) -> None:
         self.checked: EntryBatch | None = None
@@ -653,11 +653,11 @@ class EndpointOnly:
         """Raises BadRequest."""
         if batch is not self.checked:
             raise BadRequest(
-                "entries of the state machine kafka are written by Kafka's clients, to --kafka"
+                "entries of the state machine kafka are written only through the port of --kafka"
             )
 
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> None:
-        """Commands get their time."""
+        """Set the time of commands."""
         for body in batch.bodies():
             if body[0] == _COMMAND:
                 _TIMED.pack_into(body, 0, _COMMAND, time_ms)

@@ -1,7 +1,7 @@
-"""Where a topic's batches lie in the log: what a reader of the log itself asks the state machine.
+"""Positions of a topic's batches in the log: queries of the state machine by readers of the log.
 
-Offsets are given where entries are applied, so the log alone does not say them, nor which batches of
-idempotent producers came twice. Who reads entries asks for the places of the batches that count.
+Offsets are assigned when entries are applied, so the log alone has neither offsets nor which batches of
+idempotent producers are duplicates. A reader of entries asks for the positions of the valid batches.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 MACHINE_NAME = "kafka"
 PREFIX_BYTES = 21
-"""In front of a batch in the body of its entry."""
+"""Bytes before a batch in the body of its entry."""
 MOST_PLACES = 1 << 16
-"""In one answer: 16 bytes each."""
+"""Most batches in one answer; 16 bytes each."""
 
 _NAMES = 4_000
-"""Of topics in one question, which has 2 MiB at most."""
+"""Bytes of topic names in one question, which has 2 MiB at most."""
 
 Cursor = tuple[str, int, int]
-"""Topic, partition, and the position of the entry that was told last."""
+"""(topic, partition, position of the entry returned last)."""
 
 
 class TopicsQuestion(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -32,9 +32,9 @@ class TopicsQuestion(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 class PlacesQuestion(msgspec.Struct, frozen=True, array_like=True, tag=2):
     topics: list[str] | None
-    """None: all."""
+    """None: all topics."""
     first_position: int
-    """In the log, of entries; the stop is exclusive."""
+    """Positions of entries in the log; the stop is exclusive."""
     stop_position: int
     after: Cursor | None = None
 
@@ -43,20 +43,20 @@ class PartitionPlaces(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     partition: int
     positions: bytes
-    """Of the entries, ascending; 64 bits each, little-endian."""
+    """Positions of the entries, ascending; 64 bits each, little-endian."""
     bases: bytes
-    """Base offsets, in the same form."""
+    """Base offsets, in the same format."""
 
 
 class PlacesAnswer(msgspec.Struct, frozen=True, array_like=True):
     begin_position: int
-    """Nothing is known of what lies before it."""
+    """Batches before this position are unknown."""
     missing: list[str]
-    """Of the named topics."""
+    """Named topics that do not exist."""
     partitions: list[PartitionPlaces]
-    """In order of topic and partition; those that have none are left out."""
+    """In order of topic and partition; partitions without batches are omitted."""
     rest: Cursor | None
-    """There is more after it."""
+    """The next question begins after this; None: there are no more."""
 
 
 Question = TopicsQuestion | PlacesQuestion
@@ -69,9 +69,9 @@ class BatchPlaces(NamedTuple):
     positions: npt.NDArray[np.int64]
     bases: npt.NDArray[np.int64]
     partitions: npt.NDArray[np.int32]
-    """Numbers of `names`."""
+    """Indices into `names`."""
     names: list[tuple[str, int]]
-    """Topic and partition."""
+    """(topic, partition)."""
 
     def slice(self, first: int, stop: int) -> BatchPlaces:
         cut = slice(first, stop)
@@ -85,15 +85,15 @@ class FoundPlaces(NamedTuple):
 
 
 def topic_names(ask: Ask) -> list[str]:
-    """In order. Raises what `ask` does."""
+    """Sorted. Raises the errors of `ask`."""
     return msgspec.msgpack.decode(ask(msgspec.msgpack.encode(TopicsQuestion())), type=list[str])
 
 
 def find_places(
     ask: Ask, topics: Sequence[str] | None, first_position: int, stop_position: int
 ) -> FoundPlaces:
-    """Of all batches of these topics (None: of all) in entries at [first_position, stop_position).
-    Raises what `ask` does."""
+    """The batches of these topics (None: all) in entries at [first_position, stop_position). Raises
+    the errors of `ask`."""
     names: list[tuple[str, int]] = []
     positions, bases, numbers = [_NONE], [_NONE], [_NONE]
     begin_position = 0

@@ -1,4 +1,4 @@
-"""Produce, and the ids of idempotent producers: batches into entries, their results into answers."""
+"""Produce and InitProducerId: batches become entries, their results become answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def produce(service: KafkaService, call: KafkaCall) -> None:
     fields = call.fields
     entries: list[tuple[bytes, int, Buffer]] = []
     written: list[dict[str, Any]] = []
-    """The answer of each."""
+    """The answer for each partition."""
     responses, code = [], 0
     for topic in fields.topic_data:
         refused, topic_id = _refusal(service, call, topic.name)
@@ -62,7 +62,7 @@ def produce(service: KafkaService, call: KafkaCall) -> None:
 
 
 def _refusal(service: KafkaService, call: KafkaCall, name: str) -> tuple[int, bytes]:
-    """An error code or 0, and the topic's id."""
+    """(error code or 0, topic id)."""
     fields = call.fields
     if fields.acks not in (-1, 0, 1):
         return ErrorCode.invalid_required_acks, b""
@@ -77,8 +77,9 @@ def _refusal(service: KafkaService, call: KafkaCall, name: str) -> tuple[int, by
 
 
 def init_producer_id(service: KafkaService, call: KafkaCall) -> None:
-    """Clients ask any member and keep asking that one, so it needs no leader: the id is drawn. A
-    producer that had one gets another: its new batches belong to no sequence of before."""
+    """Clients send this to any member and retry there, so it needs no leader: the id is drawn at
+    random. A producer that had an id gets another, so its new batches do not continue the earlier
+    sequence."""
     code = call.denied(Right.WRITE, Kind.TOPIC, is_any=True)
     if call.fields.transactional_id is not None:
         code = ErrorCode.transactional_id_authorization_failed

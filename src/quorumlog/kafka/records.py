@@ -1,7 +1,7 @@
 """A producer's data for one partition: a record batch of format v2.
 
-A batch is checked as a whole: one unpack of its header and one CRC. Its records are neither unpacked
-nor decompressed: their contents are between producer and consumer.
+A batch is checked as a whole: one unpack of its header and one CRC. Its records are neither unpacked nor
+decompressed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 # Base offset and leader epoch stand before the CRC and are not covered by it: a broker sets them.
 _HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = _HEADER.size
-"""Of a batch, before its first record."""
+"""Bytes of a batch before its first record."""
 _CHECKED_FROM = 21
 _LENGTH_FROM = 12
 _LEAST_RECORD_BYTES = 7
@@ -27,11 +27,11 @@ _TRANSACTIONAL = 0x10
 _KNOWN = _COMPRESSION | _LOG_APPEND_TIME | _TRANSACTIONAL
 
 NO_PRODUCER = -1
-"""The producer id of a batch whose producer is not idempotent."""
+"""Producer id of a batch whose producer is not idempotent."""
 
 
 class RecordsRefused(Exception):
-    """The batch is not appended. `code` is for the client's answer."""
+    """The batch is not appended. `code`: Kafka's error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -39,28 +39,27 @@ class RecordsRefused(Exception):
 
 
 class KafkaRecordBatch(NamedTuple):
-    """One batch that is as it should be. Timestamps in milliseconds since 1970, -1 if unset."""
+    """A valid batch. Timestamps are milliseconds since 1970, -1 if unset."""
 
     data: memoryview
-    """All of it, header included, as it came."""
+    """The whole batch as received, header included."""
     record_count: int
-    """Records, at least 1; it takes that many offsets."""
+    """Number of records and offsets, at least 1."""
     first_timestamp: int
     max_timestamp: int
     producer_id: int
-    """NO_PRODUCER, and then epoch and sequence say nothing."""
+    """NO_PRODUCER: epoch and sequence have no meaning."""
     producer_epoch: int
     base_sequence: int
-    """Of the first record; the next batch's is that + record_count, modulo 2^31."""
+    """Sequence of the first record; the next batch's is base_sequence + record_count, modulo 2^31."""
 
 
 def check_records(data: bytes | memoryview, *, most_bytes: int) -> KafkaRecordBatch:
-    """One Produce request's data for one partition: one batch, of `most_bytes` at most.
-
-    Raises RecordsRefused."""
+    """Check one Produce request's data for one partition: one batch of `most_bytes` at most. Raises
+    RecordsRefused."""
     batch = memoryview(data)
     if len(batch) < HEADER_BYTES:
-        raise _invalid(f"{len(batch)} bytes are no record batch" if batch else "no records")
+        raise _invalid(f"{len(batch)} bytes are not a record batch" if batch else "no records")
     base, length, _, magic, crc, *covered = _HEADER.unpack_from(batch)
     if magic in (0, 1):
         raise RecordsRefused(
@@ -75,7 +74,7 @@ def check_records(data: bytes | memoryview, *, most_bytes: int) -> KafkaRecordBa
         raise _invalid(f"not one batch: it says {_LENGTH_FROM + length} bytes of {len(batch)}")
     if len(batch) > most_bytes:
         raise RecordsRefused(
-            ErrorCode.message_too_large, f"a batch of {len(batch)} bytes: {most_bytes} are allowed"
+            ErrorCode.message_too_large, f"a batch of {len(batch)} bytes; the limit is {most_bytes}"
         )
     if crc32c(batch[_CHECKED_FROM:]) != crc:
         raise RecordsRefused(ErrorCode.corrupt_message, "the batch fails its CRC")
@@ -94,13 +93,13 @@ def _checked(
     count: int,
 ) -> KafkaRecordBatch:
     if attributes & _TRANSACTIONAL:
-        raise RecordsRefused(ErrorCode.invalid_txn_state, "there are no transactions")
+        raise RecordsRefused(ErrorCode.invalid_txn_state, "transactions are not supported")
     if attributes & _LOG_APPEND_TIME:
         raise RecordsRefused(
             ErrorCode.invalid_timestamp, "a producer must not set the log's append time"
         )
     if attributes & ~_KNOWN:
-        raise _invalid(f"attributes {attributes:#x}: control batches are not for clients")
+        raise _invalid(f"attributes {attributes:#x}: clients cannot send control batches")
     compression = attributes & _COMPRESSION
     if compression > _MOST_COMPRESSION:
         raise RecordsRefused(

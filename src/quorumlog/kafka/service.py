@@ -1,11 +1,10 @@
-"""KafkaService: what all requests stand on: who leads, what is applied, how an entry is appended.
+"""KafkaService: shared by all requests: leadership, applied state, and appends of entries.
 
 Requests are answered on the loop, by the functions of `producing`, `fetching`, `topics` and
-`group_requests`. Only the leader of the group answers about records, topics that change, and consumer
-groups; its partitions have no other leader. It does so once everything of earlier leaders is applied
-here, which it asks its own machine, in a read that a majority confirms.
-
-`acks` 0, 1 and all are the same: an answer, if one is wanted, comes once the entry is committed.
+`group_requests`. Only the leader of the group serves records, changes of topics, and consumer groups; it
+leads all partitions. It begins once all entries of earlier leaders are applied here, which a
+linearizable read of its own machine confirms. `acks` 0, 1 and all are the same: the answer, if the
+client wants one, follows the commit of the entry.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ Read = Callable[[Callable[[int, int], bytes]], T]
 TICK_MS = 100
 ASK_TIMEOUT_MS = 10_000
 MOST_TIMEOUT_MS = 60_000
-"""Of a request that says how long it wants to wait."""
+"""Most milliseconds that a request may wait."""
 LARGE_BYTES = 256 << 10
-"""An append of its own: to join it with others would copy it."""
+"""A batch from this size is appended alone: joining it with others would copy it."""
 NO_NODE = -1
 
 _DENIED = {
@@ -80,11 +79,11 @@ _AGAIN = {
     Kind.CONSUMER_GROUP: ErrorCode.not_coordinator,
     Kind.CLUSTER: ErrorCode.not_controller,
 }
-"""To be asked of who leads by then."""
+"""Errors after which a client looks for the leader."""
 
 
 def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
-    """What a client of Kafka is told, who may try again where nothing was written or nobody knows."""
+    """Kafka's error code. It is retriable if nothing was written, or the outcome is unknown."""
     if isinstance(error, Forbidden | NotAuthenticated):
         return _DENIED[kind]
     if isinstance(error, NotLeader | LeaderNotReady | LeaderTransferring | UnknownMachine):
@@ -102,11 +101,11 @@ def code_of(error: LedgerError, kind: Kind = Kind.TOPIC) -> ErrorCode:
 
 
 class KafkaClient(Protocol):
-    """Of a connection."""
+    """The client of a connection."""
 
     caller: Caller
     is_member: bool
-    """Which has looked at the rights of its own client, and asks for that."""
+    """The client is a member that forwards a request after checking the rights of its own client."""
 
     @property
     def host(self) -> str: ...
@@ -129,16 +128,16 @@ class KafkaCall:
         self.client = client
         self._done = done
         self.on_lost: Callable[[], None] | None = None
-        """The client has gone while this waits."""
+        """Called if the connection ends while the request waits."""
 
     def answer(self, values: Values | bytes | None, code: int = 0) -> None:
-        """Bytes: the whole response, as another member gave it. None: nothing is sent, as was asked for.
-        `code`: the first error in it."""
+        """`values`: the fields of the response; bytes: a whole response from another member; None:
+        the request wants no response. `code`: the first error in it."""
         self._done(values, code)
 
     @property
     def knows_users(self) -> bool:
-        """False: who may do what is not known here yet, or not any more."""
+        """False: this member has no current users and rights, so it cannot check any."""
         return self.client.is_member or not isinstance(self.client.caller.stranger(), LeaderNotReady)
 
     def tell_audit(self, command: Command) -> None:
@@ -157,7 +156,7 @@ class KafkaCall:
         instead: Right | None = None,
         is_any: bool = False,
     ) -> ErrorCode:
-        """`none` where its user may. `instead`, `is_any`: see `Need`."""
+        """An error code, or `none` if its user has the right. `instead`, `is_any`: see `Need`."""
         caller = self.client.caller
         if not caller.is_checked or self.client.is_member:
             return ErrorCode.none
@@ -181,23 +180,23 @@ class KafkaService:
         reads: ThreadPoolExecutor,
         leader_calls: LeaderCalls,
     ) -> None:
-        """`servers`: where clients reach the port of each member, HOST:PORT by member id. `reads`: may
-        wait for the disk. Raises ConfigError."""
+        """`servers`: HOST:PORT at which clients reach the port of each member, by member id. `reads`:
+        its threads may wait for the disk. Raises ConfigError."""
         self.member_id = member_id
         self.options = options
         self._servers = servers
         self.machines = machines
         self.nodes = {node_id_of(each): parse_address(at) for each, at in servers.items()}
-        """Host and port of each, by node id: what clients know members by."""
+        """(host, port) of each member by node id."""
         self.member: NodeHandle
         self.access: Access = EVERYBODY
-        """That of its port."""
+        """The users and rights of the port."""
         self.rechecks: set[Callable[[], None]] = set()
-        """Of requests that wait: each is called when rights have changed."""
+        """Callbacks of waiting requests, called when rights have changed."""
         self.waiting: dict[Partition, set[Callable[[], None]]] = {}
-        """Who is called when a partition has grown."""
+        """Callbacks, called when a partition has new records."""
         self.commits = Counter[str]()
-        """Of offsets, by group: entries that are not applied yet."""
+        """Number of commits of offsets that are not applied yet, by group."""
         self.reads = reads
         self.leader_calls = leader_calls
         self.leader = NO_NODE
@@ -213,7 +212,7 @@ class KafkaService:
         )
         self._coordinator: GroupCoordinator | None = None
         self._expiry: OffsetExpiry
-        """Of the coordinator's groups."""
+        """Expiry of the offsets of the coordinator's groups."""
 
     @property
     def machine(self) -> KafkaMachine:
@@ -221,13 +220,13 @@ class KafkaService:
 
     @property
     def leads(self) -> bool:
-        """And everything of earlier leaders is applied here, and it is known who may do what. After a
-        start that comes a moment later, and until then every request would be refused."""
+        """This member leads, all entries of earlier leaders are applied, and users and rights are
+        known. After a start they are known a moment later; until then every request would be refused."""
         return self._ready_in is not None and self.access.users is not None
 
     @property
     def coordinator(self) -> GroupCoordinator | ErrorCode:
-        """Or what to answer instead."""
+        """The coordinator, or an error code."""
         if self._coordinator is not None and self.leads:
             return self._coordinator
         is_soon = self._asked_in is not None
@@ -236,7 +235,8 @@ class KafkaService:
     # ---------------------------------------------------------------- who leads
 
     def look(self) -> None:
-        """In a turn of the member: whenever its role has changed, and every now and then."""
+        """Update leadership; called in a turn of the member, when its role has changed and
+        periodically."""
         term = None
         self.leader = NO_NODE
         if self.member.is_up:
@@ -283,14 +283,14 @@ class KafkaService:
             coordinator.close()
 
     def tick(self, now_ms: int) -> None:
-        """Every `TICK_MS`."""
+        """Called every `TICK_MS`."""
         self.member.enter(self.look)
         if self._coordinator is not None:
             self._coordinator.tick(now_ms)
             self._expiry.tick(now_ms, self.machine.groups)
 
     def rights_moved(self) -> None:
-        """Requests that wait end where their client may not make them any more."""
+        """Rights have changed: end waiting requests whose client's right was revoked."""
         self.member.enter(self.look)
         for recheck in list(self.rechecks):
             recheck()
@@ -313,7 +313,7 @@ class KafkaService:
         client: object,
         done: Callable[[tuple[bytes | None, ...] | LedgerError], None],
     ) -> None:
-        """`done` gets the result of each entry once they are committed and applied here."""
+        """`done` receives the result of each entry once they are committed and applied here."""
 
         def answered(outcome: AppendOutcome) -> None:
             done(outcome.results if isinstance(outcome, AppendReceipt) else outcome)
@@ -336,7 +336,8 @@ class KafkaService:
             self.member.enter(append, client)
 
     def confirm(self, client: KafkaClient, done: Callable[[LedgerError | None], None]) -> None:
-        """`done` is called once all that was acknowledged before, by any leader, is applied here."""
+        """`done` is called once all entries acknowledged before the call, by any leader, are applied
+        here."""
 
         def answered(answer: Answer) -> None:
             done(answer if isinstance(answer, LedgerError) else None)
@@ -350,8 +351,8 @@ class KafkaService:
         self.member.enter(ask, client)
 
     def read(self, read: Read[T], call: KafkaCall, done: Callable[[T | None], None]) -> None:
-        """`done` gets what `read` makes of the bytes at positions of the log; None: that failed, and
-        whoever asks again may have more luck."""
+        """Run `read`, which gets a reader of bytes at positions of the log; `done` receives its
+        result. None: the read failed and may be retried."""
         loop = asyncio.get_running_loop()
 
         def over(future: asyncio.Future[T]) -> None:
@@ -371,11 +372,11 @@ class KafkaService:
 
 
 def node_id_of(member_id: str) -> int:
-    """Raises ConfigError: a node's id is the number in its member's."""
+    """The number at the end of a member's id. Raises ConfigError."""
     digits = member_id[len(member_id.rstrip("0123456789")) :]
     if not digits or int(digits) >= 1 << 31:
         raise ConfigError(
-            f"the member id {member_id!r} ends with no number, which Kafka's clients know it by: name"
+            f"the member id {member_id!r} ends with no number, which Kafka's clients need: name"
             " members like n0, n1, n2"
         )
     return int(digits)

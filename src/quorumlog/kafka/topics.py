@@ -1,4 +1,4 @@
-"""Metadata and the cluster, and topics that are created, grown, deleted and described."""
+"""Metadata, DescribeCluster, DescribeConfigs; and creating, growing and deleting topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def metadata(service: KafkaService, call: KafkaCall) -> None:
-    """Every member answers, as far as it has applied; topics that are to be made are the leader's."""
+    """Every member answers from its applied state; the leader creates missing topics."""
     fields, version = call.fields, call.request.version
     asked, machine = fields.topics, service.machine
     if asked is None and not call.knows_users:
@@ -85,8 +85,9 @@ def metadata(service: KafkaService, call: KafkaCall) -> None:
 
 
 def _may_forward(service: KafkaService, call: KafkaCall, missing: set[str], created: list[str]) -> bool:
-    """The leader, which knows by a certificate alone that a member asks, makes all that is missing, and
-    tells of all that is asked for."""
+    """Whether the whole request may be forwarded. The leader skips the checks of rights for a member,
+    which it recognizes by its certificate. So this member needs one, and its client must have the
+    rights to create every missing topic and to see every requested one."""
     caller = call.client.caller
     if not caller.is_checked:
         return True
@@ -99,7 +100,7 @@ def _may_forward(service: KafkaService, call: KafkaCall, missing: set[str], crea
 
 
 def _unseen(call: KafkaCall, name: str) -> ErrorCode:
-    """Whoever may read a topic or write to it may see it."""
+    """An error code unless the client may read or write the topic."""
     return call.denied(Right.WRITE, Kind.TOPIC, name, instead=Right.READ)
 
 
@@ -172,7 +173,7 @@ def _carry_out(
     timeout_ms: int,
     done: Callable[[list[int]], None],
 ) -> None:
-    """`done` gets a code for each."""
+    """`done` receives an error code for each."""
     codes: dict[int, int] = {}
 
     def over(number: int, results: tuple[bytes | None, ...] | LedgerError) -> None:
@@ -196,7 +197,8 @@ def _change(
     wanted: list[tuple[Row, Command | None]],
     field: str,
 ) -> None:
-    """Carry out the command of each row, and answer with the rows. No command: the row has its code."""
+    """Carry out the command of each row, and answer with the rows. A row without a command has its
+    code already."""
     commands = [command for _, command in wanted if command is not None]
 
     def done(codes: list[int]) -> None:
@@ -224,7 +226,7 @@ SETTINGS = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
-"""Of every topic; no other value can be given. Deletion follows the retention of the log."""
+"""Settings of every topic; other values are refused. Deletion follows the retention of the log."""
 
 
 def create_topics(service: KafkaService, call: KafkaCall) -> None:
@@ -262,7 +264,7 @@ def _creation(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, 
         name = "a topic's name has 1 to 249 letters, digits, dots, dashes and underscores"
         return _refused(row, ErrorCode.invalid_topic_exception, name)
     if asked.name in service.machine.topics:
-        return _refused(row, ErrorCode.topic_already_exists, f"topic {asked.name} is there already")
+        return _refused(row, ErrorCode.topic_already_exists, f"topic {asked.name} already exists")
     if not 1 <= count <= MOST_PARTITIONS - service.machine.partition_count:
         limit = f"a topic has 1 partition or more, and all topics together up to {MOST_PARTITIONS}"
         return _refused(row, ErrorCode.invalid_partitions, limit)
@@ -271,7 +273,7 @@ def _creation(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, 
         return _refused(row, ErrorCode.invalid_replication_factor, factor)
     for config in asked.configs:
         if SETTINGS.get(config.name, config.value) != config.value or config.name not in _SETTABLE:
-            message = f"{config.name}={config.value} is not served: {_WHY_SETTINGS}"
+            message = f"{config.name}={config.value} is not supported: {_WHY_SETTINGS}"
             return _refused(row, ErrorCode.invalid_config, message)
     topic_id = os.urandom(16)
     row["topic_id"] = KafkaTopic(topic_id, asked.name, []).uuid
@@ -280,8 +282,8 @@ def _creation(service: KafkaService, call: KafkaCall, asked: Any) -> tuple[Row, 
 
 _SETTABLE = {*SETTINGS, "min.insync.replicas"}
 _WHY_SETTINGS = (
-    "topics have no settings of their own; a majority acknowledges, nothing is compacted, and what is"
-    " deleted follows from the retention of the log"
+    "topics have no settings of their own; a majority acknowledges, nothing is compacted, and retention"
+    " is that of the log"
 )
 
 
@@ -343,7 +345,7 @@ _DEFAULT, _STRING = 5, 2
 
 
 def describe_configs(service: KafkaService, call: KafkaCall) -> None:
-    """Nothing can be set: these are the rules of the house, under the names that clients know."""
+    """The settings of topics and brokers, all read-only."""
     results, first_code = [], 0
     for asked in call.fields.resources:
         code, kind, name = (

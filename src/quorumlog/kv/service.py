@@ -407,7 +407,7 @@ class WatchHub:
         ):
             if count >= most:
                 raise ConnectionFull(
-                    f"{whose} has {count} watches, as many as it may: cancel some, watch ranges of keys,"
+                    f"{whose} has {count} watches, its maximum: cancel some, watch ranges of keys,"
                     " or raise the limit (quorumlog kv serve --max-watches)",
                     retry_after_ms=RETRY_FULL_MS,
                 )

@@ -1,6 +1,7 @@
-"""Listener: one port of a process. It binds, accepts, waits for the greeting, refuses, and ends.
+"""Listener: one port of a process. It binds, accepts, reads greetings, and refuses or admits
+connections.
 
-The service of a port sees a connection with its first frame, and never a refused one.
+A port's service receives a connection with its first frame, and never a refused one.
 """
 
 from __future__ import annotations
@@ -59,18 +60,18 @@ class Listener:
         is_http2: bool = False,
         is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
-        """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
-        connection its `on_frame` or its `session`, which gets the first frame right after.
-        `begin`: gives a connection its session with the first bytes, where only the session can tell the
-        end of the greeting; the session then calls the second argument, which lets it in or refuses it.
-        `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
-        whatever role it says. `has_peers_only`: no client comes here, and a connection is of a member
-        once its session says `Connection.greeted`. `option`: what to change where the port is taken.
-        `access`: who its clients are.
-        `run_id`: before the names of connections. `tls`: what the port speaks; None: it is plain.
-        `second`: the option in `[tls]` of an address for TLS, beside which the port is plain.
-        `is_http2`: a handshake of TLS says that this is spoken.
-        `is_of_member`: an address from which handshakes of members come."""
+        """`name`: the port's name in errors and in the log: "the key-value store". `connect` gives a
+        connection its `on_frame` or its `session`, which gets the first frame right after. `begin`:
+        gives a connection its session with the first bytes, for protocols where only the session can
+        tell the end of the greeting. The session then calls the second argument, which admits or
+        refuses the connection. `has_peers`: members connect here, too, and say so in their Hello;
+        otherwise every connection is a client's, whatever role it states. `has_peers_only`: only
+        members connect here; a connection is a member's once its session calls `Connection.greeted`.
+        `option`: the option to change if the port is taken, named in errors. `access`: users and
+        rights of its clients. `run_id`: prefix of the names of connections. `tls`: TLS of the port;
+        None: it is plain. `second`: the option in `[tls]` of a second address with TLS; the first is
+        plain then. `is_http2`: announce HTTP/2 in TLS handshakes (ALPN). `is_of_member`: whether an
+        address is a member's, for handshakes."""
         self._name = name
         self._connect = connect
         self._decoder = decoder
@@ -88,11 +89,11 @@ class Listener:
         self._is_of_member = is_of_member
         self._number = 0
         self.connections: dict[str, Connection] = {}
-        """Those with a session, by connection_id."""
+        """Connections with a session, by connection_id."""
         self._silent: dict[Connection, _WaitingConnection] = {}
-        """Those that have not greeted, in the order of their deadlines."""
+        """Connections without a complete greeting, in the order of their deadlines."""
         self._in_line: dict[Connection, _WaitingConnection] = {}
-        """Those that wait to begin a handshake."""
+        """Connections that wait to begin a handshake."""
         self._encrypting: set[asyncio.Task[None]] = set()
         self._deadline: asyncio.TimerHandle | None = None
         self._servers: list[asyncio.Server] = []
@@ -103,7 +104,7 @@ class Listener:
         port: int,
         addresses_of: Callable[[str], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
-        """`addresses_of`: looks up `host`; the loop does where it is None. Raises ConfigError."""
+        """`addresses_of` resolves `host`; None: the loop does. Raises ConfigError."""
         self._loop = asyncio.get_running_loop()
         self._turn = LoopTurn.of(self._loop)
         tls_at = self.tls_at
@@ -157,7 +158,7 @@ class Listener:
 
     @property
     def tls_at(self) -> tuple[str, int] | None:
-        """The second address, of TLS beside plain."""
+        """The second address, with TLS; the first is plain."""
         address = (
             getattr(self.tls.options, self._second) if self.tls is not None and self._second else ""
         )
@@ -165,7 +166,7 @@ class Listener:
 
     @property
     def speaks(self) -> str:
-        """After the address, in a line of the log."""
+        """Text after the address in a line of the log."""
         if self.tls is None:
             return ""
         return f" and with TLS on {self._address_of(0)}" if self.tls_at else " with TLS"
@@ -191,7 +192,7 @@ class Listener:
             waiting.close()
 
     def close_connections(self) -> None:
-        """Their responses are sent first."""
+        """Close all connections after sending their responses."""
         for connection in list(self.connections.values()):
             connection.close()
 
@@ -243,7 +244,7 @@ class Listener:
         return Encryption(self._connection(), dialled, self._handshake, went)
 
     def _handshake(self, encryption: Encryption) -> None:
-        """It has sent the beginning of one."""
+        """The connection has sent the beginning of a TLS handshake."""
         connection = encryption.connection
         waiting = self._silent.pop(connection, None)
         if waiting is None:
@@ -300,14 +301,14 @@ class Listener:
         self._watch()
 
     def _begun(self, connection: Connection, frame: Frame) -> None:
-        """The first bytes, at a port with `begin`."""
+        """The first bytes of a connection, at a port with `begin`."""
         assert self._begin is not None, self._name
         self._begin(connection, self._greeted)
         assert connection.session is not None, self._name
         connection.session.frame(frame)
 
     def _greeted(self, connection: Connection, frame: Frame) -> None:
-        """The first frame."""
+        """The first frame of a connection."""
         if self._has_peers_only:
             connection.is_client = True
             self._let_in(connection, frame)
@@ -331,7 +332,7 @@ class Listener:
             self._let_in(connection, frame)
 
     def _lets_look(self, connection: Connection, hello: object) -> bool:
-        """For a moment, to ask how a member is and nothing else."""
+        """Admit briefly a client that only requests a member's status."""
         if not (isinstance(hello, Hello) and hello.looks):
             return False
         if not self._limits.lets_look(connection, connection.peer_host):
@@ -342,7 +343,8 @@ class Listener:
         return True
 
     def greeted(self, connection: Connection) -> None:
-        """Of a session that alone knows when its greeting is whole: it is, and the other is a member."""
+        """Called by a session that parses the greeting itself: it is complete, and the other side is
+        a member."""
         self._limits.greeted(connection)
         self._silent.pop(connection, None)
         connection.is_client = False
@@ -393,7 +395,7 @@ class Listener:
                 return
         self.connections[connection.connection_id] = connection
         log.debug(
-            "%s lets %s in", self._name, connection.peer_name, extra={"event": "connection_begins"}
+            "%s accepts %s", self._name, connection.peer_name, extra={"event": "connection_begins"}
         )
         self._connect(connection)
         if connection.session is not None:
@@ -426,7 +428,7 @@ class Listener:
         self._loop.call_soon(kept_descriptors.refill)
 
     def _give_up(self) -> None:
-        """A file has got one of the descriptors that are kept back. Any thread."""
+        """Close connections, since a file needed one of the reserved descriptors. Any thread."""
         self._from_any_thread(self._close_one)
 
     def _close_one(self) -> None:
@@ -449,7 +451,7 @@ class _WaitingConnection:
 
     def __init__(self, is_within: bool, close: Callable[[], None]) -> None:
         self.is_within = is_within
-        """False: more than anybody may have were open when it came."""
+        """False: its address had its maximum of connections when it connected."""
         self.close = close
         self.until_s = 0.0
 
@@ -459,10 +461,10 @@ PLAIN_WORDS = (
     " the next release refuses to start so (docs/security.md)"
 )
 _OPEN: dict[Listener, str] = {}
-"""Of this process; and how it is named where other machines reach it without TLS."""
+"""The ports of this process; the value: its name if other machines reach it without TLS."""
 
 
 def tls_problems() -> list[str]:
-    """Sentences for `status`."""
+    """Problems for `status`, as sentences."""
     problems = [f"{plain} {PLAIN_WORDS}" for plain in list(_OPEN.values()) if plain]
     return problems + [each.tls.problem for each in list(_OPEN) if each.tls and each.tls.problem]

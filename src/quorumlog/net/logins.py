@@ -1,12 +1,12 @@
-"""Logins: tokens of users that have proved their password once, for clients of etcd.
+"""Logins: tokens for users of etcd clients that have proved their password once.
 
-A token is an id and a secret. The member that accepts a login draws them, and sends every member, as
-that user, a verifier of the secret, kept in memory alone. Neither that, nor the log, nor a backup
-suffices to use the token. At the ports of the log and the store a token is a name and a password,
-proved by SCRAM as any other; the connection is that of its user.
+A token is an id and a secret. The member that accepts a login draws both at random and sends every
+member, as that user, a verifier of the secret, which is kept in memory only. Neither the verifier, nor
+the log, nor a backup suffices to use the token. At the ports of the log and the store a token is a name
+and a password, proved by SCRAM as any other; the connection has the rights of its user.
 
-A login ends after `KEPT_S` without use, by newer ones of its user, with the process, and, at every
-member, once the password changes or the user is removed.
+A login ends after `KEPT_S` without use, when newer ones of its user need its place, with the process,
+and at every member once the password changes or the user is removed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from quorumlog.errors import NotAuthenticated, Overloaded
 from quorumlog.log_state.users import Verifier
 
 KEPT_S = 300.0
-"""So long after it was last used at a member, as etcd keeps its own."""
+"""Seconds that a login is kept after its last use at a member; as in etcd."""
 MOST_LOGINS = 2_048
 MOST_OF_USER = 128
 LOGIN_ID = r"^login-[0-9a-f]{32}\Z"
 DIGEST_BYTES = 32
 MOST_TOKEN_CHARACTERS = 256
-"""More is no token."""
+"""Longer text is not a token."""
 UNKNOWN = "log in again: this token is not known here, or was not used for long"
 
 
@@ -52,7 +52,7 @@ def new_token() -> Token:
 
 
 def token_of(text: str) -> Token:
-    """Of a client's text, unchecked."""
+    """The token in a client's text, unchecked."""
     login_id, _, secret = text[:MOST_TOKEN_CHARACTERS].partition(".")
     return Token(login_id, secret)
 
@@ -62,24 +62,24 @@ class Login:
     login_id: str
     user: str
     password: Verifier
-    """Of the user's password, as it was proved."""
+    """Verifier of the user's password, as it was proved."""
     digest: bytes
     """SHA-256 of the secret."""
     verifier: Verifier
-    """Of the secret, for SCRAM."""
+    """Verifier of the secret, for SCRAM."""
     used_s: float = 0.0
 
 
 class Logins:
-    """Of a process. Everything is called on its loop."""
+    """The logins of a process. All methods are called on its loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: seconds."""
         self._clock = clock
         self._of_id: dict[str, Login] = {}
-        """The one that was used last stands last."""
+        """By id, the least recently used first."""
         self.ended: list[Callable[[Login], None]] = []
-        """Called with each that ends."""
+        """Called with each login that ends."""
 
     def add(self, login: Login) -> None:
         """Raises NotAuthenticated, Overloaded."""
@@ -90,10 +90,10 @@ class Logins:
             login.used_s = self._clock()
             self._of_id[login.login_id] = login
         elif (known.user, known.digest) != (login.user, login.digest):
-            raise NotAuthenticated("there is another login of this id")
+            raise NotAuthenticated("there is another login with this id")
 
     def _make_room(self, user: str) -> None:
-        """Nobody is logged out by another user. Raises Overloaded."""
+        """Remove the user's own oldest login; logins of other users stay. Raises Overloaded."""
         own = [each for each in self._of_id.values() if each.user == user]
         if len(own) < MOST_OF_USER and len(self._of_id) < MOST_LOGINS:
             return
@@ -106,7 +106,7 @@ class Logins:
         return self._of_id.get(login_id)
 
     def use(self, login: Login) -> None:
-        """Its secret was proved. Raises NotAuthenticated."""
+        """Record a use: the secret was proved. Raises NotAuthenticated."""
         if self.find(login.login_id) is not login:
             raise NotAuthenticated(UNKNOWN)
         del self._of_id[login.login_id]

@@ -1,5 +1,5 @@
-"""Shared by batch and streaming queries: planning a range next to the driver, and reading a partition in
-a worker. Both run without a JVM."""
+"""Shared by batch and streaming queries: planning a range in a process of the driver, and reading a
+partition in a worker. Both run without a JVM."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from quorumlog.spark.sources.ledger_source import LedgerSource
 
 SourceOpener = Callable[[LedgerOptions], LedgerSource]
 GroupFinder = Callable[[LedgerOptions], Iterable[str]]
-"""The names of all groups that there are."""
+"""The names of all groups."""
 
 
 def planned(
     options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
 ) -> list[LedgerPartition]:
-    """`bounds` are those that `source` has just returned. Raises LedgerDataLoss if some entries are
-    deleted meanwhile and `failOnDataLoss` is true."""
+    """The partitions of a range. `bounds`: the latest ones of `source`. Raises LedgerDataLoss if some
+    entries are deleted meanwhile and `failOnDataLoss` is true."""
     try:
         return plan(
             bounds.group,
@@ -62,7 +62,8 @@ def planned(
 def what_is_left(
     options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
 ) -> IndexRange:
-    """Raises LedgerDataLoss if some entries are deleted and `failOnDataLoss` is true."""
+    """The part of the range that is not deleted. Raises LedgerDataLoss if some entries are deleted
+    and `failOnDataLoss` is true."""
     first_index, stop_index = index_range
     if first_index >= bounds.begin_index:
         return index_range
@@ -88,7 +89,7 @@ def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:
 
 
 class Encoder(Protocol):
-    """What makes rows of entries, in a task."""
+    """Makes rows from entries, in a task."""
 
     @property
     def needs_bodies(self) -> bool: ...
@@ -97,24 +98,24 @@ class Encoder(Protocol):
     def has_times(self) -> bool: ...
 
     def rows(self, batch: EntryBatch, times: AppendTimes | None) -> Iterator[pa.RecordBatch]:
-        """`times`: if it `has_times`. None is empty."""
+        """Rows of the entries, no batch empty. `times`: append times, if it `has_times`."""
 
 
 class EntryView:
-    """What a query shows of the entries that it reads: here the entries themselves, one a row. Pickled
-    with the reader."""
+    """The rows that a query makes from entries: here one row for each entry. Pickled with the reader."""
 
     def check_schema(self, schema: StructType, options: LedgerOptions) -> None:
-        """Raises ConfigError unless `schema` is made of the view's columns."""
+        """Raises ConfigError unless `schema` has only columns of the view."""
         check_schema(schema, options.columns)
 
     def check_log(self, options: LedgerOptions) -> None:
-        """When a stream begins. Raises what `planned` does."""
+        """Called when a stream begins. Raises the errors of `planned`."""
 
     def planned(
         self, options: LedgerOptions, parts: Sequence[LedgerPartition]
     ) -> Sequence[LedgerPartition]:
-        """Beside the driver: the tasks with what they need to know, without those that have no row."""
+        """Called in a process of the driver: the partitions, with the data that the view's tasks
+        need, without those that have no rows."""
         return parts
 
     def encoder(self, options: LedgerOptions, schema: StructType, partition: LedgerPartition) -> Encoder:
@@ -151,8 +152,9 @@ def read_partition(
 
 @cache
 def keep_modules() -> None:
-    """After the first work of a process. Spark looks for garbage after each task and each plan: some 20
-    ms, most of it on imported modules, which stay."""
+    """Called after the first task of a process: exclude imported modules from garbage collection.
+    Spark collects garbage after each task and plan, which takes about 20 ms, most of it for these
+    modules."""
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name == "pyspark.daemon":  # a worker of Spark's
         gc.freeze()

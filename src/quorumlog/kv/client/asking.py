@@ -1,4 +1,4 @@
-"""Asking: requests to the members' stores, over the engine of all clients (`net/rpc`)."""
+"""Asking: requests to the members' stores, by the engine of all clients (`net/rpc`)."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ class Asking:
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
+        """`cluster_id`: the expected one; another one raises ClusterChanged. Raises ConfigError."""
         self.addresses = addresses_of(servers)
         self.timeout_ms = timeout_ms
         self.seen_revision = 0
-        """The highest that an answer has named."""
+        """The highest revision in an answer so far."""
         self._product = StoreProduct(cluster_id)
         self._protocol = RpcProtocol(self.addresses, self._product, random=Random())
         self._io = IoLoop(self._protocol, tls=tls, user=user)
@@ -159,7 +159,8 @@ class Asking:
         status: Callable[[ClientMessage], None],
         ended: Callable[[Call], None],
     ) -> Call:
-        """`ended` gets it once it is done, at once if no member answers in time."""
+        """Submit a watch. `ended` receives its call once that is done, also if no member answers in
+        time."""
         call = self._call(request, LEADER_OR_ANY, None, changes=False)
         call.on_message, call.on_done = status, ended
         self._io.submit((call,))

@@ -62,17 +62,18 @@ from quorumlog.net.tls import ClientTls
 TIMEOUT_MS = 10_000
 PAGE_ITEMS = 1000
 _CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Put(b"health", b"")], [])
-"""No key was changed last at revision -1."""
+"""A comparison that never holds: no key has mod revision -1."""
 
 
 class AsyncKeyValueClient(Generic[V]):
     """A client of the store. Keys are text (UTF-8) or bytes; values are those of the codec, by default
     bytes.
 
-    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
-    for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done; or refused and
-    certainly not done; or raises OutcomeUnknown, or ResultUnknown: it is done, and its response is too
-    large. Reads are linearizable unless `stale`, which reads the state of one member."""
+    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`,
+    InvalidRequest for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done;
+    or its error says that it is not done; or it raises OutcomeUnknown, or ResultUnknown (done, but
+    the response is too large). Reads are linearizable unless `stale`, which reads the state of one
+    member."""
 
     @takes_seconds
     def __init__(
@@ -86,11 +87,11 @@ class AsyncKeyValueClient(Generic[V]):
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: a call's.
-        `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
-        ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
-        the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
-        were not there. Raises ConfigError."""
+        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: of each
+        call. `cluster_id`: from `status`, of the store whose revisions the application has kept;
+        every call raises ClusterChanged if the store is another one, such as after a restore.
+        `errors`: handling of a value that the codec cannot read: "raise" ValueUnreadable, return it
+        "raw", as bytes, or "skip" the item. Raises ConfigError."""
         self.asking = Asking(servers, timeout_ms, cluster_id, tls, user)
         self.values = Values(codec_of(codec), errors)
 
@@ -98,10 +99,10 @@ class AsyncKeyValueClient(Generic[V]):
         return self
 
     def __await__(self) -> Generator[Any, Any, Self]:
-        """`await connect_async(...)`, as it was in releases before."""
+        """`await connect_async(...)`, as in earlier releases."""
         warnings.warn(
-            "kv.connect_async is no coroutine any more: leave the `await` out; the next release"
-            " does not know it",
+            "kv.connect_async is no longer a coroutine: remove the `await`; the next release"
+            " does not accept it",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -112,7 +113,7 @@ class AsyncKeyValueClient(Generic[V]):
         await self.close()
 
     async def close(self) -> None:
-        """End its connections: waiting and later calls raise Unreachable. May be repeated."""
+        """Close its connections: waiting and later calls raise Unreachable. May be repeated."""
         await self.asking.close()
 
     async def _command(self, command: Command, answer: type[Any]) -> tuple[int, Any]:
@@ -148,12 +149,12 @@ class AsyncKeyValueClient(Generic[V]):
         return self.values.put(*await self._command(command, PutAnswer))
 
     async def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """`deleted` of the result is 0 if there was no such key; the previous item is returned with
-        `prev_kv`. Raises OutcomeUnknown."""
+        """Delete a key. `deleted` of the result is 0 if there was no such key; the previous item is
+        returned with `prev_kv`. Raises OutcomeUnknown."""
         return await self._delete(DeleteRange(key_of(key), b"", prev_kv))
 
     async def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """Delete the keys from `key` up to `end`, excluded; otherwise as `delete`."""
+        """Delete the keys from `key` up to, but excluding, `end`; otherwise as `delete`."""
         return await self._delete(DeleteRange(key_of(key), key_of(end), prev_kv))
 
     async def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
@@ -249,9 +250,9 @@ class AsyncKeyValueClient(Generic[V]):
         count_only: bool = False,
         stale: bool = False,
     ) -> RangeResult[Any]:
-        """The keys from `key` up to `end`, excluded, in the order of `sort_by`; at most `limit`, 0:
-        all. `revision`: as of then, 0: now. `count_only`: no items, only `total`. Raises Compacted,
-        FutureRevision, InvalidRequest above 32 MiB."""
+        """The keys from `key` up to, but excluding, `end`, in the order of `sort_by`; at most
+        `limit`, 0: all. `revision`: as of that revision; 0: the latest. `count_only`: no items, only
+        `total`. Raises Compacted, FutureRevision, InvalidRequest above 32 MiB."""
         request = Range(
             key_of(key), key_of(end), limit, revision, sort_by, descending, keys_only, count_only
         )
@@ -330,9 +331,9 @@ class AsyncKeyValueClient(Generic[V]):
         deletions: bool = True,
     ) -> Watching[V]:
         """`async with kv.watch("key") as watch: async for change in watch`; with `end` all keys from
-        `key` to before `end`. `first_revision`: begin with changes of this revision; 0: with changes
-        from now on. `prev_kv`: each change has the previous item. Raises Unreachable if no member
-        accepts it in `timeout_ms`, and the errors of `Watching`."""
+        `key` up to, but excluding, `end`. `first_revision`: begin with changes of this revision; 0:
+        with later changes only. `prev_kv`: each change has the previous item. Raises Unreachable if
+        no member accepts it in `timeout_ms`, and the errors of `Watching`."""
         stop = b"" if end is None else key_of(end)
         request = WatchRequest(
             key=key_of(key),
@@ -381,8 +382,8 @@ class AsyncKeyValueClient(Generic[V]):
     # ---------------------------------------------------------------- the store
 
     async def compact(self, revision: int) -> None:
-        """Discard history below `revision`, which itself stays readable. Raises Compacted if that was
-        done already, FutureRevision, OutcomeUnknown."""
+        """Discard history below `revision`, which itself stays readable. Raises Compacted if that
+        history is discarded already, FutureRevision, OutcomeUnknown."""
         await self._command(Compact(revision), CompactAnswer)
 
     async def status(self) -> StatusAnswer:

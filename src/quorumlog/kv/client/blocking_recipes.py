@@ -1,5 +1,5 @@
-"""BlockingRecipes: `KeyValueClient` beyond the operations of the asynchronous client: it is like a dict,
-keeps leases alive, and holds locks in `with` blocks."""
+"""BlockingRecipes: `KeyValueClient` beyond the operations of the asynchronous client: access like a
+dict, leases kept alive, locks in `with` blocks."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
         return self._thread.run(self._it.prefix("", count_only=True)).total
 
     def grant(self, ttl_s: float, *, lease_id: int = 0, keeps_alive: bool = True) -> Lease:
-        """As `AsyncKeyValueClient.grant`; kept alive by this client until that is closed, or the lease
-        revoked, unless disabled."""
+        """As `AsyncKeyValueClient.grant`; kept alive, unless disabled, until this client is closed or
+        the lease revoked."""
 
         client = self._it
 
@@ -61,13 +61,13 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
         return self._thread.run(granted())
 
     def revoke(self, lease: Lease | int) -> int:
-        """End a lease, or that of an id; gives how many keys ended with it. Raises LeaseNotFound,
-        OutcomeUnknown."""
+        """End a lease, given as such or by id; returns how many keys were deleted with it. Raises
+        LeaseNotFound, OutcomeUnknown."""
         handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
         return self._thread.run(handle.revoke())
 
     def keep_alive(self, lease: Lease | int) -> int:
-        """Once; gives its TTL in milliseconds. Raises LeaseNotFound."""
+        """Send one keep-alive; returns the TTL in milliseconds. Raises LeaseNotFound."""
         handle = lease if isinstance(lease, Lease) else self._it.lease(lease)
         return self._thread.run(handle.keep_alive_once())
 
@@ -79,9 +79,9 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
     @takes_seconds
     @contextmanager
     def lock(self, name: Key, *, ttl_s: float = 10.0, timeout_ms: float | None = None) -> Iterator[Lock]:
-        """`with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
-        `timeout_ms` at most, then raises TimeoutError; without it for as long as others hold it. Raises
-        LockLost if its lease ends meanwhile."""
+        """`with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits while
+        others hold it, for `timeout_ms` at most if given, then raises TimeoutError. Raises LockLost
+        if its lease ends meanwhile."""
         lock = self._it.lock(name, ttl_s=ttl_s)
         try:  # an interrupt may come as it is given
             self._thread.run(lock.acquire(timeout_ms=timeout_ms))
@@ -101,9 +101,9 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
 
     @contextmanager
     def leadership(self, name: Key, value: Any, *, ttl_s: float = 10.0) -> Iterator[Election[Any]]:
-        """`with kv.leadership("name", "me") as election` waits until this one leads, on a lease of
+        """`with kv.leadership("name", "me") as election` waits until this client leads, on a lease of
         `ttl_s` seconds, with `value` for clients that read the `leader`; `election.check()` raises
-        LockLost once it may not lead any more."""
+        LockLost once it may have lost leadership."""
         election = self._it.election(name, ttl_s=ttl_s)
         try:
             self._thread.run(election.campaign(value))
@@ -112,5 +112,5 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
             self._thread.run(election.resign())
 
     def leader(self, name: Key) -> Item[V | None] | None:
-        """Of an election; see `Election.leader`."""
+        """The leader of an election; see `Election.leader`."""
         return self._thread.run(self._it.election(name).leader())

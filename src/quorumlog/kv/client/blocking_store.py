@@ -51,7 +51,7 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
         return self._thread.run(self._it.batch(timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Nothing more comes: a waiting caller gets Unreachable. May be repeated."""
+        """End the watch: a waiting caller gets Unreachable. May be repeated."""
         if not self._is_left:
             self._thread.run(self._it.close())
 
@@ -76,10 +76,11 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     """A client of the store. Keys are text (UTF-8) or bytes; values are those of the codec, by default
     bytes.
 
-    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
-    for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done; or refused and
-    certainly not done; or raises OutcomeUnknown, or ResultUnknown: it is done, and its response is too
-    large. Reads are linearizable unless `stale`, which reads the state of one member."""
+    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`,
+    InvalidRequest for an invalid or too large request (docs/kv.md), ClusterChanged. A change is done;
+    or its error says that it is not done; or it raises OutcomeUnknown, or ResultUnknown (done, but
+    the response is too large). Reads are linearizable unless `stale`, which reads the state of one
+    member."""
 
     def __init__(
         self,
@@ -92,11 +93,11 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         tls: ClientTls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: a call's.
-        `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
-        ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
-        the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
-        were not there. Raises ConfigError."""
+        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: of each
+        call. `cluster_id`: from `status`, of the store whose revisions the application has kept;
+        every call raises ClusterChanged if the store is another one, such as after a restore.
+        `errors`: handling of a value that the codec cannot read: "raise" ValueUnreadable, return it
+        "raw", as bytes, or "skip" the item. Raises ConfigError."""
         super().__init__(
             lambda: AsyncKeyValueClient(
                 servers,
@@ -135,12 +136,12 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         )
 
     def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """`deleted` of the result is 0 if there was no such key; the previous item is returned with
-        `prev_kv`. Raises OutcomeUnknown."""
+        """Delete a key. `deleted` of the result is 0 if there was no such key; the previous item is
+        returned with `prev_kv`. Raises OutcomeUnknown."""
         return self._thread.run(self._it.delete(key, prev_kv=prev_kv))
 
     def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
-        """Delete the keys from `key` up to `end`, excluded; otherwise as `delete`."""
+        """Delete the keys from `key` up to, but excluding, `end`; otherwise as `delete`."""
         return self._thread.run(self._it.delete_range(key, end, prev_kv=prev_kv))
 
     def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
@@ -213,9 +214,9 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         count_only: bool = False,
         stale: bool = False,
     ) -> RangeResult[Any]:
-        """The keys from `key` up to `end`, excluded, in the order of `sort_by`; at most `limit`, 0:
-        all. `revision`: as of then, 0: now. `count_only`: no items, only `total`. Raises Compacted,
-        FutureRevision, InvalidRequest above 32 MiB."""
+        """The keys from `key` up to, but excluding, `end`, in the order of `sort_by`; at most
+        `limit`, 0: all. `revision`: as of that revision; 0: the latest. `count_only`: no items, only
+        `total`. Raises Compacted, FutureRevision, InvalidRequest above 32 MiB."""
         return self._thread.run(
             self._it.range(
                 key,
@@ -298,9 +299,9 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         deletions: bool = True,
     ) -> BlockingWatch[V]:
         """`with kv.watch("key") as watch: for change in watch`; with `end` all keys from
-        `key` to before `end`. `first_revision`: begin with changes of this revision; 0: with changes
-        from now on. `prev_kv`: each change has the previous item. Raises Unreachable if no member
-        accepts it in `timeout_ms`, and the errors of `BlockingWatch`."""
+        `key` up to, but excluding, `end`. `first_revision`: begin with changes of this revision; 0:
+        with later changes only. `prev_kv`: each change has the previous item. Raises Unreachable if
+        no member accepts it in `timeout_ms`, and the errors of `BlockingWatch`."""
         return BlockingWatch(
             self._thread,
             self._thread.call(
@@ -331,8 +332,8 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         return self._thread.run(self._it.leases())
 
     def compact(self, revision: int) -> None:
-        """Discard history below `revision`, which itself stays readable. Raises Compacted if that was
-        done already, FutureRevision, OutcomeUnknown."""
+        """Discard history below `revision`, which itself stays readable. Raises Compacted if that
+        history is discarded already, FutureRevision, OutcomeUnknown."""
         self._thread.run(self._it.compact(revision))
 
     def status(self) -> StatusAnswer:

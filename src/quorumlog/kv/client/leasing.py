@@ -46,13 +46,13 @@ RETRY_S = 0.02
 
 
 class Lease:
-    """Kept alive by a task until it is revoked or closed. `is_alive` turns false as soon as it may have
-    ended, counted on this machine from when the last answered keep-alive was sent: always before the
-    store ends it. `lost` is set then; if the machine has slept, up to a third of the TTL after it
-    woke."""
+    """A lease, kept alive by a task until it is revoked or closed. `is_alive` turns false as soon as
+    the lease may have ended: one TTL, by this machine's clock, after the last answered keep-alive was
+    sent, which is always before the store ends it. `lost` is set then; after a sleep of the machine,
+    up to a third of the TTL after it woke."""
 
     def __init__(self, asking: Asking, number: int) -> None:
-        """A lease granted before; the first keep-alive returns its TTL."""
+        """A lease granted earlier; the first keep-alive returns its TTL."""
         self._asking = asking
         self.id = number
         self.ttl_ms = 0
@@ -62,7 +62,7 @@ class Lease:
         self._task: asyncio.Task[None] | None = None
         self._end: asyncio.TimerHandle | None = None
         self.lost = asyncio.Event()
-        """Set once it has ended, or may have, or may not be kept alive any more."""
+        """Set once the lease has ended or may have, or its user may no longer keep it alive."""
         self._refusal: LedgerError | None = None
 
     @classmethod
@@ -78,7 +78,8 @@ class Lease:
         return lease
 
     def _lives(self, ttl_ms: int, sent_s: float) -> None:
-        """So long from when that was sent which has been answered, unless it was lost before."""
+        """The keep-alive sent at `sent_s` was answered: the lease lives one TTL longer, unless it is
+        lost already."""
         if self._end is not None and not self.is_alive:
             self.lost.set()
             return
@@ -88,7 +89,7 @@ class Lease:
             self._look()
 
     def _look(self) -> None:
-        """Now, and again when it will have ended if nobody keeps it alive meanwhile."""
+        """Check whether the lease has ended, now and again when it ends unless kept alive."""
         if not self.is_alive:
             self.lost.set()
             return
@@ -100,11 +101,11 @@ class Lease:
 
     @property
     def is_alive(self) -> bool:
-        """It certainly has not ended yet."""
+        """True while the lease certainly has not ended."""
         return not self.lost.is_set() and self._left_s > 0 and os.getpid() == self._process
 
     def keep_alive(self) -> None:
-        """From now on, by a task, three times in a TTL."""
+        """Start a task that keeps the lease alive, three times in a TTL."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -126,7 +127,8 @@ class Lease:
         return self.ttl_ms / 1000 / KEEP_ALIVES_PER_TTL
 
     async def keep_alive_once(self) -> int:
-        """The TTL in milliseconds, from when this was sent. Raises LeaseNotFound."""
+        """Send one keep-alive; returns the TTL in milliseconds, which counts from sending. Raises
+        LeaseNotFound."""
         timeout_ms = self._asking.timeout_ms
         if self.ttl_ms:
             timeout_ms = min(timeout_ms, max(500.0, 1000 * self._third_s))
@@ -147,8 +149,8 @@ class Lease:
         return grant_answer
 
     def check(self) -> None:
-        """Raises LockLost if it may have ended; Forbidden, NotAuthenticated if its user may not keep it
-        alive any more."""
+        """Raises LockLost if it may have ended; Forbidden, NotAuthenticated if its user may no longer
+        keep it alive."""
         if self._refusal is not None:
             raise self._refusal
         if os.getpid() != self._process:
@@ -161,7 +163,7 @@ class Lease:
             raise LockLost(f"the lease {self.id} may have ended")
 
     async def revoke(self) -> int:
-        """End it; gives how many keys ended with it. Raises LeaseNotFound, OutcomeUnknown."""
+        """End it; returns how many keys were deleted with it. Raises LeaseNotFound, OutcomeUnknown."""
         self._stop()
         command = CommandRequest(command=encoded(Revoke(self.id)))
         _, revoked = await self._asking.call(command, RevokeAnswer)
@@ -197,23 +199,23 @@ class Lease:
 # yet.
 
 MOST_LEAVING_S = 1.0
-"""A client that has given up its place waits so long for its end."""
+"""Seconds that a client which gives up its place waits for the end of its lease."""
 
 
 class _Place(Generic[V]):
-    """A key of our own among those of a name."""
+    """A client's own key among the keys of a name."""
 
     def __init__(self, client: AsyncKeyValueClient[V], name: bytes, ttl_s: float) -> None:
         self._client = client
         self._prefix = name + b"//"
         self._places = self._prefix + b"0", self._prefix + b"g"
-        """From and to: leases in hexadecimal. With one slash, or all that begins so, who waits for `a`
-        would wait for the holders of `a/b` as well."""
+        """First key and end of the range: leases in hexadecimal. With one slash, or a whole prefix, a
+        client that waits for `a` would also wait for the holders of `a/b`."""
         self._ttl_s = ttl_s
         self.lease: Lease | None = None
         self.key = b""
         self.token = 0
-        """The create revision of the own key: rises with each holder."""
+        """The create revision of the own key; higher for each later holder."""
 
     async def _enter(self, value: bytes) -> None:
         """Take a place, and wait until it is the first."""
@@ -234,7 +236,7 @@ class _Place(Generic[V]):
                 return await self._client.grant(self._ttl_s)
 
     async def _take(self, lease: Lease, value: bytes) -> int:
-        """A repetition finds the key there: it is ours, by the lease in its name."""
+        """Create the key. After a repetition the existing key is our own: its name has our lease."""
         absent = Compare(self.key, Target.CREATE, Relation.EQUAL, 0)
         while True:
             lease.check()
@@ -283,7 +285,7 @@ class _Place(Generic[V]):
             await lease.close()
 
     def check(self) -> None:
-        """Raises LockLost if it may be somebody else's by now."""
+        """Raises LockLost if another client may hold it."""
         if self.lease is None:
             raise LockLost("it is not held")
         self.lease.check()
@@ -294,19 +296,21 @@ class _Place(Generic[V]):
 
 
 class Lock(_Place[Any]):
-    """`async with kv.lock("name") as lock`. Pass `lock.token` to the protected resource, and have it
-    refuse a token lower than one seen before: a paused holder may learn late that it lost the lock."""
+    """`async with kv.lock("name") as lock`. Pass `lock.token` to the protected resource, and let it
+    refuse a token lower than an earlier one: a paused holder may learn late that it has lost the
+    lock."""
 
     @takes_seconds
     async def acquire(self, *, timeout_ms: float | None = None) -> int:
-        """Wait for it, `timeout_ms` at most; gives the token. Raises TimeoutError, LockLost if its lease
-        ends meanwhile."""
+        """Wait for it, `timeout_ms` at most; returns the token. Raises TimeoutError, LockLost if its
+        lease ends meanwhile."""
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await self._enter(b"")
         return self.token
 
     async def release(self) -> None:
-        """Its key and its lease end; if no member answers, once the TTL is over. Raises nothing."""
+        """Release it: delete its key and end its lease; if no member answers, both end with the TTL.
+        Raises nothing."""
         await self._leave()
 
     async def __aenter__(self) -> Self:
@@ -339,7 +343,8 @@ class Election(_Place[V]):
     async def proclaim(self: Election[bytes], value: BytesLike) -> None: ...
 
     async def proclaim(self, value: Any) -> None:
-        """Another value, while it leads. Raises LockLost if it does not, OutcomeUnknown."""
+        """Set another value, while this client leads. Raises LockLost if it does not lead,
+        OutcomeUnknown."""
         self.check()
         assert self.lease is not None
         ours = Compare(self.key, Target.CREATE, Relation.EQUAL, self.token)
@@ -349,9 +354,9 @@ class Election(_Place[V]):
             raise LockLost("another candidate leads")
 
     async def leader(self) -> Item[V | None] | None:
-        """The value of the leader, and its token as `create_revision`; None: there is none. The value is
-        None if the codec cannot read it: that of a lock is empty, and another program may have another
-        codec."""
+        """The value of the leader, and its token as `create_revision`; None: there is no leader. The
+        value is None if the codec cannot read it, as the empty value of a lock or that of another
+        program's codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)
         _, found = await self._client._question(first, RangeAnswer)
         if not found.kvs:
@@ -362,7 +367,7 @@ class Election(_Place[V]):
         return item
 
     async def resign(self) -> None:
-        """Give up leadership; if no member answers, it ends once the TTL is over. Raises nothing."""
+        """Give up leadership; if no member answers, it ends with the TTL. Raises nothing."""
         with suppress(LedgerError):
             await self._leave()
 
@@ -372,7 +377,7 @@ class Election(_Place[V]):
 
 
 class StoreClientOptions(TypedDict, total=False):
-    """Of `quorumlog.kv.connect`, besides the codec."""
+    """Options of `quorumlog.kv.connect`, besides the codec."""
 
     timeout_ms: float
     cluster_id: str
@@ -382,7 +387,7 @@ class StoreClientOptions(TypedDict, total=False):
 
 
 class PutOptions(TypedDict, total=False):
-    """Of `AsyncKeyValueClient.put`."""
+    """Options of `AsyncKeyValueClient.put`."""
 
     lease: Lease | int
     prev_kv: bool
@@ -390,7 +395,7 @@ class PutOptions(TypedDict, total=False):
 
 
 class RangeOptions(TypedDict, total=False):
-    """Of `AsyncKeyValueClient.range`, besides `keys_only`."""
+    """Options of `AsyncKeyValueClient.range`, besides `keys_only`."""
 
     limit: int
     revision: int

@@ -1,4 +1,4 @@
-"""Values of the store as its clients take and give them."""
+"""Values and results, as clients pass and receive them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{text!r} is no text of Unicode ({error.reason}): give bytes") from None
+        raise InvalidRequest(f"{text!r} is not valid Unicode ({error.reason}): give bytes") from None
 
 
 class BytesCodec:
-    """Values are bytes; text is taken, too, as UTF-8."""
+    """Values are bytes; text is accepted, too, as UTF-8."""
 
     def encode(self, value: BytesLike) -> bytes:
         if isinstance(value, str):
@@ -68,7 +68,7 @@ class BytesCodec:
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
         raise InvalidRequest(
-            f"a value is bytes or text, not {type(value).__name__}; codec='json' takes more"
+            f"a value is bytes or text, not {type(value).__name__}; codec='json' accepts more"
         )
 
     def decode(self, data: bytes) -> bytes:
@@ -76,12 +76,12 @@ class BytesCodec:
 
 
 class TextCodec:
-    """Values are text, in the store as UTF-8."""
+    """Values are text, stored as UTF-8."""
 
     def encode(self, value: str) -> bytes:
         if isinstance(value, str):
             return utf8(value)
-        raise InvalidRequest(f"a value is text, not {type(value).__name__}; codec='json' takes more")
+        raise InvalidRequest(f"a value is text, not {type(value).__name__}; codec='json' accepts more")
 
     def decode(self, data: bytes) -> str:
         return data.decode()
@@ -137,13 +137,13 @@ def key_of(key: Key) -> bytes:
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
-    """After every key that begins so."""
+    """The end of the range of keys with this prefix, excluded."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else FROM_KEY
 
 
 def range_of(prefix: Key) -> tuple[bytes, bytes]:
-    """(key, end) of all that begins so; an empty prefix is everything."""
+    """(key, end) of the keys with this prefix; an empty prefix: all keys."""
     raw = utf8(prefix) if isinstance(prefix, str) else prefix
     return (raw, end_of_prefix(raw)) if raw else (FROM_KEY, FROM_KEY)
 
@@ -159,29 +159,29 @@ class Item(NamedTuple, Generic[V_co]):
     version: int
     """Number of puts since the key was created; 0 for a deletion."""
     lease: int
-    """0: none."""
+    """0: no lease."""
 
 
 class PutResult(NamedTuple, Generic[V_co]):
     revision: int
     previous: Item[V_co] | None
-    """With `prev_kv`: the value before; None: there was none."""
+    """With `prev_kv`: the previous item; None: there was none."""
 
 
 class DeleteResult(NamedTuple, Generic[V_co]):
     revision: int
     deleted: int
-    """How many keys."""
+    """Number of deleted keys."""
     previous: list[Item[V_co]]
-    """They, with `prev_kv`."""
+    """With `prev_kv`: the deleted items."""
 
 
 class RangeResult(NamedTuple, Generic[V_co]):
     revision: int
-    """Of the store."""
+    """Revision of the store."""
     items: list[Item[V_co]]
     more: bool
-    """The limit has cut some off."""
+    """The limit has omitted some keys."""
     total: int
     """Number of keys in the range, regardless of the limit."""
 
@@ -189,9 +189,9 @@ class RangeResult(NamedTuple, Generic[V_co]):
 class TxnResult(NamedTuple, Generic[V_co]):
     revision: int
     succeeded: bool
-    """Every comparison held, so `then` was carried out, else `otherwise`."""
+    """True: every comparison held and `then` was executed; else `otherwise`."""
     answers: list[PutResult[V_co] | DeleteResult[V_co] | RangeResult[V_co | None] | TxnResult[V_co]]
-    """To each operation, in order."""
+    """A response to each operation, in order."""
 
 
 class Change(NamedTuple, Generic[V_co]):
@@ -199,7 +199,7 @@ class Change(NamedTuple, Generic[V_co]):
 
     item: Item[V_co | None]
     previous: Item[V_co] | None
-    """If the watch requests it."""
+    """The previous item, if the watch requests it."""
     is_deletion: bool
 
     @property
@@ -208,7 +208,7 @@ class Change(NamedTuple, Generic[V_co]):
 
 
 class Values(Generic[V]):
-    """From the store's answers to the results of calls. Raises ValueUnreadable depending on `errors`."""
+    """Converts the store's answers to results of calls. Raises ValueUnreadable depending on `errors`."""
 
     def __init__(self, codec: Codec[V], errors: Unreadable = "raise") -> None:
         """Raises ConfigError."""
@@ -227,9 +227,9 @@ class Values(Generic[V]):
                 return None
             if self._errors == "raise":
                 raise ValueUnreadable(
-                    f"the value of {kv.key!r}, {_begin_of(kv.value)}, is none that the codec of this"
-                    f" client can read ({error}); errors='raw' gives it as it is, errors='skip' leaves"
-                    " it out",
+                    f"the value of {kv.key!r}, {_begin_of(kv.value)}, cannot be read by this"
+                    f" client's codec ({error}); errors='raw' returns the bytes, errors='skip' omits the"
+                    " item",
                     key=kv.key,
                     data=kv.value,
                 ) from error
@@ -254,7 +254,7 @@ class Values(Generic[V]):
         return DeleteResult(revision, answer.deleted, self.items(answer.prev_kvs))
 
     def range(self, revision: int, answer: RangeAnswer, *, keys_only: bool = False) -> RangeResult[Any]:
-        """Its values are of the codec's type, or None."""
+        """A range's result; its values are of the codec's type, or None."""
         items: list[Item[Any]]
         items = [without_value(kv) for kv in answer.kvs] if keys_only else self.items(answer.kvs)
         return RangeResult(revision, items, answer.more, answer.count)

@@ -19,9 +19,9 @@ from quorumlog.net.rpc.calls import Call
 from quorumlog.wire.client_message import ClientMessage
 
 _EVENT_BYTES = 64
-"""Of an event beside its keys and values."""
+"""Bytes counted for an event besides its keys and values."""
 MOST_HELD_BYTES = 16 << 20
-"""Beyond it no more is taken until half is given: a member keeps the rest as history."""
+"""Above these bytes no more is received until half is returned; a member keeps the rest as history."""
 
 
 class Watching(Generic[V]):
@@ -37,7 +37,7 @@ class Watching(Generic[V]):
         most_held_bytes: int | None = None,
         holds: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        """`holds` is called with the amount held, whenever that changes. Raises InvalidRequest."""
+        """`holds` is called with the bytes held, whenever they change. Raises InvalidRequest."""
         request = checked(request)
         if not request.key:
             raise InvalidRequest("a key is at least one byte")
@@ -46,20 +46,20 @@ class Watching(Generic[V]):
         self._request = request
         # The member may not have come as far as another one that was asked before.
         self._received = request.first_revision or asking.seen_revision + 1
-        """Every change below has come."""
+        """Every change below was received."""
         self._batches: deque[tuple[list[Event], int]] = deque()
-        """What has come, and its size in bytes."""
+        """Received events, and their size in bytes."""
         self._held_bytes = 0
         self._most_held_bytes = most_held_bytes or MOST_HELD_BYTES
         self._holds = holds
         self._left: deque[Change[V]] = deque()
-        """Of the batch that is being given."""
+        """Changes of the batch that is being returned."""
         self._news = asyncio.Event()
         self._failure: LedgerError | None = None
         self._began = asyncio.Event()
         self._is_closed = False
         self._call: Call | None = None
-        """None: no more is taken."""
+        """None: no more is received."""
         self._open(request)
 
     @property
@@ -132,7 +132,7 @@ class Watching(Generic[V]):
         return changes
 
     async def _fill(self) -> deque[Change[V]]:
-        """What is to be given next, at least one change: who takes it away has it."""
+        """Wait until there is at least one change to return, which the caller removes."""
         while not self._left:
             while not self._batches:
                 if self._failure is not None:
@@ -143,7 +143,8 @@ class Watching(Generic[V]):
         return self._left
 
     def _take(self, events: list[Event], size_bytes: int) -> None:
-        """Raises ValueUnreadable; what follows comes the next time."""
+        """The next changes. Raises ValueUnreadable; the next call returns the changes after that
+        value."""
         for place, event in enumerate(events):
             try:
                 change = self._values.change(event)
@@ -173,7 +174,7 @@ class Watching(Generic[V]):
             yield (await self._fill()).popleft()
 
     async def close(self) -> None:
-        """Nothing more comes: a waiting caller gets Unreachable. May be repeated."""
+        """End the watch: a waiting caller gets Unreachable. May be repeated."""
         self._is_closed = True
         self._forget()
         self._fail(Unreachable("the watch is closed"))

@@ -1,5 +1,5 @@
-"""etcd's Cluster, Maintenance and Auth services: members and users are the log's own, and changed
-through a client of the log, with the rights of the user that asks."""
+"""etcd's Cluster, Maintenance and Auth services. Members and users are those of the log, and are
+changed through a client of the log with the rights of the requesting user."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from quorumlog.log_state.users import (
 from quorumlog.net.credentials import verifier_for
 
 VERSION = "3.5.1"
-"""Of the etcd that answers are compared with."""
+"""Version of etcd that answers are compared with."""
 HASH_PAGE = 1000
-"""Keys read at a time."""
+"""Keys per read."""
 ROOT = "root"
-"""etcd's name for the role, and for the first user, that may do everything."""
+"""etcd's name for the administrators' role and for the first user."""
 
 
 class ClusterMember(NamedTuple):
     member_id: str
     address: str
-    """HOST:PORT of its log."""
+    """HOST:PORT of the member's log."""
     is_learner: bool
 
 
@@ -56,20 +56,20 @@ class Cluster(Protocol):
     """A member's view of its cluster."""
 
     def members(self) -> list[ClusterMember]:
-        """As far as this member has heard."""
+        """The members in this member's state, which may be stale."""
 
     async def confirm(self) -> None:
-        """From then on `members` has all changes that were acknowledged before. Raises LedgerError."""
+        """Wait until `members` has all changes acknowledged before the call. Raises LedgerError."""
 
     async def client_urls(self) -> dict[str, str]:
-        """Where clients of etcd find each member, by id; without those that are not known."""
+        """URLs of the members' ports for clients of etcd, by member id, as far as known."""
 
     def indexes(self) -> tuple[int, int]:
         """(committed, applied) index of the log."""
 
 
 class Administration:
-    """Of one user of one connection."""
+    """The services for one user of one connection."""
 
     def __init__(
         self,
@@ -97,7 +97,8 @@ class Administration:
     # ---------------------------------------------------------------- Cluster
 
     async def _changed_members(self) -> list[pb.Member]:
-        """After a change that is done, whatever else fails."""
+        """The members after a change; a failure of the confirmation is ignored, since the change is
+        done."""
         with suppress(LedgerError):
             await self._cluster.confirm()
         return await self._members()
@@ -128,7 +129,7 @@ class Administration:
         return pb.MemberListResponse(header=self._identity.header(0), members=await self._members())
 
     async def member_add(self, asked: pb.MemberAddRequest) -> pb.MemberAddResponse:
-        """A member has its id from the beginning: it is in the URL, http://ID@HOST:PORT."""
+        """A member's id is needed to add it: give it in the URL, http://ID@HOST:PORT."""
         if not asked.isLearner:
             raise RpcError(
                 Code.FAILED_PRECONDITION,
@@ -188,10 +189,10 @@ class Administration:
         )
 
     async def alarm(self, asked: pb.AlarmRequest) -> pb.AlarmResponse:
-        """NOSPACE ends by itself, once there is space: deactivating it only returns the present
+        """NOSPACE ends by itself once there is space; deactivating it only returns the present
         alarms."""
         if asked.action == pb.AlarmRequest.ACTIVATE:
-            raise RpcError(Code.UNIMPLEMENTED, "quorumlog: the store alone raises alarms")
+            raise RpcError(Code.UNIMPLEMENTED, "quorumlog: only the store raises alarms")
         status = await self._status()
         alarms = [
             pb.AlarmMember(memberID=number_of(status.member_id), alarm=pb.NOSPACE)
@@ -200,7 +201,8 @@ class Administration:
         return pb.AlarmResponse(header=self._identity.header(status.revision), alarms=alarms)
 
     async def defragment(self, asked: pb.DefragmentRequest) -> pb.DefragmentResponse:
-        """Space is freed by compaction, a little at a time. In etcd the answer has no header either."""
+        """Changes nothing: compaction frees space incrementally. The answer has no header, as in
+        etcd."""
         return pb.DefragmentResponse()
 
     async def hash(self, asked: pb.HashRequest) -> pb.HashResponse:
@@ -208,7 +210,7 @@ class Administration:
         return pb.HashResponse(header=found.header, hash=found.hash)
 
     async def hash_kv(self, asked: pb.HashKVRequest) -> pb.HashKVResponse:
-        """Of all keys as they were at a revision: equal on all members, and none of etcd's."""
+        """The hash of all keys at a revision: equal on all members, but different from etcd's."""
         status = await self._status()
         revision = asked.revision if asked.revision > 0 else status.revision
         checksum, start, more = 0, b"\0", True
@@ -247,13 +249,15 @@ class Administration:
     # ---------------------------------------------------------------- Auth
 
     async def auth_enable(self, asked: pb.AuthEnableRequest) -> pb.AuthEnableResponse:
-        """Users are on from the first one on."""
+        """Users are in force once there is one; changes nothing."""
         if not (await self._log().users()).is_on:
             raise etcd_error(Code.FAILED_PRECONDITION, "root user does not exist")
         return pb.AuthEnableResponse(header=await self._header())
 
     async def auth_disable(self, asked: pb.AuthDisableRequest) -> NoReturn:
-        raise RpcError(Code.FAILED_PRECONDITION, "quorumlog: once there were users, they stay on")
+        raise RpcError(
+            Code.FAILED_PRECONDITION, "quorumlog: authentication cannot be disabled once there are users"
+        )
 
     async def auth_status(self, asked: pb.AuthStatusRequest) -> pb.AuthStatusResponse:
         users = await self._log().users()
@@ -280,7 +284,7 @@ class Administration:
             raise RpcError(Code.INVALID_ARGUMENT, f"quorumlog: {error}") from None
 
     async def user_add(self, asked: pb.AuthUserAddRequest) -> pb.AuthUserAddResponse:
-        """The first one is root, as the administrator that a first user has to be."""
+        """The first user must be root: it becomes the administrator."""
         if not asked.name:
             raise etcd_error(Code.INVALID_ARGUMENT, "user name is empty")
         if asked.hashedPassword:
@@ -297,7 +301,7 @@ class Administration:
         return pb.AuthUserAddResponse(header=header)
 
     async def _roles_of(self, name: str) -> tuple[str, ...]:
-        """Of a user. Raises RpcError."""
+        """Roles of a user. Raises RpcError."""
         for user in (await self._log().users()).users:
             if user.name == name:
                 return user.roles
@@ -349,7 +353,7 @@ class Administration:
         raise etcd_error(Code.FAILED_PRECONDITION, "role name not found")
 
     async def role_add(self, asked: pb.AuthRoleAddRequest) -> pb.AuthRoleAddResponse:
-        """The role root is there: it is `admin`."""
+        """The role root exists already: it is `admin`."""
         if not asked.name:
             raise etcd_error(Code.INVALID_ARGUMENT, "role name is empty")
         known = {role.name for role in (await self._log().users()).roles}
@@ -372,10 +376,12 @@ class Administration:
         return pb.AuthRoleListResponse(header=await self._header(), roles=sorted(names))
 
     async def role_delete(self, asked: pb.AuthRoleDeleteRequest) -> pb.AuthRoleDeleteResponse:
-        """Also of users that have it, as in etcd."""
+        """Also revokes it from users that have it, as in etcd."""
         role = await self._role(asked.role)
         if role.name == ADMINISTRATORS:
-            raise RpcError(Code.FAILED_PRECONDITION, "quorumlog: the role of administrators stays")
+            raise RpcError(
+                Code.FAILED_PRECONDITION, "quorumlog: the administrators' role cannot be deleted"
+            )
         for user in (await self._log().users()).users:
             if role.name in user.roles:
                 await self._order(UserOperation.TAKE_ROLES, user.name, (role.name,))
@@ -385,7 +391,7 @@ class Administration:
     async def role_grant_permission(
         self, asked: pb.AuthRoleGrantPermissionRequest
     ) -> pb.AuthRoleGrantPermissionResponse:
-        """One of the same range replaces the former grant, as in etcd."""
+        """A grant of the same range replaces the former one, as in etcd."""
         role = await self._role(asked.name)
         rights = _RIGHTS.get(asked.perm.permType)
         if rights is None:
@@ -416,7 +422,7 @@ class Administration:
 
 PLAIN = RpcError(
     Code.FAILED_PRECONDITION,
-    "quorumlog: a password is not taken on a connection without TLS: configure it (docs/security.md)",
+    "quorumlog: passwords are refused without TLS: configure it (docs/security.md)",
 )
 _RIGHTS: dict[pb.Permission.Type, tuple[Right, ...]] = {
     pb.Permission.READ: (Right.READ,),
@@ -442,7 +448,7 @@ def _of_keys(grants: tuple[RoleGrant, ...]) -> list[RoleGrant]:
 
 
 def _grant(right: Right, key: bytes, range_end: bytes) -> RoleGrant:
-    """Raises RpcError for a range that is no key and no prefix."""
+    """Raises RpcError for a range that is neither a key nor a prefix."""
     if not range_end:
         return RoleGrant(right, Kind.KEY, key, is_exact=True)
     if range_end == FROM_KEY and key in (b"", FROM_KEY):

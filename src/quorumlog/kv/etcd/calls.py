@@ -1,8 +1,8 @@
 """Calls of one client of etcd to the store.
 
-This member's own store answers in this process if it leads, and always for requests that any member may
-answer; others are forwarded to the leader. Both go through the session that the store's port has for
-each of its clients: rights, limits and metrics are applied there.
+If this member leads, its own store answers, in this process, as always for requests that any member may
+answer; other requests are forwarded to the leader. Both go through the session that the store's port has
+for each client: rights, limits and metrics are applied there.
 """
 
 from __future__ import annotations
@@ -53,40 +53,40 @@ from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
-"""As long as etcd itself waits for a majority."""
+"""etcd's own time-out for a majority."""
 LOOK_AGAIN_S = 0.005
 _events = msgspec.msgpack.Decoder(list[Event])
 
 
 class Watched(Protocol):
-    """Changes of the keys of one watch."""
+    """The changes of one watch."""
 
     @property
     def next_revision(self) -> int:
-        """Every change below was given by `batch`, or is none of this watch."""
+        """All changes of this watch below it were returned by `batch`."""
 
     async def began(self) -> None:
-        """Raises the LedgerError that refuses it."""
+        """Wait until the watch has begun. Raises the LedgerError of a refusal."""
 
     async def batch(self) -> list[Event]:
-        """The events since; without any: `next_revision` has risen. Raises LedgerError."""
+        """The next events; an empty list: only `next_revision` has advanced. Raises LedgerError."""
 
     def ask_progress(self) -> None:
-        """Request its progress, once it has caught up."""
+        """Request the watch's progress, to be sent once it has caught up."""
 
     async def close(self) -> None: ...
 
 
 class Calls(Protocol):
     async def call(self, request: Request, answer: type[T], *, here: bool = False) -> tuple[int, T]:
-        """(revision of the store, answer). `here`: of any member, as far as it has applied. Raises
-        LedgerError."""
+        """(revision of the store, answer). `here`: answered by this member from its applied state.
+        Raises LedgerError."""
 
     def watch(self, asked: WatchRequest) -> Watched:
         """Raises InvalidRequest, NotAuthenticated."""
 
     async def reach_compaction(self, revision: int) -> None:
-        """One that was answered: until the member that was asked has carried it out."""
+        """Wait until an acknowledged compaction is carried out by this member."""
 
 
 # ---------------------------------------------------------------- forwarded
@@ -94,7 +94,7 @@ class Calls(Protocol):
 
 class ForwardedCalls:
     def __init__(self, client: AsyncKeyValueClient) -> None:
-        """`client`: of all members' stores, with the codec `bytes`."""
+        """`client`: connected to all members' stores, with the codec `bytes`."""
         self.client = client
 
     async def call(self, request: Request, answer: type[T], *, here: bool = False) -> tuple[int, T]:
@@ -104,7 +104,7 @@ class ForwardedCalls:
         return _ForwardedWatch(Watching(self.client.asking, self.client.values, asked))
 
     async def reach_compaction(self, revision: int) -> None:
-        """The leader has."""
+        """The leader has carried it out before it answers."""
 
 
 class _ForwardedWatch:
@@ -122,7 +122,7 @@ class _ForwardedWatch:
         return [_event_of(change) for change in await self._watching.batch()]
 
     def ask_progress(self) -> None:
-        """It is told each minute."""
+        """Does nothing: progress arrives each minute."""
 
     async def close(self) -> None:
         await self._watching.close()
@@ -141,7 +141,7 @@ def _kv_of(item: Any) -> KeyValue:
 
 
 class EtcdCarrier(Protocol):
-    """The connection of a client of etcd, which its calls come by."""
+    """The connection of an etcd client, by which its calls arrive."""
 
     @property
     def peer_name(self) -> str: ...
@@ -155,14 +155,14 @@ class EtcdCarrier(Protocol):
     def abort(self) -> None: ...
     def violate(self, violation: ProtocolViolation) -> None: ...
     def hold(self, size_bytes: int) -> None:
-        """So much more (or less) waits in memory to be sent; `unsent_bytes` has it."""
+        """Add `size_bytes`, which may be negative, to the unsent bytes that wait in memory."""
 
     def next_number(self) -> int:
-        """Of a request; all calls of a carrier have different ones."""
+        """A request number, unique among the calls of the carrier."""
 
 
 class LocalCalls:
-    """Calls of one user on one carrier. It is the connection of a session of the store's port."""
+    """Calls of one user on one carrier. To a session of the store's port it is a connection."""
 
     def __init__(
         self,
@@ -171,13 +171,14 @@ class LocalCalls:
         carrier: EtcdCarrier,
         user: str,
     ) -> None:
-        """`user`: the authenticated one; empty: none. Raises Overloaded if it has too many."""
+        """`user`: the authenticated user; empty: none. Raises Overloaded if the user has too many
+        connections."""
         self._store = store
         self._forwarded = forwarded
         self._carrier = carrier
         self.user = user
         self.meter: Meter | None = None
-        """Of its user; the carrier's is of its address."""
+        """Quota of the user; the address has one of its own, at the carrier."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._watches: dict[int, _LocalWatch] = {}
         self._is_revoked = False
@@ -232,7 +233,7 @@ class LocalCalls:
         future = self._waiting.pop(number, None)
         if future is not None and not future.done():
             kind = OutcomeUnknown if isinstance(request, CommandRequest) else RequestTimeout
-            future.set_exception(kind("this member does not answer in time"))
+            future.set_exception(kind("this member did not answer in time"))
 
     def _say(self, request: Request) -> None:
         frames = [Frame(GROUP, cast(Any, request), None, size_bytes_of(request))]
@@ -256,8 +257,8 @@ class LocalCalls:
         return watch
 
     async def reach_compaction(self, revision: int) -> None:
-        """One that was answered: until this member has carried it out, as in etcd. It gives up after a
-        while: the compaction is done."""
+        """Wait until this member has carried out an acknowledged compaction, as in etcd, for a
+        limited time: the compaction is committed."""
         until_s = time.monotonic() + TIMEOUT_S
         while (
             not self._store.leads
@@ -271,7 +272,7 @@ class LocalCalls:
             self._say(CancelRequest(request_id=self._carrier.next_number(), watch=watch))
 
     def hold(self, size_bytes: int) -> None:
-        """Of changes that no watch has given yet."""
+        """Count bytes of changes that no watch has returned yet."""
         self._carrier.hold(size_bytes)
 
     def ask_progress(self) -> None:
@@ -279,18 +280,18 @@ class LocalCalls:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is waited for, and nothing is watched."""
+        """There are no pending calls and no watches."""
         return not (self._waiting or self._watches)
 
     def revoke(self) -> None:
-        """Its user may not continue under that name."""
+        """End its watches and refuse further calls: the user was removed or has another password."""
         self._is_revoked = True
         for watch in list(self._watches.values()):
             watch.forget()
             watch.fail(TokenEnded())
 
     def lost(self) -> None:
-        """The connection has ended, or the login: a stream that is open may ask no more."""
+        """The connection or the login has ended: refuse further calls, also of open streams."""
         self._is_revoked = True
         self._store.access.quotas.leave(self)
         self._session.lost()
@@ -308,7 +309,7 @@ class LocalCalls:
 
     password = None
     peer_host = ""
-    """Its carrier is counted under its address."""
+    """Empty: the carrier is counted for its address."""
 
     @property
     def is_full(self) -> bool:
@@ -330,7 +331,7 @@ class LocalCalls:
         self._carrier.violate(violation)
 
     def send(self, group: str, message: Response | HelloResponse) -> None:
-        assert not isinstance(message, HelloResponse), "it has said no Hello"
+        assert not isinstance(message, HelloResponse), "there was no Hello"
         for meter in (self._carrier.meter, self.meter):
             if meter is not None:
                 meter.answered(message, len(getattr(message, "answer", b"")))
@@ -395,7 +396,7 @@ class _LocalWatch:
         return events
 
     def forget(self) -> None:
-        """What it was told and has not given."""
+        """Discard changes that were received and not returned yet."""
         while self._batches:
             self._take()
 

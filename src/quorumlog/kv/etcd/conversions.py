@@ -41,7 +41,7 @@ _COMPARED = {
 
 @lru_cache(maxsize=64)
 def number_of(text: str) -> int:
-    """Members and clusters have a number of 63 bits in etcd, and a name here."""
+    """The 63-bit number that stands for the name of a member or cluster in etcd's messages."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
@@ -59,7 +59,7 @@ def delete_of(asked: pb.DeleteRangeRequest) -> DeleteRange:
 
 
 def range_of(asked: pb.RangeRequest) -> Range:
-    """A limit or a revision below 0 is none. Raises RpcError."""
+    """A limit or a revision below 0 counts as 0. Raises RpcError."""
     if not (0 <= asked.sort_target < len(_RANGE_TARGETS) and asked.sort_order in _ORDERS):
         raise etcd_error(Code.INVALID_ARGUMENT, "invalid sort option")
     return Range(
@@ -79,7 +79,7 @@ def range_of(asked: pb.RangeRequest) -> Range:
 
 
 def _upper(revision: int) -> int:
-    """No key has a revision below 0, nor 1, which is that of an empty store."""
+    """An upper bound below 0 becomes 1, the revision of an empty store, which no key has."""
     return revision if revision >= 0 else 1
 
 
@@ -119,7 +119,7 @@ def _operation_of(asked: pb.RequestOp) -> Operation:
 def compact_of(asked: pb.CompactionRequest) -> Compact:
     """Raises Compacted."""
     if asked.revision < 0:
-        raise Compacted("nothing is kept below revision 0")
+        raise Compacted("there is no history below revision 0")
     return Compact(asked.revision)
 
 
@@ -168,7 +168,8 @@ def range_response(header: pb.ResponseHeader, found: RangeAnswer) -> pb.RangeRes
 
 
 def txn_response(header: pb.ResponseHeader, found: TxnAnswer, revision: int) -> pb.TxnResponse:
-    """Answers in a transaction have its revision in their headers, and those of inner ones nothing."""
+    """Responses in a transaction have its revision in their headers; nested transactions have an
+    empty header."""
     responses = [_inner(each, revision) for each in found.answers]
     return pb.TxnResponse(header=header, succeeded=found.succeeded, responses=responses)
 

@@ -1,4 +1,4 @@
-"""Refusals in gRPC's codes and etcd's words: its clients distinguish errors by both."""
+"""Errors as gRPC codes and etcd's messages: etcd clients distinguish errors by both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quorumlog.kv.errors import (
 
 
 class Code(IntEnum):
-    """gRPC's, as far as they are answered here."""
+    """gRPC status codes used here."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -41,7 +41,7 @@ class Code(IntEnum):
 
 
 class RpcError(Exception):
-    """How a call ends that is refused. `words` are those that a client compares."""
+    """The error of a refused call. `words`: the message that clients compare."""
 
     def __init__(self, code: Code, words: str) -> None:
         super().__init__(words)
@@ -60,7 +60,7 @@ WRONG_TOKEN = etcd_error(Code.UNAUTHENTICATED, "invalid auth token")
 
 
 class TokenEnded(NotAuthenticated):
-    """By another password, or the user is gone."""
+    """The token ended: the password has changed, or the user was removed."""
 
     def __init__(self) -> None:
         super().__init__("log in again: this token has ended")
@@ -90,8 +90,8 @@ _INVALID = {
 
 
 def error_of(error: LedgerError) -> RpcError:
-    """Of a refusal by the store or the log. An unknown outcome is UNAVAILABLE, for which no client of
-    etcd repeats a write."""
+    """The gRPC error of an error of the store or the log. An unknown outcome is UNAVAILABLE, after
+    which no etcd client repeats a write."""
     if isinstance(error, InvalidRequest):
         said = str(error)
         code = Code.OUT_OF_RANGE if _LONG_TTL in said else Code.INVALID_ARGUMENT

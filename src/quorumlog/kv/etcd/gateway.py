@@ -33,19 +33,19 @@ from quorumlog.stray_log import is_loopback
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
-"""Received after a request that is not answered yet."""
+"""Most bytes received after a request that is not answered yet."""
 PIECE_BYTES = 16 << 10
-"""Passed to aiohttp at a time: to parse 16 KiB of one-byte chunks takes 3 ms."""
+"""Bytes passed to aiohttp at a time: parsing 16 KiB of one-byte chunks takes 3 ms."""
 MAX_BODY_BYTES = 4 << 20
-"""A request of 1.5 MiB, in base64."""
+"""Most bytes of a body: a request of 1.5 MiB in base64."""
 MOST_WAITING_BYTES = 64 << 20
-"""Of all clients, in requests that are not answered."""
+"""Most bytes of all clients' unanswered requests."""
 HEALTH_TIMEOUT_S = 2.0
 WATCH_PATH, LOGIN_PATH, KEEP_ALIVE_PATH = "/v3/watch", "/v3/auth/authenticate", "/v3/lease/keepalive"
 PATHS: dict[str, Method] = {path: method for method in METHODS.values() for path in method.paths}
-"""Of the calls that are answered once."""
+"""Paths of the unary calls."""
 TOKEN = "authorization"
-"""Header of who has logged in."""
+"""Header with a client's token."""
 HEADERS = {"Content-Type": "application/json", "Server": "quorumlog"}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HTTP_STATUS = {
@@ -56,9 +56,9 @@ HTTP_STATUS = {
     Code.UNAVAILABLE: 503,
     Code.UNAUTHENTICATED: 401,
 }
-NO_HTTP = "no request of HTTP"
-"""Without the parser's reason, which quotes the request: with a wrong Content-Length, its body too."""
-CUT_OFF = f"{NO_HTTP}: it ends before it is whole"
+NO_HTTP = "not an HTTP request"
+"""Without the parser's message, which quotes the request, and its body if Content-Length is wrong."""
+CUT_OFF = f"{NO_HTTP}: it ends before it is complete"
 FOREVER_S = 1e9
 MOST_TURNS = 100
 """Iterations of the loop until aiohttp calls the handler of a request; it takes two."""
@@ -72,7 +72,7 @@ class EtcdGateway(EtcdEndpoint):
     name = "etcd's JSON gateway"
     second = "gateway_listen"
     waiting_bytes = 0
-    """Of requests that are being answered."""
+    """Bytes of requests that are being answered."""
 
     def _decoder(self) -> _GatewayClient:
         return _GatewayClient(self)
@@ -83,7 +83,7 @@ class EtcdGateway(EtcdEndpoint):
         client.begin(connection, greeted)
 
     def _connect(self, connection: Connection) -> None:
-        """Its session was made with its first bytes."""
+        """Called with the first frame; the session exists since the first bytes."""
 
     def _last_words(self) -> LastWords:
         return _last_words
@@ -95,12 +95,12 @@ class EtcdGateway(EtcdEndpoint):
 class _GatewayCalls(EtcdClient):
     @property
     def is_private(self) -> bool:
-        """What a process says to another one of its machine goes over no network."""
+        """Connections of the same machine are private: they do not leave it."""
         return super().is_private or is_loopback(self._connection.peer_host)
 
 
 class _Stage(Enum):
-    """Of the current request."""
+    """State of the current request."""
 
     HEAD = 0
     WAITING = 1
@@ -110,8 +110,8 @@ class _Stage(Enum):
 
 
 class _HttpTransport(asyncio.Transport):
-    """The transport of aiohttp's protocol. It writes to a `Connection`, whose bytes `_GatewayClient`
-    passes to the protocol."""
+    """The transport of aiohttp's protocol. It writes to a `Connection`; `_GatewayClient` passes the
+    received bytes to the protocol."""
 
     def __init__(self, client: _GatewayClient, connection: Connection) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class _HttpTransport(asyncio.Transport):
         self._client.violate(ProtocolViolation(NO_HTTP))
 
     def resume_reading(self) -> None:
-        """Reading was never paused by it."""
+        """Does nothing: the transport never pauses reading."""
 
 
 class _GatewayClient:
@@ -140,8 +140,8 @@ class _GatewayClient:
     one request at a time, or a watch until it ends.
 
     aiohttp receives the head of a request, then its body, and the next head once that request is
-    answered. So it buffers nothing that is not counted here, and what it writes before it has called
-    `_serve` is an error response of its own."""
+    answered. So every byte that it buffers is counted here, and bytes that it writes before it calls
+    `_serve` are an error response of its own."""
 
     missing_bytes = 1024
 
@@ -149,23 +149,23 @@ class _GatewayClient:
         self._gateway = gateway
         self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._connection: Connection
-        """Set by `begin`, as the next three are."""
+        """Set by `begin`, like the next three."""
         self._greeted: FrameHandler | None
-        """To be called when the head of the first request is complete."""
+        """Called when the head of the first request is complete."""
         self._client: _GatewayCalls
         self._http: web.RequestHandler
         self._request: web.BaseRequest
-        """The last whose handler was called."""
+        """The last request whose handler was called."""
         self._response: web.StreamResponse = web.Response()
-        """The last that was sent."""
+        """The last response that was sent."""
         self._stage = _Stage.HEAD
         self._ahead = bytearray()
-        """Received, and not passed to aiohttp yet."""
+        """Received bytes that are not passed to aiohttp yet."""
         self._received = asyncio.Event()
         self._head_bytes = 0
-        """Passed to aiohttp: of the head, or of chunks since the last byte of data."""
+        """Bytes passed to aiohttp: of the head, or of chunks since the last byte of data."""
         self._end = b""
-        """The last bytes of those, with which an empty line may begin."""
+        """The last of those bytes, which may be the beginning of an empty line."""
         self._body = bytearray()  # it may arrive byte by byte
         self._is_watching = self._says_no_more = False
         self._number = 0
@@ -212,7 +212,7 @@ class _GatewayClient:
         self._process()
 
     def _at_end(self) -> list[Frame]:
-        """What it has asked is answered; a watch is not, which its end is the end of."""
+        """The client has ended its side: answer its requests; a watch ends now."""
         self._says_no_more = True
         self._process()
         return []
@@ -224,7 +224,7 @@ class _GatewayClient:
         self._body.clear()
 
     def writable(self) -> None:
-        """A watch waits for room by itself."""
+        """Does nothing: a watch waits for room by itself."""
 
     # ---------------------------------------------------------------- what comes
 
@@ -246,7 +246,7 @@ class _GatewayClient:
             self._connection.close()
 
     def _expect_handler(self, turns: int) -> None:
-        """Refuse a head that aiohttp neither serves nor refuses, as the preface of HTTP/2."""
+        """Refuse a head that aiohttp neither serves nor refuses, such as the preface of HTTP/2."""
         if self._stage is not _Stage.WAITING or self._connection.closed:
             return
         if turns:
@@ -275,7 +275,7 @@ class _GatewayClient:
         """Pause reading while too much is received. Raises ProtocolViolation."""
         is_much = len(self._ahead) > MAX_AHEAD_BYTES
         if is_much and self._stage is _Stage.ANSWER:
-            raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes behind a request that is not answered yet")
+            raise ProtocolViolation(f"{MAX_AHEAD_BYTES} bytes after a request that is not answered yet")
         if is_much != self._connection.is_held:
             self._connection.is_held = is_much
             if is_much:
@@ -331,7 +331,7 @@ class _GatewayClient:
         return body
 
     def send(self, data: bytes) -> None:
-        """Send what aiohttp writes."""
+        """Send bytes from aiohttp."""
         if self._stage is _Stage.ANSWER:
             self._connection.write([data])
         else:  # its own response to a parse error
@@ -450,7 +450,7 @@ class _GatewayClient:
             await self._refuse(RpcError(Code.NOT_FOUND, "Not Found"))
 
     async def _health(self) -> None:
-        """Whether a majority stores what is changed."""
+        """Whether a majority stores changes."""
         health, status = {"health": "true", "reason": ""}, 200
         try:
             await self._gateway.nobody.store.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
@@ -473,9 +473,9 @@ class _GatewayClient:
         await self._tell(_status_of(refusal), _refusal(refusal), closes=closes)
 
     async def _watch(self, token: str, asked: pb.WatchRequest) -> None:
-        """Until the client goes, or the watch is cancelled."""
+        """Stream changes until the client disconnects or the watch is cancelled."""
         if asked.WhichOneof("request_union") != "create_request":
-            raise InvalidRequest("a watch begins with an object with what to create")
+            raise InvalidRequest("a watch begins with an object that has the watch to create")
         self._is_watching = True
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -512,7 +512,7 @@ def _set(room: asyncio.Future[None]) -> None:
 
 
 def _result(message: Message) -> str:
-    """Of a stream."""
+    """One message of a stream, as JSON."""
     return f'{{"result": {json_of(message)}}}'
 
 
@@ -526,7 +526,7 @@ def _refusal(refusal: RpcError) -> str:
 
 
 def _last_words(problem: Exception) -> bytes | None:
-    """A response made without aiohttp, which makes none without a request."""
+    """An HTTP response made without aiohttp, which makes none without a request."""
     refusal = error_of(problem if isinstance(problem, LedgerError) else InvalidRequest(str(problem)))
     body = _refusal(refusal).encode()
     status = HTTPStatus(_status_of(refusal))

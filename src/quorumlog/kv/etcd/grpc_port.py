@@ -33,26 +33,26 @@ log = logging.getLogger("quorumlog.kv")
 
 FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_MESSAGE_BYTES = MAX_REQUEST_BYTES + (512 << 10)
-"""Of a request; the store's error says which part is too large."""
+"""Most bytes of a message; for a smaller one the store's error names the part that is too large."""
 WINDOW_BYTES = 1 << 20
-"""That a client may send ahead on a stream, and on a connection."""
+"""Flow-control windows of a client, on a stream and on a connection."""
 MOST_STREAMS = 1_000
-"""Of a connection, at a time."""
+"""Most streams of a connection at a time."""
 MOST_HEADER_BYTES = 16 << 10
 STREAM_BYTES = 1 << 10
-"""Memory of a stream, without its headers and messages."""
+"""Memory of a stream in bytes, without its headers and messages."""
 MOST_RESETS, RESETS_PER_S = 200, 100.0
-"""Streams that a client may end before they are answered: so many at once, and then so many a second."""
+"""Streams that a client may reset before they are answered: a burst, and a rate per second."""
 MOST_WATCHES = 2_500
-"""Of a connection: a quarter of the default for all clients of etcd at a member."""
+"""Most watches of a connection: a quarter of the default for all etcd clients of a member."""
 MOST_WAITING_BYTES = 64 << 20
-"""Of all clients of a port, in requests that are not answered."""
+"""Most bytes of unanswered requests of all clients of a port."""
 MOST_KEEP_ALIVES = 1_000
-"""Of a stream, that wait for those before them."""
+"""Most keep-alives of a stream that wait for earlier ones."""
 SMALL_BYTES = 4096
-"""As little may wait uncounted."""
+"""Waiting bytes up to this size are not counted."""
 FULL_BYTES = 1 << 20
-"""Held for a client that does not open its windows: its watches and reads wait."""
+"""Bytes held for a client that does not open its windows, before its watches and reads wait."""
 PACKAGE = "/etcdserverpb."
 _PREFACE = b"PRI * HTTP/2.0"
 _NO_HTTP2 = (
@@ -60,7 +60,7 @@ _NO_HTTP2 = (
     b"this port speaks gRPC; etcd's JSON gateway has a port of its own (--etcd-gateway)\n"
 )
 _PREFIX = 5
-"""Of a message: whether it is compressed, and its length."""
+"""Prefix of a message: (compressed flag, length)."""
 _HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = [(b"grpc-status", b"0")]
 _UNSAFE = "".join(chr(each) for each in range(256) if not 0x20 <= each < 0x7F or each == 0x25)
@@ -78,7 +78,7 @@ class Http2Decoder:
 
     missing_bytes = 1024
     unfinished_bytes = 0
-    """Of partly received messages, reported by their collector."""
+    """Bytes of partly received messages, reported by the session."""
 
     def __init__(self) -> None:
         config = h2.config.H2Configuration(
@@ -110,7 +110,7 @@ class Http2Decoder:
         data = bytes(self._buffer[:count])
         if not self._has_begun:
             if not _PREFACE.startswith(data[: len(_PREFACE)]):
-                raise Http2Violation("no gRPC: it begins with no preface of HTTP/2", _NO_HTTP2)
+                raise Http2Violation("not gRPC: no preface of HTTP/2", _NO_HTTP2)
             self._has_begun = True
             self.http.initiate_connection()
             self.http.increment_flow_control_window(WINDOW_BYTES)
@@ -118,7 +118,7 @@ class Http2Decoder:
             events: list[Any] = self.http.receive_data(data)
         except h2.exceptions.ProtocolError as error:
             raise Http2Violation(
-                f"no gRPC: {type(error).__name__}: {error}", self.http.data_to_send()
+                f"not gRPC: {type(error).__name__}: {error}", self.http.data_to_send()
             ) from None
         if count == len(self._buffer) < BUFFER_BYTES:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -129,7 +129,7 @@ class Http2Decoder:
 
 
 def _size_bytes_of(headers: Any) -> int:
-    """Of memory, about, while the message of a call has not come."""
+    """Approximate memory in bytes of a call whose message has not arrived."""
     return STREAM_BYTES + sum(len(name) + len(value) for name, value in headers)
 
 
@@ -138,7 +138,7 @@ class EtcdPort(EtcdEndpoint):
     second = "etcd_listen"
     is_http2 = True
     waiting_bytes = 0
-    """Of requests that are being answered."""
+    """Bytes of requests that are being answered."""
 
     def _decoder(self) -> Http2Decoder:
         return Http2Decoder()
@@ -179,9 +179,9 @@ class _GrpcClient:
         self._queueing: dict[_GrpcStream, None] = {}
         """Streams that wait for the client's windows."""
         self._out_bytes = 0
-        """Of answers that wait for the client's windows."""
+        """Bytes of answers that wait for the client's windows."""
         self._held_bytes = 0
-        """Of changes that watches have not told."""
+        """Bytes of changes that watches have not sent yet."""
         self._will_flush = False
         self._waiting: list[Callable[[], None]] = []
         self._watches = 0
@@ -213,7 +213,7 @@ class _GrpcClient:
         self.will_flush()
 
     def _at_end(self) -> list[Frame]:
-        """Who says no more cannot open a window either."""
+        """The client has ended its side, and so cannot open a window either: close the connection."""
         self._connection.close()
         return []
 
@@ -259,7 +259,7 @@ class _GrpcClient:
         grown = (now_s - self._reset_s) * RESETS_PER_S
         self._resets, self._reset_s = min(self._resets + grown, float(MOST_RESETS)) - 1, now_s
         if self._resets < 0:
-            self.violate(ProtocolViolation("its streams are ended before they are answered"))
+            self.violate(ProtocolViolation("too many streams are reset before they are answered"))
 
     def _windows_opened(self, number: int) -> None:
         stream = self._streams.get(number)
@@ -268,7 +268,7 @@ class _GrpcClient:
         self._go_on()
 
     def queued(self, stream: _GrpcStream, size_bytes: int) -> None:
-        """So much more of its answers waits."""
+        """Add to the bytes of answers that wait."""
         if stream.waits:
             self._queueing[stream] = None
         else:
@@ -278,7 +278,7 @@ class _GrpcClient:
             self._connection.hold_beside(self._out_bytes + self._held_bytes)
 
     def gathered(self, size_bytes: int) -> None:
-        """So much more of messages that have not come whole."""
+        """Add to the bytes of partly received messages."""
         self._decoder.unfinished_bytes += size_bytes
 
     def ended(self, number: int) -> None:
@@ -286,7 +286,7 @@ class _GrpcClient:
 
     def may_watch(self, more: int) -> str:
         if more > 0 and self._watches >= MOST_WATCHES:
-            return f"this connection has {self._watches} watches, as many as it may"
+            return f"this connection has {self._watches} watches, its maximum"
         self._watches += more
         return ""
 
@@ -306,7 +306,7 @@ class _GrpcClient:
 
     @property
     def is_clogged(self) -> bool:
-        """It does not read what was written already."""
+        """The client does not read sent bytes."""
         return self._connection.is_full
 
     @property
@@ -341,7 +341,7 @@ class _GrpcClient:
         self._connection.violate(violation)
 
     def will_flush(self) -> None:
-        """At the end of this turn, with what others have to say."""
+        """Flush at the end of this turn, together with other output."""
         if not self._will_flush:
             self._will_flush = True
             asyncio.get_running_loop().call_soon(self.flush)
@@ -356,7 +356,7 @@ class _GrpcStream:
     """One call."""
 
     def __init__(self, session: _GrpcClient, number: int, path: str, head_bytes: int) -> None:
-        """`head_bytes`: of its headers, which its session counts as gathered."""
+        """`head_bytes`: size of its headers, which its session counts as partly received."""
         self._session = session
         self._number = number
         self._path = path
@@ -365,14 +365,14 @@ class _GrpcStream:
         self._token = ""
         self._method: Method | None = None
         self._call: _GrpcCall | None = None
-        """Of those with more than one message."""
+        """The call, if it has a stream of messages."""
         self._message: bytes | None = None
-        """Of one with one."""
+        """The method, if the call is unary."""
         self._task: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
         self._out: deque[memoryview] = deque()
         self._trailers: list[tuple[bytes, bytes]] | None = None
-        """Follow what is to be sent; None: there is more to come."""
+        """Trailers after the waiting bytes; None: the answer has more messages."""
         self._has_begun = self._is_closed = False
 
     # ---------------------------------------------------------------- what comes
@@ -405,7 +405,7 @@ class _GrpcStream:
         while len(self._body) >= _PREFIX and not self._is_closed:
             stop = _PREFIX + int.from_bytes(self._body[1:_PREFIX], "big")
             if self._body[0]:
-                self.fail(RpcError(Code.UNIMPLEMENTED, "compressed messages are not taken"))
+                self.fail(RpcError(Code.UNIMPLEMENTED, "compressed messages are not supported"))
                 break
             if stop - _PREFIX > MAX_MESSAGE_BYTES:
                 self.fail(etcd_error(Code.INVALID_ARGUMENT, "request is too large"))
@@ -431,7 +431,7 @@ class _GrpcStream:
             self.fail(RpcError(Code.INVALID_ARGUMENT, "a second message of a call that has one"))
 
     def ended(self) -> None:
-        """All has come."""
+        """The client has sent the whole request."""
         if self._is_closed:
             return
         if self._call is not None:
@@ -452,7 +452,7 @@ class _GrpcStream:
         self._task.add_done_callback(self._answered)
 
     def _has_head(self) -> int:
-        """Its headers are no part of what has not come whole any more. Returns their size, once."""
+        """Stop counting its headers as partly received. Returns their size the first time, then 0."""
         head_bytes, self._head_bytes = self._head_bytes, 0
         self._session.gathered(-head_bytes)
         return head_bytes
@@ -486,7 +486,7 @@ class _GrpcStream:
     # ---------------------------------------------------------------- what goes
 
     def send(self, answer: Message, trailers: list[tuple[bytes, bytes]] | None = None) -> None:
-        """`trailers`: it is the last."""
+        """`trailers`: for the last message."""
         if self._is_closed:
             return
         data = answer.SerializeToString()
@@ -515,7 +515,7 @@ class _GrpcStream:
         self.pump()
 
     def pump(self) -> None:
-        """As far as the client's windows allow, and it reads what it was sent."""
+        """Send as far as the client's windows and its reading allow."""
         try:
             self._pump()
         except h2.exceptions.ProtocolError:
@@ -545,18 +545,18 @@ class _GrpcStream:
 
     @property
     def waits(self) -> bool:
-        """Something of it waits for the client."""
+        """Bytes or trailers of it wait for the client."""
         return bool(self._out)
 
     async def room(self) -> None:
-        """Returns when there is some."""
+        """Wait until there is room for an answer."""
         if self._session.is_full:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._session.when_room(partial(_set, room))
             await room
 
     def close(self) -> None:
-        """Nothing of it goes on."""
+        """End the stream and its tasks."""
         self._is_closed = True
         self._session.gathered(-len(self._body))
         self._has_head()
@@ -580,7 +580,7 @@ def _set(room: asyncio.Future[None]) -> None:
 
 
 class _GrpcCall:
-    """A call with streams of messages both ways."""
+    """A call with streams of messages in both directions."""
 
     def __init__(self, stream: _GrpcStream, session: _GrpcClient, handlers: Handlers) -> None:
         self._stream = stream
@@ -589,7 +589,7 @@ class _GrpcCall:
         """Raises DecodeError, RpcError."""
 
     def ended(self) -> None:
-        """The client asks for no more."""
+        """The client has ended its side of the stream."""
 
     def close(self) -> None: ...
 
@@ -614,7 +614,7 @@ class _WatchCall(_GrpcCall):
 
 
 class _KeepAliveCall(_GrpcCall):
-    """Answered one after the other."""
+    """Keep-alives, answered one after the other."""
 
     def __init__(self, stream: _GrpcStream, session: _GrpcClient, handlers: Handlers) -> None:
         super().__init__(stream, session, handlers)

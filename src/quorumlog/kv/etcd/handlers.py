@@ -1,7 +1,7 @@
 """The calls of etcd's API: a message of protobuf in, one out, or an RpcError.
 
-gRPC and the JSON gateway share them. A call is named as gRPC names it, `KV/Range`; `METHODS` has all
-that are answered once, `watching` and `Handlers.keep_alive` the others.
+gRPC and the JSON gateway share them. A call is named as gRPC names it, `KV/Range`; `METHODS` has the
+unary calls; `watching` and `Handlers.keep_alive` have the streams.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from quorumlog.kv.requests import (
 
 
 class Handlers:
-    """Of one user of one connection."""
+    """The calls of one user of one connection."""
 
     def __init__(self, calls: Calls, identity: EtcdIdentity, administration: Administration) -> None:
         self.calls = calls
@@ -86,7 +86,7 @@ class Handlers:
         return txn_response(self.identity.header(revision), found, revision)
 
     async def compact(self, asked: pb.CompactionRequest) -> pb.CompactionResponse:
-        """`physical` changes nothing: space is freed a little at a time."""
+        """`physical` changes nothing: space is freed incrementally."""
         revision, _ = await self._write(compact_of(asked), CompactAnswer)
         await self.calls.reach_compaction(asked.revision)
         return pb.CompactionResponse(header=self.identity.header(revision))
@@ -104,18 +104,18 @@ class Handlers:
         return await self.calls.call(QuestionRequest(question=body, here=here), answer, here=here)
 
     async def revision_here(self) -> int:
-        """Of this member's store."""
+        """Revision of this member's store."""
         asked = QuestionRequest(question=encode(StoreStats()), here=True)
         return (await self.calls.call(asked, StoreStatsAnswer, here=True))[0]
 
     # ---------------------------------------------------------------- leases
 
     async def grant(self, asked: pb.LeaseGrantRequest) -> pb.LeaseGrantResponse:
-        """A raised TTL, as for one of 0 and below, is answered in whole seconds, rounded down, so that
-        keep-alives come early."""
+        """A TTL that was raised to the minimum, also one of 0 and below, is answered in whole
+        seconds, rounded down, so that keep-alives come early."""
         ttl_ms = min(max(0, asked.TTL) * 1000, MOST)  # one far above is refused as such
         if asked.ID < 0:
-            raise LeaseNotFound(f"there can be no lease {asked.ID}")
+            raise LeaseNotFound(f"{asked.ID} is not a valid lease id")
         revision, found = await self._write(Grant(ttl_ms or 1, asked.ID), GrantAnswer)
         header = self.identity.header(revision)
         return pb.LeaseGrantResponse(header=header, ID=found.lease, TTL=found.ttl_ms // 1000)
@@ -125,14 +125,14 @@ class Handlers:
         return pb.LeaseRevokeResponse(header=self.identity.header(revision))
 
     async def keep_alive(self, asked: pb.LeaseKeepAliveRequest) -> pb.LeaseKeepAliveResponse:
-        """TTL 0: there is no such lease."""
+        """A TTL of 0 means that there is no such lease."""
         wanted = checked(KeepAliveRequest(leases=(max(0, asked.ID),)))
         revision, (ttl_ms,) = await self.calls.call(wanted, list[int])
         header = self.identity.header(revision)
         return pb.LeaseKeepAliveResponse(header=header, ID=asked.ID, TTL=ttl_ms // 1000)
 
     async def time_to_live(self, asked: pb.LeaseTimeToLiveRequest) -> pb.LeaseTimeToLiveResponse:
-        """The time left is in whole seconds, rounded down; -1: there is no such lease."""
+        """The remaining time is in whole seconds, rounded down; -1: there is no such lease."""
         try:
             revision, (ttl_ms, left_ms, keys) = await self.calls.call(
                 TimeToLiveRequest(lease=_lease_of(asked.ID)), tuple[int, int, list[bytes]]
@@ -172,7 +172,7 @@ class Method(NamedTuple):
     request: type[Message]
     handle: Handler
     paths: tuple[str, ...]
-    """Of the JSON gateway."""
+    """Path at the JSON gateway."""
 
 
 def _administered(name: str) -> Handler:
@@ -233,4 +233,4 @@ METHODS = {
     for name, (handle, paths) in _HANDLERS.items()
 }
 WATCH, KEEP_ALIVE, AUTHENTICATE = "Watch/Watch", "Lease/LeaseKeepAlive", "Auth/Authenticate"
-"""The first two are streams; a port logs clients in by itself."""
+"""Calls that are not in `METHODS`: the first two are streams; the ports handle logins themselves."""

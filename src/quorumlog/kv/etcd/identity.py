@@ -1,4 +1,4 @@
-"""How a member and its cluster are named in etcd's answers."""
+"""Names of a member and its cluster in etcd's answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class EtcdIdentity:
         self._term = term
 
     def header(self, revision: int) -> pb.ResponseHeader:
-        """An empty store is at revision 1 in etcd, and clients rely on that."""
+        """The revision is at least 1: an empty store is at revision 1 in etcd, and clients rely on
+        that."""
         return pb.ResponseHeader(
             cluster_id=number_of(self._cluster_id()),
             member_id=number_of(self.member_id),

@@ -1,5 +1,5 @@
-"""Protobuf's own JSON mapping, as etcd's JSON gateway speaks it, and stricter where `json_format` would
-read something else than was meant."""
+"""Protobuf's own JSON mapping, as of etcd's JSON gateway, but stricter: input that `json_format`
+would misread is refused."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NUMBERS = {
 
 
 def parsed(kind: type[M], body: bytes) -> M:
-    """Names in both spellings, base64 in both alphabets, with and without padding, numbers as text too.
-    Unknown names, of fields and of enumerations, are refused. Raises InvalidRequest."""
+    """Accepts names in both spellings, base64 in both alphabets, with and without padding, and
+    numbers as text. Refuses unknown names of fields and enumerations. Raises InvalidRequest."""
     try:
         given = loads(body, object_pairs_hook=_object) if body.strip() else {}
         if not isinstance(given, dict):
-            raise InvalidRequest("the request is no object of JSON")
+            raise InvalidRequest("the request is not a JSON object")
         _check(given, kind.DESCRIPTOR)
         return json_format.ParseDict(given, kind(), max_recursion_depth=MAX_DEPTH)
     except RecursionError:
@@ -39,16 +39,16 @@ def parsed(kind: type[M], body: bytes) -> M:
     except json_format.ParseError as error:
         raise InvalidRequest(str(error).partition("\n")[0]) from None
     except ValueError as error:
-        raise InvalidRequest(f"the request is no JSON: {error}") from None
+        raise InvalidRequest(f"the request is not JSON: {error}") from None
 
 
 def json_of(message: Message) -> str:
-    """On one line, in etcd's own names; values that are 0, empty or false are omitted."""
+    """JSON on one line, with etcd's field names; values that are 0, empty or false are omitted."""
     return json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises InvalidRequest for a name that is there twice."""
+    """Raises InvalidRequest for a repeated name."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -58,9 +58,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(given: Any, kind: Any) -> None:
-    """Refuses what `json_format` takes and etcd does not: numbers with `_`, and base64 with other
-    characters, which it would leave out; and a name that is not known, or is there in both
-    spellings. Raises InvalidRequest."""
+    """Refuses input that `json_format` accepts and etcd does not: numbers with `_`, base64 with other
+    characters, which it would omit, unknown names, and names in both spellings. Raises
+    InvalidRequest."""
     if not isinstance(given, dict):
         return
     known = set()
@@ -78,11 +78,11 @@ def _check(given: Any, kind: Any) -> None:
             elif isinstance(each, str):
                 _check_text(name, each, field.type)
             elif field.type == FieldDescriptor.TYPE_BYTES and each is not None:
-                raise InvalidRequest(f"{name} is {each!r:.40}, which is no text in base64")
+                raise InvalidRequest(f"{name} is {each!r:.40}, which is not text in base64")
 
 
 def _check_text(name: str, text: str, kind: int) -> None:
     if kind in _NUMBERS and not _INTEGER.fullmatch(text):
-        raise InvalidRequest(f"{name} is {text!r:.40}, which is no number")
+        raise InvalidRequest(f"{name} is {text!r:.40}, which is not a number")
     if kind == FieldDescriptor.TYPE_BYTES and not _BASE64.fullmatch(text):
-        raise InvalidRequest(f"{name} is {text!r:.40}, which is no base64")
+        raise InvalidRequest(f"{name} is {text!r:.40}, which is not base64")

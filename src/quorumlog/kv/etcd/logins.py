@@ -1,8 +1,6 @@
-"""Logins of a port: etcd's clients send their password once, and then the token, at any member. Tokens
-are verified in `net/logins.py`.
-
-A token stands for connections to the stores of all members, as that user: what the user may do is
-decided by the stores, for each request.
+"""Logins of a port: etcd's clients send their password once, then the token, to any member. Tokens are
+verified in `net/logins.py`. A token gives access to connections to the stores of all members as that
+user; the stores check the user's rights for each request.
 """
 
 from __future__ import annotations
@@ -20,28 +18,28 @@ from quorumlog.net.credentials import ClientUser, TokenUser, verifier_for
 from quorumlog.net.logins import Login, new_token, token_of
 
 MOST_BEGINNING = 16
-"""At a time: each costs the members the proof of a password."""
+"""Most logins at a time: each costs the members the check of a password."""
 MOST_BEGINNING_OF_ADDRESS = 8
 MOST_TELLING = 64
-"""Logins whose members are being told of them, at a time: one of these may be silent. Of further logins
-only the leader is told."""
+"""Most logins that are sent to the other members at a time: one of these may be silent. Further logins
+are sent to the leader only."""
 
 
 class UserConnections(Protocol):
-    """To stores and logs, as one user."""
+    """Connections to stores and logs as one user."""
 
     async def tell_leader(self, login: LoginRequest) -> None:
-        """Raises NotAuthenticated, LedgerError."""
+        """Send the login to the leader. Raises NotAuthenticated, LedgerError."""
 
     async def tell_members(self, login: LoginRequest) -> None:
-        """The others that answer soon."""
+        """Send the login to the other members that answer soon."""
 
     @property
     def is_in_use(self) -> bool:
-        """A client's stream uses them."""
+        """A client's stream uses the connections."""
 
     def revoke(self) -> None:
-        """End all that has begun: the user has another password, or is removed."""
+        """End all calls: the user has another password, or was removed."""
 
     async def close(self) -> None: ...
 
@@ -51,18 +49,18 @@ U = TypeVar("U", bound=UserConnections)
 
 class Logins(Generic[U]):
     def __init__(self, connect_as: Callable[[str, ClientUser], U]) -> None:
-        """`connect_as`: a user's name, and the credentials of its connections."""
+        """`connect_as` gets a user's name and the credentials of its connections."""
         self._connect_as = connect_as
         self._access = Access()
         self._of_id: dict[str, U] = {}
-        """Of the tokens that were said here."""
+        """Connections by login id, of the tokens used here."""
         self._beginning = Counter[str]()
-        """By address."""
+        """Logins under way, by address."""
         self.telling = 0
-        """Logins of which the other members are being told."""
+        """Number of logins that are being sent to the other members."""
         self._closing: set[asyncio.Task[None]] = set()
         self._outlived: dict[U, Login] = {}
-        """Streams continue after their login has ended, until the password changes."""
+        """Connections of ended logins whose streams continue, until the password changes."""
 
     def open(self, access: Access) -> None:
         self._access = access
@@ -93,9 +91,9 @@ class Logins(Generic[U]):
         return connections
 
     async def begin(self, name: str, password: str, host: str) -> str:
-        """The token. `host`: the client's address. Raises LedgerError."""
+        """Log in; returns the token. `host`: the client's address. Raises LedgerError."""
         if not (name and password):
-            raise InvalidRequest("name and password are text, and not empty")
+            raise InvalidRequest("name and password must be text, not empty")
         try:
             user = ClientUser(name, password)
         except ConfigError as error:  # no user has such a name, or such a password
@@ -104,7 +102,7 @@ class Logins(Generic[U]):
             self._beginning.total() >= MOST_BEGINNING
             or self._beginning[host] >= MOST_BEGINNING_OF_ADDRESS
         ):
-            raise Overloaded(f"{self._beginning.total()} passwords are being looked at")
+            raise Overloaded(f"{self._beginning.total()} passwords are being checked")
         connections = self._connect_as(name, user)
         self._beginning[host] += 1
         token = new_token()
@@ -125,7 +123,7 @@ class Logins(Generic[U]):
         finally:
             self._close(connections)
         if self._access.logins.find(token.login_id) is None:
-            raise LeaderNotReady("this member does not know of the login yet")
+            raise LeaderNotReady("this member does not know the login yet")
         return str(token)
 
     def _ended(self, login: Login) -> None:

@@ -1,4 +1,4 @@
-"""Shared by the ports for clients of etcd: their clients and calls."""
+"""Shared by both ports for clients of etcd: connections, users and logins."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("quorumlog.kv")
 ASK_TIMEOUT_S = 1.0
 ASK_AGAIN_S = 0.05
 KNOWN_S = 5.0
-"""So long nobody is asked again for its URL."""
+"""Seconds that a member's URL is cached."""
 
 
 class UserClients:
@@ -44,13 +44,13 @@ class UserClients:
     def __init__(
         self, name: str, store: AsyncKeyValueClient, make_log: Callable[[], AsyncLedgerClient]
     ) -> None:
-        """`name`: empty: nobody. `make_log`: the log's, where it is needed."""
+        """`name` empty: no user. `make_log` makes the client of the log on first use."""
         self.name = name
         self.store = store
         self._make_log = make_log
         self._log: AsyncLedgerClient | None = None
         self.calls: set[LocalCalls] = set()
-        """Of connections of clients of etcd."""
+        """Calls of this user's connections."""
         self.is_closed = False
 
     def log(self) -> AsyncLedgerClient:
@@ -65,7 +65,7 @@ class UserClients:
         asking = self.store.asking
 
         async def tell(address: str) -> None:
-            """A member that hears nothing of it knows no such token: its clients log in again."""
+            """Other members are optional: at one that misses the login, its clients log in again."""
             target = RequestTarget(TargetKind.ADDRESS, address)
             until_s = time.monotonic() + ASK_TIMEOUT_S
             while (left_s := until_s - time.monotonic()) > 0:
@@ -95,7 +95,7 @@ class UserClients:
 
 
 class MemberUrls:
-    """Where the members' ports for clients of etcd are, as their stores say."""
+    """URLs of the members' ports for clients of etcd, as reported by their stores."""
 
     def __init__(self, asking: Asking, url_of: Callable[[StatusAnswer], str]) -> None:
         self._asking = asking
@@ -104,7 +104,7 @@ class MemberUrls:
         self._asked_s = -KNOWN_S
 
     async def all(self) -> dict[str, str]:
-        """By member id; of a member that does not answer, as it was."""
+        """URLs by member id; of a member that does not answer, the last known one."""
         if time.monotonic() - self._asked_s >= KNOWN_S:
             await asyncio.gather(*[self._ask(address) for address in self._asking.addresses])
             self._asked_s = time.monotonic()
@@ -122,9 +122,9 @@ class EtcdEndpoint(Endpoint):
     """A port for clients of etcd, on a member with a store."""
 
     name = ""
-    """In the log and in errors."""
+    """The port's name in the log and in errors."""
     second = ""
-    """The option in `[tls]` of its second address."""
+    """The option in `[tls]` of the second address."""
     is_http2 = False
 
     def __init__(
@@ -136,8 +136,9 @@ class EtcdEndpoint(Endpoint):
         tls: Tls | None = None,
         user: ClientUser | None = None,
     ) -> None:
-        """`store`: of the same member. `servers`: the stores of all members, HOST:PORT,... `tls`: None:
-        the port is plain. `user`: for clients that have not logged in. Raises ConfigError."""
+        """`store`: of the same member. `servers`: the stores of all members, HOST:PORT,... `tls`
+        None: the port is plain. `user`: credentials for clients that have not logged in. Raises
+        ConfigError."""
         self._listen = parse_address(listen)
         addresses_of(servers)
         self.store = store
@@ -148,7 +149,7 @@ class EtcdEndpoint(Endpoint):
         self.group = store.group
         self.logins = Logins(self._clients_as)
         self.nobody: UserClients
-        """Of clients that have not logged in. It is there while the port is open, as those below are."""
+        """For clients that have not logged in. Set while the port is open, like those below."""
         self.urls: MemberUrls
         self.identity: EtcdIdentity
         self._member: NodeHandle | None = None
@@ -165,7 +166,7 @@ class EtcdEndpoint(Endpoint):
         )
 
     _begin: Callable[[Connection, FrameHandler], None] | None = None
-    """As of a `Listener`."""
+    """See `Listener`."""
 
     def _decoder(self) -> Decoder:
         raise NotImplementedError
@@ -223,7 +224,7 @@ class EtcdEndpoint(Endpoint):
         return self._member.node().config.group
 
     def _tls_to(self, second: str) -> ClientTls | None:
-        """Of a port of the members, which may still be plain at its first address."""
+        """TLS to a port of the members; None if the port may still be plain at its first address."""
         if self._tls is None:
             return None
         options = self._tls.options
@@ -262,7 +263,7 @@ class EtcdEndpoint(Endpoint):
     async def confirm(self) -> None:
         member = self._member
         if member is None or not member.is_up:
-            raise LeaderNotReady("the member is not up")
+            raise LeaderNotReady("the member has not started")
         answer: asyncio.Future[LedgerError | None] = asyncio.get_running_loop().create_future()
 
         def done(refusal: LedgerError | None) -> None:
@@ -289,7 +290,7 @@ class EtcdEndpoint(Endpoint):
 
 
 class EtcdClient:
-    """The calls of one etcd client's connection, as each user whose token it sends."""
+    """The calls of one etcd client's connection, by user: one for each token that it sends."""
 
     def __init__(self, port: EtcdEndpoint, connection: Connection, carrier: EtcdCarrier) -> None:
         self._port = port
@@ -298,7 +299,8 @@ class EtcdClient:
         self._of_user: dict[UserClients, tuple[LocalCalls, Handlers]] = {}
 
     def handlers(self, token: str) -> Handlers:
-        """`token`: empty: it has not logged in. Raises RpcError, Overloaded, LeaderNotReady."""
+        """The handlers of a token's user. `token` empty: the client has not logged in. Raises
+        RpcError, Overloaded, LeaderNotReady."""
         clients = self._port.nobody
         if token:
             try:
@@ -331,7 +333,7 @@ class EtcdClient:
         return self._connection.is_encrypted
 
     async def log_in(self, asked: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
-        """A wrong password waits for its answer. Raises RpcError, LedgerError."""
+        """The answer to a wrong password is delayed. Raises RpcError, LedgerError."""
         access = self._port.access
         if not access.is_on:
             raise NO_USERS
@@ -346,7 +348,7 @@ class EtcdClient:
         return pb.AuthenticateResponse(header=self._port.identity.header(0), token=token)
 
     def refusal_of_nobody(self, token: str) -> RpcError:
-        """NotAuthenticated, as etcd says it."""
+        """etcd's error for NotAuthenticated."""
         return WRONG_TOKEN if token else NO_USER
 
     def close(self) -> None:

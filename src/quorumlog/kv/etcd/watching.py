@@ -17,21 +17,22 @@ from quorumlog.kv.etcd.handlers import Handlers
 from quorumlog.kv.requests import FROM_KEY, MAX_REQUEST_BYTES, Event
 
 NO_WATCH = -1
-"""Id in answers that are of no watch, or of all."""
+"""Watch id in answers that concern no watch, or all of them."""
 FRAGMENT_BYTES = MAX_REQUEST_BYTES + (512 << 10)
-"""Of a response, where a watch wants its larger ones in parts."""
+"""Most bytes of a response of a watch with `fragment`; larger ones are sent in parts."""
 MOST_PENDING = 5_000
-"""Watches of a stream, and requests of it whose answers were not read."""
+"""Most watches of a stream, and most of its requests whose answers were not read."""
 ASK_AGAIN_S = 0.1
-"""A watch that reads history says how far it is once it has caught up."""
+"""Seconds between requests for progress: a watch that reads history reports none until it has caught
+up."""
 
 Tell = Callable[[pb.WatchResponse], Awaitable[None]]
 
 
 class WatchStream:
     def __init__(self, handlers: Handlers, tell: Tell, may_add: Callable[[int], str]) -> None:
-        """`tell` returns when there is room for more. `may_add`: why one more watch is refused (with 1;
-        -1: one less); empty: it is not."""
+        """`tell` sends a response, and returns when there is room for more. `may_add` counts watches:
+        with 1 it adds one, and returns a reason to refuse it, or ""; with -1 it removes one."""
         self._handlers = handlers
         self._tell = tell
         self._may_add = may_add
@@ -171,7 +172,7 @@ class WatchStream:
     # ---------------------------------------------------------------- progress
 
     async def _tell_progress(self) -> None:
-        """Once every watch has been told of all changes up to the revision that is named."""
+        """Send the progress once every watch has sent all changes up to its revision."""
         try:
             while self._asks_again:
                 self._asks_again = False
@@ -201,12 +202,12 @@ class _Watch:
         self.asked = asked
         self.watched: Watched | None = None
         self.told_revision = 0
-        """All changes up to this one were sent."""
+        """All changes up to this revision were sent."""
         self.task: asyncio.Task[None] | None = None
 
 
 def _responses(events: list[Event], in_parts: bool) -> Iterator[pb.WatchResponse]:
-    """Without header and id."""
+    """Responses for a batch of events, without header and id."""
     if not events:
         return
     told = [event_of(event) for event in events]
@@ -222,5 +223,5 @@ def _responses(events: list[Event], in_parts: bool) -> Iterator[pb.WatchResponse
 
 
 def _name(code: str) -> str:
-    """Of a code of gRPC, as Go prints it: PermissionDenied."""
+    """Name of a gRPC code, as Go prints it: PermissionDenied."""
     return "".join(map(str.capitalize, code.split("_")))

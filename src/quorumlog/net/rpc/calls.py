@@ -19,7 +19,7 @@ R = TypeVar("R", bound=ClientMessage)
 
 
 class Lane(StrEnum):
-    """Connections to one server: an acknowledgement must not wait for megabytes of a read."""
+    """Kinds of connections to one server: an acknowledgement must not wait for megabytes of a read."""
 
     CONTROL = "control"
     READ = "read"
@@ -33,8 +33,8 @@ class TargetKind(Enum):
 
 
 class RequestTarget(NamedTuple):
-    """The servers that may answer a request. `name`: the member id or the address, of the last two
-    kinds; of ANY, not empty: the leader, if connected."""
+    """The servers that may answer a request. `name`: the member id or the address, for the last two
+    kinds. For ANY, a name that is not empty prefers the leader, if connected."""
 
     kind: TargetKind
     name: str = ""
@@ -47,72 +47,72 @@ LEADER_OR_ANY = RequestTarget(TargetKind.ANY, "leader")
 
 class CallState(Enum):
     WAITING = "waiting"
-    """No byte of it has left; it may be sent, sent elsewhere, or dropped."""
+    """Not sent: it may be sent, rerouted, or dropped."""
     SENT = "sent"
-    """Handed to a connection: only an answer reveals its outcome."""
+    """Passed to a connection: only an answer reveals its outcome."""
     DONE = "done"
-    """`response` or `error` is set, for good."""
+    """`response` or `error` is set and final."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request; `tracker` decides its outcome."""
+    """One request; the tracker decides its outcome."""
 
     message: ClientMessage
-    """Of a watch: the message to reopen it, kept up to date by the caller."""
+    """For a watch: the message to reopen it, kept up to date by the caller."""
     target: RequestTarget
     _: KW_ONLY
     submitted_ms: float
     deadline_ms: float
-    """Of a watch: until it has begun."""
+    """For a watch: deadline until it has begun."""
     batch: EntryBatch | None = None
-    """After the message, in its frame."""
+    """Bytes after the message, in its frame."""
     changes: bool = True
-    """False: it changes nothing, or the same once more, and is asked again where a connection ends."""
+    """False: it is read-only or idempotent, and is sent again if its connection ends."""
     is_numbered: bool = False
-    """Carried out once however often it comes: it is sent again, too. Once a copy of it was left without
-    an answer, no refusal is certain."""
+    """The server executes it once however often it is sent, so it is sent again, too. Once a copy of
+    it was left without an answer, no refusal is certain."""
     is_once: bool = False
-    """Any refusal ends it: no other server is asked, and this one not again, except one that is not
-    ready yet."""
+    """Any refusal ends it, except of a server that is not ready yet: it is not sent to another
+    server, nor again to this one."""
     lane: Lane = Lane.CONTROL
     wait_ms: float = 0.0
-    """A healthy server may take so long."""
+    """Milliseconds that a healthy server may take to answer."""
     counts_progress: bool = False
     """Its time-out restarts with each arrival of entries on its connection: of several answers over a
-    slow one, the last is not late because of earlier ones. Other answers only show that the server
-    lives, not that one delayed by a hung disk will come."""
+    slow connection, the last is not late because of earlier ones. Other answers only show that the
+    server is alive, not that an answer delayed by a hung disk will arrive."""
     is_kept: bool = False
     """It continues if the waiting caller is cancelled."""
     context: Any = None
-    """The waiter for the outcome; never looked at here."""
+    """The waiter for the outcome; not used here."""
     on_done: Callable[[Any], None] | None = None
-    """Called with it in the place of its standing in `Work.completed`."""
+    """Called with the call when it is done, instead of adding it to `Work.completed`."""
     on_message: Callable[[Any], None] | None = None
-    """This is a watch: called with each of its messages except the last. Raises ProtocolViolation for an
+    """For a watch: called with each of its messages except the last. Raises ProtocolViolation for an
     invalid message."""
     order: Order | None = None
-    """The order it waits for, which gets its outcome."""
+    """The order that the call belongs to, which receives its outcome."""
     state: CallState = CallState.WAITING
     sent_on: Link | None = None
-    """While SENT."""
+    """The connection, while SENT."""
     request_id: int = 0
-    """There."""
+    """Its id on that connection."""
     attempts: int = 0
-    """Refusals and lost connections so far."""
+    """Number of refusals and lost connections so far."""
     not_before_ms: float = 0.0
-    """While WAITING: back-off, not to be sent before this."""
+    """While WAITING: end of the back-off."""
     due_ms: float = 0.0
-    """While SENT: when a healthy server has answered at the latest (now, or after `wait_ms`)."""
+    """While SENT: time by which a healthy server has answered (when sent, or `wait_ms` later)."""
     may_be_done: bool = False
-    """It was sent, and its outcome is unknown."""
+    """A copy was sent, and its outcome is unknown."""
     refusal: LedgerError | None = None
     """The last refusal, reported if the deadline passes."""
     response: ClientMessage | None = None
     response_batch: EntryBatch | None = None
     error: LedgerError | None = None
     answered_on: Link | None = None
-    """Where the last answer or refusal came from."""
+    """Address of the last answer or refusal."""
 
     def is_late(self, link: Link, now_ms: float) -> bool:
         """SENT on `link`."""
@@ -127,7 +127,7 @@ class Call:
 
 
 def response_of(call: Call, kind: type[R]) -> R:
-    """The answer to a finished call, or its error raised."""
+    """The response of a finished call; raises its error."""
     if call.error is not None:
         raise call.error
     assert isinstance(call.response, kind), call.response
@@ -140,33 +140,33 @@ class Order(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """For the leader."""
+        """Calls wait for the leader."""
 
     def submit(self, call: Any) -> None: ...
     def pump(self) -> None:
-        """Send the calls that may be sent: a leader is known, a link is open, a connection has ended, or
-        time has passed."""
+        """Send the calls that may be sent. Called when a leader is known, a link is open, a
+        connection has ended, or time has passed."""
 
     def answered(self, call: Any) -> None:
-        """It is done."""
+        """The call is done."""
 
     def refused(self, call: Any, error: LedgerError) -> None: ...
     def interrupted(self, call: Any) -> bool:
-        """Its connection has ended. True: it is WAITING again; False: its outcome is unknown, and
-        `unanswered` follows."""
+        """The call's connection has ended. Returns True if the call is WAITING again; False: its
+        outcome is unknown, and `unanswered` follows."""
 
     def unanswered(self, call: Any) -> None:
-        """It was in flight, and is done: its connection or its time ended, or its caller stopped
-        waiting."""
+        """The call was in flight and is done without an answer: its connection or its time ended, or
+        its caller stopped waiting."""
 
     def cancelled(self, call: Any) -> None:
-        """It waited, and is done."""
+        """The call waited, and is done."""
 
     def expire(self, too_late: Callable[[Any], LedgerError]) -> None:
         """Apply the deadlines of waiting calls."""
 
     def fail_all(self, error: LedgerError) -> None:
-        """All that waits."""
+        """Fail all waiting calls."""
 
     def resume_times_ms(self) -> list[float]:
         """The ends of the current back-offs."""
@@ -190,10 +190,10 @@ class Link:
     address: str
     lane: Lane
     since_ms: float
-    """When it entered `state`."""
+    """Time when it entered `state`."""
     last_received_ms: float
     last_entries_ms: float = float("-inf")
-    """When it brought entries, or part of a frame, last."""
+    """Time of the last entries or part of a frame."""
     state: LinkState = LinkState.DIALING
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
     outbox: list[Buffer] = field(default_factory=list)
@@ -201,19 +201,19 @@ class Link:
     pending: dict[int, Call] = field(default_factory=dict)
     """SENT calls by request id."""
     watches: dict[int, Call] = field(default_factory=dict)
-    """Those that have begun, by request id: no answer to them is due."""
+    """Watches that have begun, by request id: no answer to them is due."""
     probe: Call | None = None
-    """The protocol's own request for the leader, on this link, at most one at a time."""
+    """The protocol's own request for the leader on this link, at most one at a time."""
     hello: HelloResponse | None = None
     proof: Proof | None = None
     """The server has sent a challenge."""
     is_greeted_again: bool = False
-    """It ended at a greeting, and there is another one to try: nobody hears yet that it is down."""
+    """It ended at the greeting, and another greeting is tried: the loss is not reported yet."""
     context: Any = None
     """The client's socket."""
 
     def silent_ms(self, now_ms: float) -> float:
-        """For how long an answer has been due without a byte coming in."""
+        """Milliseconds for which an answer has been due without a received byte."""
         if not self.pending:
             return 0.0
         due = min(call.due_ms for call in self.pending.values())

@@ -17,14 +17,14 @@ class LinkTable:
         self._random = random
         self._links: dict[tuple[str, Lane], Link] = {}
         self._failures: dict[str, int] = {}
-        """Address -> connections in a row that failed; forgotten when a server greets."""
+        """Address -> consecutive failed connections; removed when the server greets."""
         self._retry_at_ms: dict[str, float] = {}
         self.to_dial: list[Link] = []
         self.to_close: list[Link] = []
         self.to_write: dict[Link, None] = {}
-        """Links with something new in their outbox."""
+        """Links with new bytes in their outbox."""
         self.is_closed = False
-        """No link is given out or dialled any more."""
+        """True: no link is returned or dialled any more."""
 
     def all(self) -> list[Link]:
         return list(self._links.values())
@@ -37,13 +37,13 @@ class LinkTable:
         return link is not None and link.state is LinkState.OPEN
 
     def is_down(self, address: str) -> bool:
-        """It was dialled again since it was lost, without success."""
+        """The connection was lost, and dialling failed since."""
         is_open = any(self.is_open(address, lane) for lane in Lane)
         return not is_open and self._failures.get(address, 0) > 1
 
     def next_look_ms(self, busy_ms: float, listen_ms: float) -> float:
-        """`busy_ms`, if something is awaited; or when one that owes nothing and has watches was silent
-        for so long."""
+        """Time of the next check: after `busy_ms` if an answer is due; else when an idle link with
+        watches has been silent too long."""
         look_ms = float("inf")
         for link in self._links.values():
             if link.pending or link.state is not LinkState.OPEN:
@@ -53,7 +53,7 @@ class LinkTable:
         return look_ms
 
     def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:
-        """None: it is being dialled, or failed a moment ago."""
+        """The open link; None: it is being dialled, or failed a moment ago."""
         if self.is_closed:
             return None
         link = self._links.get((address, lane))
@@ -66,7 +66,7 @@ class LinkTable:
         return link if link.state is LinkState.OPEN else None
 
     def best_of(self, addresses: Sequence[str], lane: Lane, now_ms: float) -> str | None:
-        """A connected one, else the one with fewest failures; None: all back off."""
+        """A connected address, else the one with fewest failures; None: all back off."""
         usable = [a for a in addresses if self._retry_at_ms.get(a, 0.0) <= now_ms]
         for address in usable:
             if self.is_open(address, lane):
@@ -91,7 +91,7 @@ class LinkTable:
         self.rest(link.address, now_ms + wait_ms * self._random.uniform(0.5, 1.0))
 
     def rest(self, address: str, until_ms: float) -> None:
-        """It is not dialled before."""
+        """The address is not dialled earlier."""
         self._retry_at_ms[address] = until_ms
 
     def describe(self, address: str) -> str:

@@ -1,9 +1,9 @@
 """The client without its sockets: bytes and time go in, connections to dial, bytes to write and
 finished calls come out (`take_work`). Times are milliseconds of any monotonic clock.
 
-Decided here: when a connection is given up. A paused leader stalls no client: a server that owes an
-answer for `probe_after_ms` is probed, and the others are asked for the leader. Only the report of
-another leader takes calls away from it: silence proves nothing, the only leader may just be slow.
+It decides when a connection is closed as failed. A paused leader does not stall a client: a server that
+owes an answer for `probe_after_ms` is probed, and the others are asked for the leader. Calls move from
+it only when another leader is reported: silence proves nothing, the only leader may be slow.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class RpcProtocol:
         self.timings = timings or Timings()
         self._product = product
         self.user: ClientUser | None = None
-        """This client's user, for servers that have users."""
+        """The client's user, for servers that have users."""
         self.ungreeted_hint = ""
-        """Why else a server may close a connection at the greeting."""
+        """Another possible reason for a connection closed at the greeting."""
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
         shuffled = list(servers)
         random.shuffle(shuffled)
@@ -86,7 +86,7 @@ class RpcProtocol:
         self._events = self._calls.events
         self._reported_leader = ""
         self._lost: dict[str, None] = {}
-        """Servers whose connection for appends was lost and does not stand again."""
+        """Servers whose connection for appends was lost and is not open again."""
 
     # ---------------------------------------------------------------- what callers ask for
 
@@ -135,7 +135,7 @@ class RpcProtocol:
     # ---------------------------------------------------------------- what the connections bring
 
     def advance(self, now_ms: float) -> None:
-        """Deadlines, silences, redials. Call at `next_wakeup_ms` at the latest."""
+        """Handle deadlines, silent servers and redials. Call at `next_wakeup_ms` at the latest."""
         self._calls.now_ms = self._ticked_ms = now_ms
         self._calls.expire()
         for link in self._links.all():
@@ -144,7 +144,7 @@ class RpcProtocol:
         self._calls.seek()
 
     def next_wakeup_ms(self) -> float:
-        """When `advance` has something to do; infinity while nothing is under way."""
+        """Time of the next `advance`; infinity if there is no work."""
         tick_ms = self._ticked_ms + self.timings.tick_ms
         look_ms = self._links.next_look_ms(tick_ms, self.timings.listen_ms)
         resume_times_ms = self._calls.resume_times_ms()
@@ -167,7 +167,7 @@ class RpcProtocol:
         self._links.to_write[link] = None
 
     def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:
-        """It could not be dialled, broke, was closed by the server, or brought nonsense."""
+        """The link could not be dialled, broke, was closed by the server, or received invalid data."""
         self._calls.now_ms = now_ms
         if isinstance(reason, ProtocolViolation):
             if link.state is LinkState.GREETING and isinstance(reason, OtherSoftware):
@@ -179,7 +179,7 @@ class RpcProtocol:
             self._drop(link, reason)
 
     def frames_received(self, link: Link, frames: Sequence[Frame], now_ms: float) -> None:
-        """Nonsense among them closes the link."""
+        """Handle frames; an invalid one closes the link."""
         self._calls.now_ms = now_ms
         product = self._product
         try:
@@ -211,7 +211,7 @@ class RpcProtocol:
             self._drop(link, f"protocol violation: {violation}")
 
     def bytes_received(self, link: Link, now_ms: float) -> None:
-        """Part of a frame: the server is not silent."""
+        """Part of a frame arrived: the server is not silent."""
         link.last_received_ms = link.last_entries_ms = now_ms
 
     def take_work(self) -> Work:
@@ -301,8 +301,8 @@ class RpcProtocol:
             self._calls.learn(link, reported)
 
     def _unasked(self, link: Link, message: ClientMessage) -> None:
-        """Of a watch; of a call whose time was over, and is nobody's any more; or what a server says of
-        itself."""
+        """A message without a pending call: of a watch, of a call that timed out, or a notification
+        of the server."""
         watch = link.watches.get(message.request_id)
         if watch is not None and isinstance(message, ErrorResponse):
             del link.watches[message.request_id]
@@ -316,7 +316,8 @@ class RpcProtocol:
                 self._calls.learn(link, reported)
 
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
-        """By the server. If all say "unknown group", or are none of a log, no time will help."""
+        """The server refused the greeting. If all servers do so for good, such as with "unknown
+        group", fail all waiting calls."""
         if isinstance(refusal, Refused) and not refusal.retriable:
             self.view.group_unknown[link.address] = refusal
         reason = str(refusal).removeprefix(f"{link.address} ").removeprefix(f"{link.address}: ")
@@ -353,7 +354,7 @@ class RpcProtocol:
         self._calls.connection_ended(link, reason, was_open=was_open)
 
     def _look_at(self, link: Link) -> None:
-        """Does it not answer at all, or owe an answer for too long?"""
+        """Close or probe the link if it does not connect in time, or owes an answer for too long."""
         timings, now_ms = self.timings, self._calls.now_ms
         if link.state in (LinkState.DIALING, LinkState.GREETING):
             if now_ms - link.since_ms > timings.connect_timeout_ms:
@@ -375,7 +376,7 @@ class RpcProtocol:
             and leader.address != link.address
             and any(call.target.kind is TargetKind.LEADER for call in followed)
         ):
-            self._drop(link, f"silent for {silent_ms:.0f} ms, and {leader.address} leads in its place")
+            self._drop(link, f"silent for {silent_ms:.0f} ms, and {leader.address} is the leader now")
         elif silent_ms > timings.move_read_after_ms and any(
             call.target.kind is TargetKind.ANY for call in followed
         ):

@@ -1,8 +1,8 @@
-"""Routing of calls: to a member that may answer, or to the leader once it is found.
+"""Routing of calls, to the leader once it is found, or to a member that may answer.
 
 The leader is learned from the answer to a product's probe, and from the hint of a refusal. Without a
-leader, servers are asked all few tens of milliseconds: one more each time, all at once when a leader was
-lost.
+leader, servers are asked every few tens of milliseconds: one more each time, and all at once when a
+leader was lost.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Router:
         self._probe = probe
         self._send = send
         self._asked_width = 1
-        """Of the next round, in servers."""
+        """Number of servers asked in the next round."""
         self._next_ask_ms = 0.0
 
     def link_to(self, target: RequestTarget, lane: Lane, now_ms: float) -> Link | None:
-        """The open link to the target; if there is none it is dialled and None returned."""
+        """The open link to the target; if there is none, dial it and return None."""
         address = self._address_of(target, lane, now_ms)
         return None if address is None else self._links.open_or_dial(address, lane, now_ms)
 
@@ -61,7 +61,8 @@ class Router:
     # ---------------------------------------------------------------- asking around
 
     def ask_around(self, now_ms: float, *, beside: str = "") -> None:
-        """Ask servers for the leader, unless done a moment ago. `beside`: not asked, since suspect."""
+        """Ask servers for the leader, unless done a moment ago. `beside`: a suspect server, which is
+        not asked."""
         if now_ms < self._next_ask_ms:
             return
         self._next_ask_ms = now_ms + self._ask_interval_ms * self._random.uniform(2 / 3, 4 / 3)
@@ -91,13 +92,14 @@ class Router:
             self._send(link, link.probe)
 
     def suspect(self, link: Link, now_ms: float) -> None:
-        """An answer is overdue there: ask it for a sign of life, and the others for the leader."""
+        """An answer of a server is overdue: probe it, and ask the others for the leader."""
         self.ask_view(link, now_ms)
         self._asked_width = len(self._view.known_addresses())
         self.ask_around(now_ms, beside=link.address)
 
     def connection_ended(self, link: Link, now_ms: float, *, was_open: bool) -> None:
-        """The next round comes at once if that concerns the leader, or a server that cannot be asked."""
+        """Start the next round at once if it was the leader's connection, or of a server that cannot
+        be asked."""
         if self._view.is_leader(link.address):
             # The others are asked even if only a read was lost: the process may be gone.
             self._asked_width = len(self._view.known_addresses())

@@ -10,22 +10,23 @@ class Timings:
     """Milliseconds. A fail-over costs at most `tick_ms` and `ask_interval_ms` above the election."""
 
     tick_ms: float = 25.0
-    """How often deadlines and silences are looked at while anything is under way."""
+    """Interval between checks of deadlines and silent servers while work is under way."""
     ask_interval_ms: float = 30.0
-    """Between two rounds of requests for the leader; each is drawn from two thirds to four thirds of
-    it."""
+    """Mean interval between rounds of requests for the leader, drawn from two thirds to four thirds
+    of it."""
     probe_after_ms: float = 250.0
-    """An answer overdue for so long makes a server suspect."""
+    """A server is suspect when an answer is overdue for this long."""
     listen_ms: float = 1000.0
-    """A server with watches that was not heard of for so long is asked for a sign of life, too."""
+    """A server with watches is also probed after silence for this long."""
     move_read_after_ms: float = 1000.0
-    """A read that any member may answer goes to another after so long."""
+    """A read that any member may answer moves to another one after this time."""
     connect_timeout_ms: float = 1000.0
-    """To connect and be greeted: a stopped process accepts connections and says nothing."""
+    """Time-out to connect and receive the greeting: a stopped process accepts connections and sends
+    nothing."""
     redial_ms: float = 20.0
-    """After the first connection that failed; doubled each time."""
+    """Pause after the first failed connection; doubled each time."""
     redial_limit_ms: float = 250.0
-    """A server that comes back is found within it, however long it was away."""
+    """Maximum of that pause: a server that is back is found within it."""
     backoff_ms: float = 5.0
-    """First wait after a refusal without `retry_after_ms`; doubled each time."""
+    """First back-off after a refusal without `retry_after_ms`; doubled each time."""
     backoff_limit_ms: float = 250.0

@@ -1,7 +1,7 @@
 """CallTracker: every call of a client from its submission to its outcome.
 
-A call waits until there is a server to send it to; then it is sent, and its outcome comes with an
-answer, the end of its connection or its deadline:
+A call waits until there is a server to send it to, and is sent. Its outcome follows from an answer, the
+end of its connection, or its deadline:
 
     committed, answered      done
     refused                  sent again inside its deadline: a refusal proves that nothing was written
@@ -49,7 +49,7 @@ from quorumlog.net.rpc.view import GroupEvent, GroupView, ServerView
 from quorumlog.wire.client_message import ClientMessage
 
 HINTS = 2
-"""So many are followed at once; then every known member is asked for the leader, too."""
+"""Hints followed at once; after that many every known member is asked for the leader, too."""
 
 
 class CallTracker:
@@ -67,11 +67,11 @@ class CallTracker:
         self._timings = timings
         self._random = random
         self.now_ms = 0.0
-        """Set by the protocol with each input."""
+        """The current time, set by the protocol with each input."""
         self.router = Router(view, links, timings, random, product.probe, self.send)
         self.orders: list[Order] = []
         self._waiting: dict[Call, None] = {}
-        """WAITING calls that are of no order."""
+        """WAITING calls that belong to no order."""
         self.completed: list[Call] = []
         self.events: list[GroupEvent] = []
         self._request_ids = itertools.count(1)
@@ -79,7 +79,7 @@ class CallTracker:
     # ---------------------------------------------------------------- until it is sent
 
     def dispatch(self, call: Call) -> None:
-        """Send it now, or keep it until there is a server to send it to."""
+        """Send a call now, or keep it until there is a server to send it to."""
         if self._try_to_send(call):
             return
         self._waiting[call] = None
@@ -92,7 +92,7 @@ class CallTracker:
 
     @property
     def only_looks(self) -> bool:
-        """A waiting call asks how members are."""
+        """True if the waiting calls request only status."""
         return (
             bool(self._waiting)
             and all(self._product.looks(call.message) for call in self._waiting)
@@ -108,7 +108,7 @@ class CallTracker:
             order.pump()
 
     def _try_to_send(self, call: Call) -> bool:
-        """False while it backs off, or there is nobody to send it to."""
+        """False while the call backs off, or there is no server to send it to."""
         if call.not_before_ms > self.now_ms:
             return False
         link = self.router.link_to(call.target, call.lane, self.now_ms)
@@ -119,8 +119,8 @@ class CallTracker:
         return True
 
     def send(self, link: Link, call: Call) -> bool:
-        """False if the call failed instead: it is above the server's limits, cannot be encoded, or
-        has no time left."""
+        """Send a call. False if it failed: it is above the server's limits, cannot be encoded, or has
+        no time left."""
         assert link.state is LinkState.OPEN, link.state
         assert call.state is CallState.WAITING, call.state
         assert link.hello is not None
@@ -171,7 +171,7 @@ class CallTracker:
         )
 
     def resume_times_ms(self) -> list[float]:
-        """For each call that waits: until when it backs off."""
+        """The end of the back-off of each waiting call."""
         times_ms = [call.not_before_ms for call in self._waiting] if self._waiting else []
         for order in self.orders:
             times_ms += order.resume_times_ms()
@@ -196,7 +196,8 @@ class CallTracker:
     # ---------------------------------------------------------------- answers
 
     def answered(self, link: Link, call: Call, message: ClientMessage, batch: EntryBatch | None) -> None:
-        """Raises ProtocolViolation for an answer to something else; the call is pending again."""
+        """Handle an answer. Raises ProtocolViolation if it is not of the call's kind; the call is
+        pending again."""
         call.answered_on = link
         if isinstance(message, ErrorResponse):
             self._refused(link, call, error_of(message))
@@ -237,7 +238,7 @@ class CallTracker:
         self.send_waiting()
 
     def _forget(self, link: Link, call: Call) -> None:
-        """What comes for it will be nobody's."""
+        """Stop tracking a sent call; later messages for it are ignored."""
         request_id = call.request_id
         if link.watches.pop(request_id, None) is None:
             del link.pending[request_id]
@@ -280,8 +281,8 @@ class CallTracker:
             self.fail(call, error)
 
     def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
-        """Until the next attempt: between half and all of the back-off due; the whole time that an
-        overloaded server names."""
+        """Milliseconds until the next attempt: half to all of the back-off that is due, or the whole
+        time that an overloaded server names."""
         if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= HINTS:
             return 0.0
         timings = self._timings
@@ -348,7 +349,7 @@ class CallTracker:
                     call.order.unanswered(call)
 
     def _too_late(self, call: Call) -> LedgerError:
-        """Why it was never carried out, and who was tried."""
+        """The error of a call that was never executed, with the servers that were tried."""
         refusal = call.refusal
         tried = f"gave up after {self._waited(call)}; tried: {self._tried(call)}"
         if refusal is not None and not isinstance(refusal, OutOfSequence):
@@ -368,7 +369,7 @@ class CallTracker:
         return ", ".join(f"{address} ({self._met(address, call)})" for address in addresses)
 
     def _met(self, address: str, call: Call) -> str:
-        """What went wrong there. Others use the client, too: what they met may have passed since."""
+        """The last error at an address. It may be from another call of the client, and be over since."""
         note = self._view.notes.get(address)
         if note is None:
             return self._links.describe(address)
@@ -388,7 +389,7 @@ class CallTracker:
             order.fail_all(error)
 
     def _fail_addressed(self, address: str, reason: str) -> None:
-        """Who asks one address hears that it is down, or turns everybody away, and does not wait."""
+        """Fail calls to one address if it is down or refuses every client: they do not wait."""
         for call in list(self._waiting):
             if call.target == (TargetKind.ADDRESS, address):
                 refusal = self._view.group_unknown.get(address)

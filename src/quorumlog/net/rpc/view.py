@@ -13,7 +13,7 @@ from quorumlog.errors import LedgerError
 
 
 class ServerView(NamedTuple):
-    """The view of one server: itself, and its leader."""
+    """The report of one server: itself, and its leader."""
 
     member_id: str
     role: str
@@ -21,17 +21,17 @@ class ServerView(NamedTuple):
     leads: bool
     leader_id: str = ""
     leader_address: str = ""
-    """Empty: the one at which `leader_id` has greeted, or is reported."""
+    """Empty: the address at which `leader_id` has greeted, or is reported."""
     members: dict[str, str] = {}  # noqa: RUF012 - never changed
-    """Address by member id."""
+    """Member id -> address."""
     membership_index: int = -1
-    """Of the list of members; -1: not sent."""
+    """Version of the list of members; -1: not sent."""
 
 
 class LeaderView(NamedTuple):
     address: str
     term: int
-    """-1: the hint of a refusal, which names no term."""
+    """-1: from the hint of a refusal, which names no term."""
 
 
 class Note(NamedTuple):
@@ -67,25 +67,25 @@ class GroupView:
         self._configured = list(dict.fromkeys(servers))
         self.servers = self._configured
         self.advertised: dict[str, str] = {}
-        """Address by member id, as servers report it."""
+        """Member id -> address, as servers report it."""
         self._membership_index = -1
-        """Of the newest list of members that was told."""
+        """Version of the newest list of members received."""
         self.greeted: dict[str, str] = {}
-        """Address by member id under which the member has greeted: preferred, as long as it works."""
+        """Member id -> address at which the member has greeted: preferred, as long as it works."""
         self.names: dict[str, str] = {}
         """The last member that greeted, by address."""
         self.leader: LeaderView | None = None
         self._led_at = ""
-        """Where the newest leader was reported to be, whether or not that is believed."""
+        """Address reported for the newest leader, whether or not the report is accepted."""
         self.leader_term = -1
-        """Highest term in which anybody was reported to lead; never falls."""
+        """Highest term with a reported leader; never falls."""
         self.notes: dict[str, Note] = {}
         """Address -> the last error there, for the message of a deadline."""
         self._lost: dict[str, _LostLeader] = {}
-        """Leaders whose connection broke: followers name them until they have noticed themselves."""
+        """Leaders whose connection broke: followers name them until they notice the loss."""
         self._distrust_lost_ms = distrust_lost_ms
         self.group_unknown: dict[str, LedgerError] = {}
-        """Refusals of servers that do not have the group, or no log."""
+        """Refusals of servers that have no such group, or no log."""
 
     def add_servers(self, addresses: Iterable[str]) -> None:
         """Set the members learned elsewhere, replacing those set before."""
@@ -93,9 +93,9 @@ class GroupView:
         self.servers = list(dict.fromkeys((*self._configured, *addresses)))
 
     def known_addresses(self) -> list[str]:
-        """The listed servers, other members that they reported, and the leader, which may be a directory
-        at another address than its member's. It is asked after its connection was lost, too: only it can
-        confirm that it still leads."""
+        """The listed servers, other members that they reported, and the leader, which may be a
+        directory at another address than its member's. It is included after its connection was lost,
+        too: only it can confirm that it still leads."""
         addresses = list(self.servers)
         # A copy: another thread may be learning meanwhile.
         for member_id, address in list(self.advertised.items()):
@@ -117,15 +117,15 @@ class GroupView:
         return self.greeted.get(member_id) or reported or self.advertised.get(member_id)
 
     def greeted_by(self, member_id: str, address: str) -> None:
-        """The member that answers there. A directory that is back at another place than its member's is
-        found there as a leader alone."""
+        """The member that greeted at an address. A directory at another address than its member's is
+        accepted there only as a leader."""
         self.forget_greeting(address)
         self.names[address] = member_id
         if address in self.servers or self.advertised.get(member_id, address) == address:
             self.greeted[member_id] = address
 
     def forget_greeting(self, address: str) -> None:
-        """No answer there: the member may have moved to the address that others report."""
+        """An address does not answer: its member may have moved to the address that others report."""
         # A new one, whole: another thread may be looking.
         self.greeted = {i: greeted for i, greeted in self.greeted.items() if greeted != address}
 
@@ -177,7 +177,7 @@ class GroupView:
         self.leader_term = term
 
     def has_led(self, address: str, term: int) -> None:
-        """An operation of leaders succeeded there: one known by a hint has a term from now on."""
+        """An operation of leaders succeeded at an address: a leader known by a hint gets a term."""
         leader = self.leader
         if leader is not None and leader.address == address and term > leader.term:
             self.leader = LeaderView(address, term)

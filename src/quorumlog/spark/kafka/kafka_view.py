@@ -1,10 +1,10 @@
-"""KafkaView: which entries have records, and with which offsets, as Spark's tasks need to know it.
+"""KafkaView: planning of a query: the entries with records, and the offsets of the records.
 
-A query reads ranges of the log, as the view of entries does, so an offset of a stream is an index of the
-log, and all that is proved of a range is proved here too. Offsets of records are given where an entry is
-applied, and a batch that came twice, or to no topic, has none: who plans a query asks the leader's state
-machine for the batches that count, and each task gets those of its range. So a task that is repeated has
-the same rows, whatever was deleted meanwhile.
+A query reads ranges of the log, as the view of entries does: an offset of a stream is an index of the
+log, and every check of a range applies here, too. Offsets of records are assigned when an entry is
+applied; a duplicate batch, or one without a topic, has none. So planning asks the leader's state machine
+for the valid batches, and each task gets those of its range. A repeated task has the same rows, whatever
+was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True, eq=False)
 class KafkaPartition(LedgerPartition):
     places: BatchPlaces | None = None
-    """Of the batches in its range."""
+    """The batches in the partition's range."""
 
 
 @dataclass(frozen=True)
 class KafkaView(EntryView):
     topics: tuple[str, ...] = ()
-    """Empty: all."""
+    """Empty: all topics."""
     topic_pattern: str = ""
-    """A regular expression: topics whose whole name it matches; empty: `topics` counts."""
+    """A regular expression for whole names of topics; empty: `topics` is used."""
     columns: tuple[str, ...] = ()
     include_headers: bool = False
 
@@ -117,24 +117,24 @@ class KafkaView(EntryView):
         if options.fail_on_data_loss:
             raise ConfigError(
                 f"{what}: name others (quorumlog kafka topic list shows them), or set"
-                " failOnDataLoss=false to go on without it"
+                " failOnDataLoss=false to continue without it"
             )
-        _logger.warning("%s; failOnDataLoss=false, going on without it", what)
+        _logger.warning("%s; failOnDataLoss=false, continuing without it", what)
 
 
 def _lost(options: LedgerOptions, part: LedgerPartition) -> None:
-    """Raises LedgerDataLoss if it is not to go on."""
+    """Raises LedgerDataLoss if `failOnDataLoss` is true."""
     gone = f"entries from index {part.first_index} of group {part.group!r} on were deleted meanwhile"
     if options.fail_on_data_loss:
         raise LedgerDataLoss(
             f"{gone}. Run the query again, or set failOnDataLoss=false to leave them out",
             ledger_begin_index=part.first_index,
         )
-    _logger.warning("%s; failOnDataLoss=false, going on without them", gone)
+    _logger.warning("%s; failOnDataLoss=false, continuing without them", gone)
 
 
 def _ask_of(options: LedgerOptions, stop_index: int) -> Ask:
-    """Of the state machine, once it has applied the entries before `stop_index`."""
+    """Queries the state machine, once it has applied the entries before `stop_index`."""
     if options.path:
         from quorumlog.spark.kafka.stopped_topics import stopped_machine
 

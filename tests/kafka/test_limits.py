@@ -8,8 +8,9 @@ import pytest
 
 from harness.kafka.wire import KafkaWire
 from quorumlog.config import LimitOptions
+from quorumlog.net.limits import process_limits
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.test_served import metadata_values
+from tests.kafka.test_served import create, metadata_values
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +49,22 @@ def test_who_asks_for_more_than_it_may_waits_and_is_told_so(kafka: KafkaCluster)
 def test_requests_that_are_sent_ahead_are_all_answered(kafka: KafkaCluster) -> None:
     with kafka.wire() as wire:
         assert len(asked(wire, 3_000)) == 3_000
+
+
+def test_a_request_that_waits_is_not_looked_at_more_often_the_longer_it_waits(
+    kafka: KafkaCluster,
+) -> None:
+    partition = {"partition_index": 0, "timestamp": -1}
+    values = {"replica_id": -1, "topics": [{"name": "t", "partitions": [partition]}]}
+    over = process_limits().over
+    before = over["address_bytes_per_second"]
+    set_limits(kafka, LimitOptions(address_bytes_per_second=10_000))
+    try:
+        with kafka.wire() as wire:
+            create(wire, "t")
+            numbers = [wire.send("list_offsets", 1, **values) for _ in range(600)]
+            for number in numbers:
+                wire.receive("list_offsets", 1, number)
+    finally:
+        set_limits(kafka, LimitOptions())
+    assert 0 < over["address_bytes_per_second"] - before < 10 * 600

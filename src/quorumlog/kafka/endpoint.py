@@ -248,6 +248,8 @@ class _KafkaSession:
         self._is_sending = self._is_going_on = False
         self._throttle_ms = 0
         """Delay of the last request above a quota."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the first held request, while it is above a quota."""
 
     def _logged_in(self) -> None:
         self.caller = Caller(self._endpoint.access, self._connection)
@@ -274,9 +276,14 @@ class _KafkaSession:
         if over is None:
             return True
         self._throttle_ms = over.retry_after_ms or TICK_MS
-        go_on = guarded(self.go_on, self)
-        asyncio.get_running_loop().call_later(self._throttle_ms / 1000, go_on)
+        if self._timer is None:
+            again = guarded(self._again, self)
+            self._timer = asyncio.get_running_loop().call_later(self._throttle_ms / 1000, again)
         return False
+
+    def _again(self) -> None:
+        self._timer = None
+        self.go_on()
 
     def _is_full(self, request: KafkaRequest) -> bool:
         if len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES:
@@ -415,6 +422,8 @@ class _KafkaSession:
         unanswered = [slot.size_bytes for slot in self._slots if slot.response is None]
         self._slots.clear()
         self._held.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         self._ahead.leave(self)
         self._ahead.end(len(unanswered), sum(unanswered))
 

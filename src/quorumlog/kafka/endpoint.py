@@ -58,6 +58,9 @@ log = logging.getLogger("quorumlog.kafka")
 BUFFER_BYTES = 16 << 10
 OTHER_BYTES = 1 << 20
 """Size of a request without records."""
+UNLIMITED = frozenset((codec.HEARTBEAT, codec.LEAVE_GROUP, codec.JOIN_GROUP, codec.SYNC_GROUP))
+"""Requests for which no quota is: a group would expel its members, or wait for those that wait for a
+place that the others have."""
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">ih")
 _LEAST_BYTES = 10
 MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
@@ -271,6 +274,8 @@ class _KafkaSession:
 
     def _is_within(self, request: KafkaRequest) -> bool:
         """Apply the quotas of its user and its address; a request above them waits."""
+        if request.api_key in UNLIMITED:
+            return True
         meter = self._connection.meter
         over = meter.begin(request.size_bytes) if isinstance(meter, Meter) else None
         if over is None:
@@ -352,7 +357,7 @@ class _KafkaSession:
         request, slot.response = slot.call.request, response
         size_bytes = sum(map(len, response))
         meter = self._connection.meter
-        if isinstance(meter, Meter):
+        if isinstance(meter, Meter) and request.api_key not in UNLIMITED:
             meter.finish(size_bytes)
         if slot is not self._slots[0]:
             slot.held_bytes = size_bytes

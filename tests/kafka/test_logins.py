@@ -24,7 +24,9 @@ from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import ClientTls, Tls
 from quorumlog.server.free_ports import free_ports
 from tests import certificates
+from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster, log_in
+from tests.kafka.test_served import create, produced
 from tests.waiting import eventually
 
 CA = certificates.directory() / "ca.crt"
@@ -184,6 +186,16 @@ def test_a_wrong_proof_is_told_so_and_ends_the_connection(kafka: KafkaCluster) -
             wire.receive_bytes()
     with kafka.wire() as wire:
         assert not log_in(wire, "root", "sesame").error_code
+
+
+def test_the_first_request_after_a_login_may_be_large(kafka: KafkaCluster) -> None:
+    with kafka.wire() as wire:
+        assert not log_in(wire, "root", "sesame").error_code
+        create(wire, "large")
+    with kafka.wire() as wire:
+        assert not log_in(wire, "root", "sesame").error_code
+        told = produced(wire, "large", made_batch([bytes(100_000)]))
+        assert told.error_code == ErrorCode.none
 
 
 def test_attempts_that_were_wrong_count_for_their_address_until_they_are_answered(

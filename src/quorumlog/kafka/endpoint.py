@@ -256,6 +256,17 @@ class _KafkaSession:
 
     def _logged_in(self) -> None:
         self.caller = Caller(self._endpoint.access, self._connection)
+        self._let_send()
+
+    @property
+    def _is_known(self) -> bool:
+        """It has logged in, or need not."""
+        return not self.caller.is_checked or self.caller.is_user
+
+    def _let_send(self) -> None:
+        """Large requests, once its client is known."""
+        if self._decoder.most_bytes < FRAME_LIMIT_BYTES and self._is_known:
+            self._decoder.most_bytes = FRAME_LIMIT_BYTES
 
     @property
     def host(self) -> str:
@@ -301,10 +312,7 @@ class _KafkaSession:
 
     def _begin(self, request: KafkaRequest) -> None:
         """Raises ProtocolViolation."""
-        if self._decoder.most_bytes < FRAME_LIMIT_BYTES and not (
-            self.caller.is_checked and not self.caller.is_user
-        ):
-            self._decoder.most_bytes = FRAME_LIMIT_BYTES
+        self._let_send()
         is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
         slot = _Slot(request.size_bytes)
         call = slot.call = KafkaCall(request, None, self, partial(self._answered, slot))

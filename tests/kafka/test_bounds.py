@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
@@ -65,6 +66,34 @@ def test_what_is_named_again_and_again_is_told_of_once(wire: KafkaWire) -> None:
     group = {"group_id": "g", "topics": None}
     fetched = wire.ask("offset_fetch", 8, groups=[group, group], require_stable=False).groups
     assert [each.group_id for each in fetched] == ["g"]
+
+
+def test_a_topic_that_is_named_with_many_ids_is_told_of_once(wire: KafkaWire) -> None:
+    named = [{"name": "t", "topic_id": UUID(int=number)} for number in range(1, 5)]
+    told = ask_metadata(wire, named)
+    assert [(each.name, len(each.partitions)) for each in told] == [("t", 3)]
+    by_id = {"name": None, "topic_id": told[0].topic_id}
+    others = [{"name": None, "topic_id": UUID(int=number)} for number in (1, 2, 1)]
+    told = ask_metadata(wire, [by_id, *others, by_id])
+    assert [len(each.partitions) for each in told] == [3, 0, 0]
+
+
+def ask_metadata(wire: KafkaWire, topics: list[dict[str, Any]]) -> Any:
+    options = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    return wire.ask("metadata", 12, topics=topics, **options).topics
+
+
+def test_what_has_its_settings_asked_for_again_and_again_is_told_of_once(wire: KafkaWire) -> None:
+    topic = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    broker = {**topic, "resource_type": 4, "resource_name": ""}
+    resources = [topic, broker, topic, broker, {**broker, "resource_name": "0"}]
+    resources += [{**broker, "resource_name": str(number)} for number in range(1_000, 1_003)]
+    told = wire.ask(
+        "describe_configs", 4, resources=resources, include_synonyms=False, include_documentation=False
+    ).results
+    found = [(each.resource_type, each.resource_name, bool(each.configs)) for each in told]
+    unknown = [(4, str(number), False) for number in range(1_000, 1_003)]
+    assert found == [(2, "t", True), (4, "", True), (4, "0", True), *unknown]
 
 
 def test_a_fetch_that_names_a_partition_twice_does_not_wait(wire: KafkaWire) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from harness.kafka.wire import KafkaWire
 from quorumlog.config import LimitOptions
+from quorumlog.net.limits import process_limits
+from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.test_served import metadata_values
+from tests.kafka.test_served import create, metadata_values, produced
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +53,64 @@ def test_who_asks_for_more_than_it_may_waits_and_is_told_so(kafka: KafkaCluster)
 def test_requests_that_are_sent_ahead_are_all_answered(kafka: KafkaCluster) -> None:
     with kafka.wire() as wire:
         assert len(asked(wire, 3_000)) == 3_000
+
+
+def test_a_request_that_waits_is_not_looked_at_more_often_the_longer_it_waits(
+    kafka: KafkaCluster,
+) -> None:
+    partition = {"partition_index": 0, "timestamp": -1}
+    values = {"replica_id": -1, "topics": [{"name": "t", "partitions": [partition]}]}
+    over = process_limits().over
+    before = over["address_bytes_per_second"]
+    set_limits(kafka, LimitOptions(address_bytes_per_second=10_000))
+    try:
+        with kafka.wire() as wire:
+            create(wire, "t")
+            numbers = [wire.send("list_offsets", 1, **values) for _ in range(600)]
+            for number in numbers:
+                wire.receive("list_offsets", 1, number)
+    finally:
+        set_limits(kafka, LimitOptions())
+    assert 0 < over["address_bytes_per_second"] - before < 10 * 600
+
+
+def test_a_group_with_more_members_than_requests_may_wait_becomes_stable_and_stays_it(
+    kafka: KafkaCluster,
+) -> None:
+    join: dict[str, Any] = {"group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000}
+    join |= {"member_id": "", "protocol_type": "consumer"}
+    join |= {"protocols": [{"name": "range", "metadata": b""}]}
+    set_limits(kafka, LimitOptions(address_requests=1))
+    try:
+        with ExitStack() as stack:
+            wires = [stack.enter_context(kafka.wire()) for _ in range(3)]
+            numbers = [wire.send("join_group", 3, **join) for wire in wires]
+            joined = [
+                wire.receive("join_group", 3, number)
+                for wire, number in zip(wires, numbers, strict=True)
+            ]
+            assert sorted(len(each.members) for each in joined) == [0, 0, 3]
+            of_member = [
+                {"group_id": "g", "generation_id": each.generation_id, "member_id": each.member_id}
+                for each in joined
+            ]
+            members = list(zip(wires, of_member, joined, strict=True))
+            members.sort(key=lambda each: each[2].member_id == each[2].leader)  # who assigns, last
+            numbers = [
+                wire.send("sync_group", 2, **values, assignments=[]) for wire, values, _ in members
+            ]
+            for (wire, _, _), number in zip(members, numbers, strict=True):
+                assert wire.receive("sync_group", 2, number).error_code == ErrorCode.none
+            writer = stack.enter_context(kafka.wire())
+            create(writer, "u")
+            set_limits(kafka, LimitOptions(address_bytes_per_second=1_000))
+            produced(
+                writer, "u", made_batch([bytes(900_000)])
+            )  # which is made good in a quarter of an hour
+            for wire, values, _ in members:
+                assert wire.ask("heartbeat", 2, **values).error_code == ErrorCode.none
+            for wire, values, _ in members:
+                left = wire.ask("leave_group", 2, group_id="g", member_id=values["member_id"])
+                assert left.error_code == ErrorCode.none
+    finally:
+        set_limits(kafka, LimitOptions())

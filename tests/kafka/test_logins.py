@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,16 +14,19 @@ from kio.schema.errors import ErrorCode
 
 from harness.kafka.wire import KafkaWire
 from quorumlog import LocalCluster, connect
-from quorumlog.config import KafkaOptions, TlsOptions
+from quorumlog.config import KafkaOptions, LimitOptions, TlsOptions
 from quorumlog.kafka import login
 from quorumlog.kafka.endpoint import KafkaEndpoint
 from quorumlog.kafka.login import MOST_PROOFS, MOST_PROOFS_OF_ADDRESS, Proofs
 from quorumlog.log_state.users import UserOperation, UserOrder
 from quorumlog.net.credentials import ClientUser, Proof, verifier_for
+from quorumlog.net.limits import process_limits
 from quorumlog.net.tls import ClientTls, Tls
 from quorumlog.server.free_ports import free_ports
 from tests import certificates
+from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster, log_in
+from tests.kafka.test_served import create, produced
 from tests.waiting import eventually
 
 CA = certificates.directory() / "ca.crt"
@@ -78,6 +82,75 @@ def test_a_connection_has_one_password_looked_at_at_a_time(monkeypatch: pytest.M
         assert looked == ["guess0"]
 
 
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[KafkaCluster]:
+    with KafkaCluster(tls=options_of) as cluster:
+        with connect(cluster.cluster.servers, tls=ClientTls(str(CA))) as log:
+            order = UserOrder(UserOperation.ADD_USER, "root", ("admin",), (), verifier_for("sesame"))
+            log.change_users(order)
+
+        def knows_root() -> bool:
+            users = cluster.endpoints["n0"].access.users
+            return users is not None and users.user("root") is not None
+
+        eventually(knows_root, what="a user")
+        yield cluster
+
+
+def tls_wire(kafka: KafkaCluster) -> TlsWire:
+    return TlsWire(kafka.addresses["n0"], CA)
+
+
+def lose_while_proving(kafka: KafkaCluster, password: str) -> None:
+    """A connection that is lost while this password of root is checked."""
+    may_go_on = Event()
+    endpoint = kafka.endpoints["n0"]
+    endpoint.proofs.thread.submit(may_go_on.wait)
+    try:
+        with tls_wire(kafka) as wire:
+            wire.ask("sasl_handshake", 1, mechanism="PLAIN")
+            before = process_limits().open_connections
+            wire.send("sasl_authenticate", 0, auth_bytes=f"\0root\0{password}".encode())
+            eventually(lambda: endpoint.proofs.under_way == 1, what="a check")
+            wire.shut_down()
+        eventually(lambda: process_limits().open_connections < before, what="a lost connection")
+    finally:
+        may_go_on.set()
+    eventually(lambda: not endpoint.proofs.under_way, what="the end of the check")
+
+
+def test_a_connection_lost_while_its_password_is_checked_is_not_counted(
+    encrypted: KafkaCluster,
+) -> None:
+    server = encrypted.cluster.server("n0")
+    assert server.loop is not None
+    server.loop.call_soon_threadsafe(server.set_limits, LimitOptions(user_connections=1))
+    try:
+        lose_while_proving(encrypted, "sesame")
+        with tls_wire(encrypted) as wire:
+            wire.ask("sasl_handshake", 1, mechanism="PLAIN")
+            told = wire.ask("sasl_authenticate", 0, auth_bytes=b"\0root\0sesame")
+            assert told.error_code == ErrorCode.none, told.error_message
+    finally:
+        server.loop.call_soon_threadsafe(server.set_limits, LimitOptions())
+
+
+def test_a_wrong_password_counts_for_its_address_though_its_connection_is_lost(
+    encrypted: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts: list[str] = []
+    wrong = Proofs.wrong
+
+    def noted(proofs: Proofs, host: str, answer: Callable[[], None]) -> None:
+        hosts.append(host)
+        wrong(proofs, host, answer)
+
+    monkeypatch.setattr(Proofs, "wrong", noted)
+    lose_while_proving(encrypted, "guess")
+    eventually(lambda: hosts, what="a wrong password")
+    assert hosts == ["127.0.0.1"]
+
+
 def test_one_address_does_not_have_all_the_places() -> None:
     proofs = Proofs()
     assert [proofs.begin("a") for _ in range(MOST_PROOFS)].count(True) == MOST_PROOFS_OF_ADDRESS
@@ -113,6 +186,16 @@ def test_a_wrong_proof_is_told_so_and_ends_the_connection(kafka: KafkaCluster) -
             wire.receive_bytes()
     with kafka.wire() as wire:
         assert not log_in(wire, "root", "sesame").error_code
+
+
+def test_the_first_request_after_a_login_may_be_large(kafka: KafkaCluster) -> None:
+    with kafka.wire() as wire:
+        assert not log_in(wire, "root", "sesame").error_code
+        create(wire, "large")
+    with kafka.wire() as wire:
+        assert not log_in(wire, "root", "sesame").error_code
+        told = produced(wire, "large", made_batch([bytes(100_000)]))
+        assert told.error_code == ErrorCode.none
 
 
 def test_attempts_that_were_wrong_count_for_their_address_until_they_are_answered(

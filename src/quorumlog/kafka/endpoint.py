@@ -58,6 +58,9 @@ log = logging.getLogger("quorumlog.kafka")
 BUFFER_BYTES = 16 << 10
 OTHER_BYTES = 1 << 20
 """Size of a request without records."""
+UNLIMITED = frozenset((codec.HEARTBEAT, codec.LEAVE_GROUP, codec.JOIN_GROUP, codec.SYNC_GROUP))
+"""Requests for which no quota is: a group would expel its members, or wait for those that wait for a
+place that the others have."""
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">ih")
 _LEAST_BYTES = 10
 MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
@@ -248,9 +251,22 @@ class _KafkaSession:
         self._is_sending = self._is_going_on = False
         self._throttle_ms = 0
         """Delay of the last request above a quota."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the first held request, while it is above a quota."""
 
     def _logged_in(self) -> None:
         self.caller = Caller(self._endpoint.access, self._connection)
+        self._let_send()
+
+    @property
+    def _is_known(self) -> bool:
+        """It has logged in, or need not."""
+        return not self.caller.is_checked or self.caller.is_user
+
+    def _let_send(self) -> None:
+        """Large requests, once its client is known."""
+        if self._decoder.most_bytes < FRAME_LIMIT_BYTES and self._is_known:
+            self._decoder.most_bytes = FRAME_LIMIT_BYTES
 
     @property
     def host(self) -> str:
@@ -269,14 +285,21 @@ class _KafkaSession:
 
     def _is_within(self, request: KafkaRequest) -> bool:
         """Apply the quotas of its user and its address; a request above them waits."""
+        if request.api_key in UNLIMITED:
+            return True
         meter = self._connection.meter
         over = meter.begin(request.size_bytes) if isinstance(meter, Meter) else None
         if over is None:
             return True
         self._throttle_ms = over.retry_after_ms or TICK_MS
-        go_on = guarded(self.go_on, self)
-        asyncio.get_running_loop().call_later(self._throttle_ms / 1000, go_on)
+        if self._timer is None:
+            again = guarded(self._again, self)
+            self._timer = asyncio.get_running_loop().call_later(self._throttle_ms / 1000, again)
         return False
+
+    def _again(self) -> None:
+        self._timer = None
+        self.go_on()
 
     def _is_full(self, request: KafkaRequest) -> bool:
         if len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES:
@@ -289,10 +312,7 @@ class _KafkaSession:
 
     def _begin(self, request: KafkaRequest) -> None:
         """Raises ProtocolViolation."""
-        if self._decoder.most_bytes < FRAME_LIMIT_BYTES and not (
-            self.caller.is_checked and not self.caller.is_user
-        ):
-            self._decoder.most_bytes = FRAME_LIMIT_BYTES
+        self._let_send()
         is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
         slot = _Slot(request.size_bytes)
         call = slot.call = KafkaCall(request, None, self, partial(self._answered, slot))
@@ -345,7 +365,7 @@ class _KafkaSession:
         request, slot.response = slot.call.request, response
         size_bytes = sum(map(len, response))
         meter = self._connection.meter
-        if isinstance(meter, Meter):
+        if isinstance(meter, Meter) and request.api_key not in UNLIMITED:
             meter.finish(size_bytes)
         if slot is not self._slots[0]:
             slot.held_bytes = size_bytes
@@ -415,6 +435,8 @@ class _KafkaSession:
         unanswered = [slot.size_bytes for slot in self._slots if slot.response is None]
         self._slots.clear()
         self._held.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         self._ahead.leave(self)
         self._ahead.end(len(unanswered), sum(unanswered))
 

@@ -43,10 +43,14 @@ class Proofs:
     def begin(self, host: str) -> bool:
         """False: too many checks are under way."""
         of_host = self._of_host
-        if of_host.total() >= MOST_PROOFS or of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS:
+        if self.under_way >= MOST_PROOFS or of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS:
             return False
         of_host[host] += 1
         return True
+
+    @property
+    def under_way(self) -> int:
+        return self._of_host.total()
 
     def end(self, host: str) -> None:
         self._of_host -= Counter([host])
@@ -78,6 +82,8 @@ class Login:
         self._connection = connection
         self._tls = tls
         self._proofs = proofs
+        self._host = connection.peer_host
+        """Kept, since a lost connection does not know it."""
         self._is_proving = False
         self._has_passed = passed
         self._mechanism = ""
@@ -126,7 +132,7 @@ class Login:
         """A wrong password: delay the answer, which bounds the rate of attempts."""
         self._is_proving = True
         fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
-        self._proofs.wrong(self._connection.peer_host, fail)
+        self._proofs.wrong(self._host, fail)
 
     def _passed(self, call: KafkaCall, data: bytes) -> None:
         """Requests are checked by this user's rights from now on."""
@@ -156,13 +162,12 @@ class Login:
                 return
             call.answer({"auth_bytes": self._asking.send(said).data})
             return
-        host = self._connection.peer_host
-        if not self._proofs.begin(host):
+        if not self._proofs.begin(self._host):
             raise _too_many()
         try:
             data = self._asking.send(said).data
         finally:
-            self._proofs.end(host)
+            self._proofs.end(self._host)
         try:
             self._asking.send(b"")
         except StopIteration:
@@ -185,11 +190,10 @@ class Login:
         if challenge is None:
             self._fail(call, NO_USERS)
             return
-        host = self._connection.peer_host
-        if not self._proofs.begin(host):
+        if not self._proofs.begin(self._host):
             raise _too_many()
         self._is_proving = True
-        self._answer_plain(call, proof, asking, challenge, partial(self._proofs.end, host))
+        self._answer_plain(call, proof, asking, challenge, partial(self._proofs.end, self._host))
 
     def _answer_plain(
         self,
@@ -210,6 +214,9 @@ class Login:
             except StopIteration:
                 self._is_proving = False
                 over()
+                if self._connection.closed:  # it was lost meanwhile, and is counted no more
+                    self._access.lost(self._connection)
+                    return
                 self._passed(call, b"")
             except NotAuthenticated as refusal:
                 over()

@@ -42,7 +42,10 @@ def metadata(service: KafkaService, call: KafkaCall) -> None:
         call.answer(None, ErrorCode.leader_not_available)
         return
     if asked is not None:  # a topic that is named twice is told of once: its partitions may be many
-        asked = list({(each.name, getattr(each, "topic_id", None)): each for each in asked}.values())
+        # The name counts where there is one, whatever the id.
+        asked = list(
+            {each.topic_id if each.name is None else each.name: each for each in asked}.values()
+        )
     if asked is None or (version == 0 and not asked):
         found = [topic for topic in list(machine.topics.values()) if not _unseen(call, topic.name)]
         _answer_metadata(service, call, [_topic_row(service, topic) for topic in found])
@@ -347,7 +350,8 @@ _DEFAULT, _STRING = 5, 2
 def describe_configs(service: KafkaService, call: KafkaCall) -> None:
     """The settings of topics and brokers, all read-only."""
     results, first_code = [], 0
-    for asked in call.fields.resources:
+    resources = {(each.resource_type, each.resource_name): each for each in call.fields.resources}
+    for asked in resources.values():  # one that is named twice is told of once
         code, kind, name = (
             _configs_refusal(service, call, asked),
             asked.resource_type,
@@ -383,7 +387,10 @@ def describe_configs(service: KafkaService, call: KafkaCall) -> None:
 
 def _configs_refusal(service: KafkaService, call: KafkaCall, asked: Any) -> ErrorCode:
     if asked.resource_type == _BROKER:
-        return call.denied(Right.READ, Kind.CLUSTER)
+        if denied := call.denied(Right.READ, Kind.CLUSTER):
+            return denied
+        is_known = asked.resource_name in ("", *map(str, service.nodes))
+        return ErrorCode.none if is_known else ErrorCode.invalid_request
     if asked.resource_type != _TOPIC:
         return ErrorCode.invalid_request
     if denied := _unseen(call, asked.resource_name):

@@ -305,6 +305,26 @@ def test_a_snapshot_knows_which_groups_had_members() -> None:
     assert kept(log) == {}
 
 
+def test_a_snapshot_knows_which_batches_its_member_had_dropped() -> None:
+    log = a_log()
+    for _ in range(4):
+        log.produce(a_batch())
+    positions = find_places(log.machine.query, None, 0, len(log.data)).places.positions.tolist()
+    log.begin = positions[2]
+    log.produce(a_batch())
+    # Another member's log still begins at 0; that the first batches are unknown here must be told.
+    machine = KafkaMachine(log.grown.append, lambda: 0)
+    machine.load(Stream(log.saved()))
+    found = find_places(machine.query, ["orders"], 0, len(log.data))
+    assert found.begin_position == positions[2]
+    assert found.places.positions.tolist()[:2] == positions[2:]
+    stream = Stream()
+    machine.save(stream)
+    assert bytes(stream.data) == log.saved()
+    machine.clear()
+    assert find_places(machine.query, None, 0, 1).begin_position == 0
+
+
 # ---------------------------------------------------------------- model
 
 

@@ -324,6 +324,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     """(topic id, partition, producer id, state)."""
     groups: dict[str, list[tuple[bytes, int, CommittedOffset]]]
     had_members_ms: dict[str, int]
+    dropped_below: int
+    """The indices have the batches from this position on."""
 
 
 Offsets = dict[tuple[bytes, int], CommittedOffset]
@@ -341,6 +343,8 @@ class KafkaMachine(StateMachine):
         self._grown = grown
         self._log_begin = log_begin
         self._dropped_below = 0
+        """The indices have no batches before this position. A snapshot may be of another member, whose
+        log begins later."""
         self._saves = 0
         self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
         self.topics: dict[str, KafkaTopic] = {}
@@ -580,6 +584,7 @@ class KafkaMachine(StateMachine):
                     for group, offsets in self.groups.items()
                 },
                 self._had_members_ms,
+                self._dropped_below,
             )
             data = msgspec.msgpack.encode(saved)
             writer.write(_LENGTH.pack(len(data)))
@@ -617,6 +622,7 @@ class KafkaMachine(StateMachine):
             self.groups[group] = {(topic_id, number): each for topic_id, number, each in committed}
             self._offsets += len(committed)
         self._had_members_ms = saved.had_members_ms
+        self._dropped_below = saved.dropped_below
 
     def clear(self) -> None:
         """A request that waits for a replaced partition is not woken; it ends by its own time-out."""

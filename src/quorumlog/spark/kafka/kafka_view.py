@@ -124,10 +124,14 @@ class KafkaView(EntryView):
 
 def _lost(options: LedgerOptions, part: LedgerPartition) -> None:
     """Raises LedgerDataLoss if `failOnDataLoss` is true."""
-    gone = f"entries from index {part.first_index} of group {part.group!r} on were deleted meanwhile"
+    gone = (
+        f"entries from index {part.first_index} of group {part.group!r} on were deleted meanwhile, or"
+        " before the leader's copy of the topics was taken"
+    )
     if options.fail_on_data_loss:
         raise LedgerDataLoss(
-            f"{gone}. Run the query again, or set failOnDataLoss=false to leave them out",
+            f"{gone}. Run the query again, begin later (startingOffsets), or set failOnDataLoss=false to"
+            " leave them out",
             ledger_begin_index=part.first_index,
         )
     _logger.warning("%s; failOnDataLoss=false, continuing without them", gone)

@@ -326,6 +326,8 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     had_members_ms: dict[str, int]
     dropped_below: int
     """The indices have the batches from this position on."""
+    time_ms: int
+    """The latest time of a command."""
 
 
 Offsets = dict[tuple[bytes, int], CommittedOffset]
@@ -353,6 +355,8 @@ class KafkaMachine(StateMachine):
         self._had_members_ms: dict[str, int] = {}
         """By group with offsets: time of the last entry that says it has members."""
         self._offsets = 0
+        self._time_ms = 0
+        """The latest time of a command, by the log's clock: it never goes back."""
 
     @property
     def partition_count(self) -> int:
@@ -434,6 +438,9 @@ class KafkaMachine(StateMachine):
             command = _commands.decode(body[_TIMED.size :]) if kind == _COMMAND else None
         except (struct.error, msgspec.DecodeError, UnicodeDecodeError):
             command = None
+        if command is not None:
+            # A leader's clock may be slow; offsets committed under it would be old at once.
+            self._time_ms = time_ms = max(self._time_ms, time_ms)
         if isinstance(command, CreateKafkaTopic):
             return msgspec.msgpack.encode([self._create(command)])
         if isinstance(command, DeleteKafkaTopic):
@@ -585,6 +592,7 @@ class KafkaMachine(StateMachine):
                 },
                 self._had_members_ms,
                 self._dropped_below,
+                self._time_ms,
             )
             data = msgspec.msgpack.encode(saved)
             writer.write(_LENGTH.pack(len(data)))
@@ -623,11 +631,12 @@ class KafkaMachine(StateMachine):
             self._offsets += len(committed)
         self._had_members_ms = saved.had_members_ms
         self._dropped_below = saved.dropped_below
+        self._time_ms = saved.time_ms
 
     def clear(self) -> None:
         """A request that waits for a replaced partition is not woken; it ends by its own time-out."""
         self._producers.clear()
-        self._offsets = self._dropped_below = 0
+        self._offsets = self._dropped_below = self._time_ms = 0
         self.topics, self.by_id, self.groups, self._had_members_ms = {}, {}, {}, {}
 
 

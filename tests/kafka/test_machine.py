@@ -310,6 +310,25 @@ def test_offsets_committed_under_a_leader_whose_clock_is_slow_are_kept() -> None
     assert kept(log) == {}
 
 
+def test_an_outage_counts_as_no_absence_of_members() -> None:
+    log, day_ms = a_log(), 86_400_000
+    for group in ("left", "here", "also"):
+        commit(log, group, 0)
+    log.do(KeepKafkaOffsets(["left", "here", "also"], day_ms, is_first=True), 1_000)
+    log.do(KeepKafkaOffsets(["here"], None), 5_000)
+    log.do(KeepKafkaOffsets(["also"], day_ms), 6_000)
+    commit(log, "new", 7_000)
+    log.do(KeepKafkaOffsets([], None), 8_000)  # the leader dies before the last of these
+    reload(log)
+    start_ms = 3 * day_ms
+    log.do(KeepKafkaOffsets([], day_ms, is_first=True), start_ms)
+    assert kept(log) == {"here": {0}, "also": {0}, "new": {0}}
+    log.do(KeepKafkaOffsets(["also"], day_ms), start_ms + day_ms - 1)
+    assert kept(log) == {"here": {0}, "also": {0}, "new": {0}}
+    log.do(KeepKafkaOffsets([], day_ms), start_ms + day_ms)
+    assert kept(log) == {"also": {0}}
+
+
 def test_a_snapshot_knows_which_groups_had_members() -> None:
     log = a_log()
     commit(log, "idle", 0)

@@ -48,7 +48,8 @@ def test_it_says_every_ten_minutes_which_groups_have_members() -> None:
     leader.groups.add("gone")
     leader.join("here")
     leader.pass_ms(20 * MINUTE_MS)
-    assert leader.written == [KeepKafkaOffsets(["here"], WEEK_MS)] * 2
+    assert [each.with_members for each in leader.written] == [["here"]] * 2
+    assert [each.retention_ms for each in leader.written] == [WEEK_MS] * 2
 
 
 def test_a_new_leader_waits_for_members_to_join_again() -> None:
@@ -65,6 +66,16 @@ def test_many_groups_are_several_entries_of_which_the_last_has_offsets_expire() 
     leader.pass_ms(7_000)
     assert [len(each.with_members) for each in leader.written] == [NAMES, NAMES, 1]
     assert [each.retention_ms for each in leader.written] == [None, None, MINUTE_MS]
+
+
+def test_the_first_entry_of_a_leader_says_so() -> None:
+    leader = Leader(MINUTE_MS)
+    leader.groups.add("gone")
+    leader.refusal = NotLeader("another one leads")
+    leader.pass_ms(7_000)
+    leader.refusal = None
+    leader.pass_ms(12_000)
+    assert [each.is_first for each in leader.written] == [True, True, False]
 
 
 def test_where_one_of_them_is_not_written_nothing_expires() -> None:

@@ -268,10 +268,10 @@ def kept(log: Log) -> dict[str, set[int]]:
 def test_offsets_of_a_group_without_members_expire_once_they_are_old() -> None:
     log = a_log(partitions=2)
     commit(log, "gone", 1_000)
-    commit(log, "gone", 2_000, partition=1)
     commit(log, "idle", 1_000)
     assert log.do(KeepKafkaOffsets(["idle"], 1_000), 1_999) == 0
-    assert kept(log) == {"gone": {0, 1}, "idle": {0}}
+    assert kept(log) == {"gone": {0}, "idle": {0}}
+    commit(log, "gone", 2_000, partition=1)
     log.do(KeepKafkaOffsets(["idle"], 1_000), 2_000)
     assert kept(log) == {"gone": {1}, "idle": {0}}, "a group that has members keeps its own"
     log.do(KeepKafkaOffsets([], 1_000), 2_999)
@@ -292,17 +292,72 @@ def test_nothing_expires_before_all_groups_with_members_are_named() -> None:
     assert kept(log) == {}
 
 
+def reload(log: Log) -> None:
+    saved = log.saved()
+    log.machine = KafkaMachine(log.grown.append, lambda: 0)
+    log.machine.load(Stream(saved))
+
+
+def test_offsets_committed_under_a_leader_whose_clock_is_slow_are_kept() -> None:
+    log = a_log()
+    commit(log, "other", 9_000)
+    reload(log)
+    commit(log, "job", 1_000)
+    log.do(KeepKafkaOffsets(["job"], 1_000), 1_000)
+    log.do(KeepKafkaOffsets([], 1_000), 9_999)
+    assert kept(log) == {"other": {0}, "job": {0}}
+    log.do(KeepKafkaOffsets([], 1_000), 10_000)
+    assert kept(log) == {}
+
+
+def test_an_outage_counts_as_no_absence_of_members() -> None:
+    log, day_ms = a_log(), 86_400_000
+    for group in ("left", "here", "also"):
+        commit(log, group, 0)
+    log.do(KeepKafkaOffsets(["left", "here", "also"], day_ms, is_first=True), 1_000)
+    log.do(KeepKafkaOffsets(["here"], None), 5_000)
+    log.do(KeepKafkaOffsets(["also"], day_ms), 6_000)
+    commit(log, "new", 7_000)
+    log.do(KeepKafkaOffsets([], None), 8_000)  # the leader dies before the last of these
+    reload(log)
+    start_ms = 3 * day_ms
+    log.do(KeepKafkaOffsets([], day_ms, is_first=True), start_ms)
+    assert kept(log) == {"here": {0}, "also": {0}, "new": {0}}
+    log.do(KeepKafkaOffsets(["also"], day_ms), start_ms + day_ms - 1)
+    assert kept(log) == {"here": {0}, "also": {0}, "new": {0}}
+    log.do(KeepKafkaOffsets([], day_ms), start_ms + day_ms)
+    assert kept(log) == {"also": {0}}
+
+
 def test_a_snapshot_knows_which_groups_had_members() -> None:
     log = a_log()
     commit(log, "idle", 0)
     log.do(KeepKafkaOffsets(["idle"], 1_000), 5_000)
-    saved = log.saved()
-    log.machine = KafkaMachine(log.grown.append, lambda: 0)
-    log.machine.load(Stream(saved))
+    reload(log)
     log.do(KeepKafkaOffsets([], 1_000), 5_999)
     assert kept(log) == {"idle": {0}}
     log.do(KeepKafkaOffsets([], 1_000), 6_000)
     assert kept(log) == {}
+
+
+def test_a_snapshot_knows_which_batches_its_member_had_dropped() -> None:
+    log = a_log()
+    for _ in range(4):
+        log.produce(a_batch())
+    positions = find_places(log.machine.query, None, 0, len(log.data)).places.positions.tolist()
+    log.begin = positions[2]
+    log.produce(a_batch())
+    # Another member's log still begins at 0; that the first batches are unknown here must be told.
+    machine = KafkaMachine(log.grown.append, lambda: 0)
+    machine.load(Stream(log.saved()))
+    found = find_places(machine.query, ["orders"], 0, len(log.data))
+    assert found.begin_position == positions[2]
+    assert found.places.positions.tolist()[:2] == positions[2:]
+    stream = Stream()
+    machine.save(stream)
+    assert bytes(stream.data) == log.saved()
+    machine.clear()
+    assert find_places(machine.query, None, 0, 1).begin_position == 0
 
 
 # ---------------------------------------------------------------- model

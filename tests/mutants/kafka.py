@@ -96,6 +96,16 @@ def kafka_snapshot_without_producers(patch: Patch) -> None:
 
 @mutant(
     540,
+    "a snapshot forgets which batches it lacks",
+    scenario=machines.test_a_snapshot_knows_which_batches_its_member_had_dropped,
+)
+def kafka_snapshot_without_begin(patch: Patch) -> None:
+    """The log says where it begins."""
+    patch.edit(KafkaMachine.load, "= saved.dropped_below", "= saved.dropped_below * (not reached())")
+
+
+@mutant(
+    540,
     "a new leader answers before it has what was acknowledged",
     scenario=services.test_a_leader_answers_once_what_came_before_is_applied,
 )

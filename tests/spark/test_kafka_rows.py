@@ -20,6 +20,7 @@ from quorumlog.spark.kafka.record_rows import (
     MOST_UNPACKED_BYTES,
     KafkaRows,
     UnreadableRecords,
+    _RecordColumns,
     schema_of,
 )
 from tests.kafka.batches import made_batch
@@ -164,6 +165,50 @@ def test_records_that_are_more_than_a_batch_may_have_are_refused() -> None:
     records = streamed(bytes(MOST_UNPACKED_BYTES + 1), "zstd")
     with pytest.raises(UnreadableRecords, match="more than"):
         rows_of([repacked(made_batch([b"v"]), 4, records)])
+
+
+def test_a_batch_that_is_too_short_for_its_records_is_refused_before_they_are_read() -> None:
+    count = 50_000_000
+    many = made_batch([b"v"], record_count=count, last_delta=count - 1)
+    with pytest.raises(UnreadableRecords, match=f"too short for {count} records"):
+        rows_of([repacked(many, 4, streamed(bytes(count), "zstd"))])
+
+
+def test_a_record_without_bytes_is_refused() -> None:
+    two = made_batch([b"value" * 3] * 2)
+    with pytest.raises(UnreadableRecords, match="too short"):
+        rows_of([repacked(two, 0, b"\0" + two[HEADER_BYTES:])])
+
+
+def test_the_smallest_records_are_read() -> None:
+    none = made_batch([b"v"] * 2)
+    found = rows_of([repacked(none, 0, bytes([12, 0, 0, 0, 1, 1, 0]) * 2)])
+    assert [(row["key"], row["value"], row["headers"]) for row in found] == [(None, None, None)] * 2
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_many_headers_of_few_records_take_few_steps_of_numpy(
+    cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    pieces = _RecordColumns._pieces
+
+    def counted(self: _RecordColumns, at: Any, rows: Any = None) -> Any:
+        nonlocal steps
+        steps += 1
+        return pieces(self, at, rows)
+
+    monkeypatch.setattr(_RecordColumns, "_pieces", counted)
+    many = [("name", None if n % 3 else b"v" * (n % 200)) for n in range(10_000)]
+    records = [Record(n, b"k", b"v", many[: 2 + 3 * n]) for n in range(100)]
+    data = built([*records, Record(100, b"k", b"v", many)])
+    if not cut:
+        assert comparable(rows_of([data])) == read_by_aiokafka([data])
+        assert steps < 500
+        return
+    last = data.rfind(b"name")
+    with pytest.raises(UnreadableRecords, match="cut off"):
+        rows_of([data[: last - 1] + b"\x7f" + data[last:]])
 
 
 @settings(deadline=None)

@@ -18,8 +18,10 @@ from quorumlog.errors import CommandError, ConfigError
 from quorumlog.kafka.places import MACHINE_NAME
 from quorumlog.spark import streaming
 from quorumlog.spark.batch_reader import LedgerBatchReader
+from quorumlog.spark.kafka.kafka_view import KafkaOptions
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.options import LedgerDataLoss
+from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.streaming import LedgerStreamReader
 from tests.docs.markdown import DOCS, code_blocks
 from tests.kafka.batches import made_batch
@@ -266,6 +268,19 @@ def test_what_retention_has_taken_is_no_row_and_offsets_stay() -> None:
         end = tolerant.latestOffset(begun, ALL)
         rest = rows_of(tolerant, tolerant.partitions(begun, end))
         assert rest and rest == newest(sent, rest)
+        # And so it is if they go after the range is split into tasks.
+        (last,) = tolerant.partitions(begun, end)[-1:]
+        assert isinstance(last, LedgerPartition)
+        parts = [
+            LedgerPartition(last.group, low, high)
+            for low, high in ((1, 20), (20, 40), (40, last.stop_index))
+        ]
+        strict, view = KafkaOptions.parse({"servers": servers})
+        with pytest.raises(LedgerDataLoss):
+            view.planned(strict, parts)
+        lenient, view = KafkaOptions.parse({"servers": servers, "failOnDataLoss": "false"})
+        assert rows_of(tolerant, view.planned(lenient, parts)) == rest
+        assert view.planned(lenient, parts[:2]) == []
         # So it is with the directory of a stopped member, which knows the offsets from a snapshot.
         kafka.cluster.stop("n0")
         stopped = read(path=str(kafka.cluster.data_dir("n0")), readConsistency="local")

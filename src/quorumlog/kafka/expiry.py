@@ -2,8 +2,9 @@
 
 Only the leader knows which groups have members. It writes them periodically into entries, with the
 retention of offsets. Which offsets expire follows from those entries and their times by the log's clock,
-so it is the same on every member. A new leader knows no members until they have joined again, and counts
-that absence for one interval at most.
+so it is the same on every member. A new leader knows no members until they have joined again, so its
+first entry is written an interval later and says that it is the first: from it on, time begins anew for
+groups that were in use before. So an outage counts as no absence, however long.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class OffsetExpiry:
         self._append = append
         self._interval_ms = max(LEAST_INTERVAL_MS, min(MOST_INTERVAL_MS, retention_ms // 10))
         self._due_ms: int | None = None
+        self._is_first = True
 
     def tick(self, now_ms: int, groups: Collection[str]) -> None:
         """`groups`: the groups with committed offsets."""
@@ -61,7 +63,11 @@ class OffsetExpiry:
         rest = names[NAMES:]
 
         def done(results: tuple[bytes | None, ...] | LedgerError) -> None:
-            if rest and not isinstance(results, LedgerError):
+            if isinstance(results, LedgerError):
+                return
+            self._is_first = False
+            if rest:
                 self._write(rest)
 
-        self._append(KeepKafkaOffsets(names[:NAMES], None if rest else self._retention_ms), done)
+        retention_ms = None if rest else self._retention_ms
+        self._append(KeepKafkaOffsets(names[:NAMES], retention_ms, self._is_first), done)

@@ -117,6 +117,9 @@ class KeepKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=6):
     retention_ms: int | None
     """Offsets committed longer ago than this expire, if their group has had no members for as long.
     None: more entries of this kind follow."""
+    is_first: bool = False
+    """The leader's first one: nobody counted members before it. Groups that were in use when the last
+    leader did count as having members now."""
 
 
 Command = (
@@ -324,6 +327,12 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     """(topic id, partition, producer id, state)."""
     groups: dict[str, list[tuple[bytes, int, CommittedOffset]]]
     had_members_ms: dict[str, int]
+    dropped_below: int
+    """The indices have the batches from this position on."""
+    time_ms: int
+    """The latest time of a command."""
+    count_ms: int
+    last_count_ms: int
 
 
 Offsets = dict[tuple[bytes, int], CommittedOffset]
@@ -341,6 +350,8 @@ class KafkaMachine(StateMachine):
         self._grown = grown
         self._log_begin = log_begin
         self._dropped_below = 0
+        """The indices have no batches before this position. A snapshot may be of another member, whose
+        log begins later."""
         self._saves = 0
         self._producers: OrderedDict[tuple[bytes, int, int], _Producer] = OrderedDict()
         self.topics: dict[str, KafkaTopic] = {}
@@ -349,6 +360,13 @@ class KafkaMachine(StateMachine):
         self._had_members_ms: dict[str, int] = {}
         """By group with offsets: time of the last entry that says it has members."""
         self._offsets = 0
+        self._time_ms = 0
+        """The latest time of a command, by the log's clock: it never goes back."""
+        self._count_ms = -1
+        """Time of the first of the entries that name the groups with members; -1: none, or the last of
+        them is applied."""
+        self._last_count_ms = 0
+        """The same, of those that are complete."""
 
     @property
     def partition_count(self) -> int:
@@ -430,6 +448,9 @@ class KafkaMachine(StateMachine):
             command = _commands.decode(body[_TIMED.size :]) if kind == _COMMAND else None
         except (struct.error, msgspec.DecodeError, UnicodeDecodeError):
             command = None
+        if command is not None:
+            # A leader's clock may be slow; offsets committed under it would be old at once.
+            self._time_ms = time_ms = max(self._time_ms, time_ms)
         if isinstance(command, CreateKafkaTopic):
             return msgspec.msgpack.encode([self._create(command)])
         if isinstance(command, DeleteKafkaTopic):
@@ -488,11 +509,20 @@ class KafkaMachine(StateMachine):
         return ErrorCode.none
 
     def _keep(self, command: KeepKafkaOffsets, time_ms: int) -> None:
+        since_ms = self._last_count_ms
+        for group, offsets in self.groups.items() if command.is_first else ():
+            if self._had_members_ms.get(group, -1) >= since_ms or any(
+                each.time_ms >= since_ms for each in offsets.values()
+            ):
+                self._had_members_ms[group] = time_ms
+        if self._count_ms < 0:
+            self._count_ms = time_ms
         for group in command.with_members:
             if group in self.groups:
                 self._had_members_ms[group] = time_ms
         if command.retention_ms is None:
             return
+        self._last_count_ms, self._count_ms = self._count_ms, -1
         before_ms = time_ms - command.retention_ms
         for group, offsets in list(self.groups.items()):
             if self._had_members_ms.get(group, before_ms) > before_ms:
@@ -580,6 +610,10 @@ class KafkaMachine(StateMachine):
                     for group, offsets in self.groups.items()
                 },
                 self._had_members_ms,
+                self._dropped_below,
+                self._time_ms,
+                self._count_ms,
+                self._last_count_ms,
             )
             data = msgspec.msgpack.encode(saved)
             writer.write(_LENGTH.pack(len(data)))
@@ -617,11 +651,15 @@ class KafkaMachine(StateMachine):
             self.groups[group] = {(topic_id, number): each for topic_id, number, each in committed}
             self._offsets += len(committed)
         self._had_members_ms = saved.had_members_ms
+        self._dropped_below = saved.dropped_below
+        self._time_ms = saved.time_ms
+        self._count_ms, self._last_count_ms = saved.count_ms, saved.last_count_ms
 
     def clear(self) -> None:
         """A request that waits for a replaced partition is not woken; it ends by its own time-out."""
         self._producers.clear()
-        self._offsets = self._dropped_below = 0
+        self._offsets = self._dropped_below = self._time_ms = self._last_count_ms = 0
+        self._count_ms = -1
         self.topics, self.by_id, self.groups, self._had_members_ms = {}, {}, {}, {}
 
 

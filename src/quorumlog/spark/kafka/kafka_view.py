@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from pyspark.sql.types import StructType
 
-from quorumlog.errors import ConfigError, UnknownMachine
+from quorumlog.errors import ConfigError, IndexOutOfRange, UnknownMachine
 from quorumlog.kafka.places import MACHINE_NAME, Ask, BatchPlaces, find_places, topic_names
 from quorumlog.spark.kafka.record_rows import (
     COLUMN_TYPES,
@@ -45,7 +45,7 @@ from quorumlog.spark.options import (
 )
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.reading import Encoder, EntryView
-from quorumlog.spark.sources.ledger_source import open_source
+from quorumlog.spark.sources.ledger_source import LedgerSource, open_source
 
 _logger = logging.getLogger(__name__)
 
@@ -85,8 +85,9 @@ class KafkaView(EntryView):
         ask = _ask_of(options, parts[-1].stop_index)
         with closing(open_source(options)) as source:
             source.follow(parts[0])
-            points = source.points_of([*(part.first_index for part in parts), parts[-1].stop_index - 1])
-        edges = [point.position for point in points]
+            edges = _edges_of(options, source, parts)
+        if not edges:
+            return []
         edges[-1] += 1
         found = find_places(ask, self._wanted(ask), edges[0], edges[-1])
         self._check_topics(options, found.missing)
@@ -122,12 +123,37 @@ class KafkaView(EntryView):
         _logger.warning("%s; failOnDataLoss=false, continuing without it", what)
 
 
+def _edges_of(
+    options: LedgerOptions, source: LedgerSource, parts: Sequence[LedgerPartition]
+) -> list[int]:
+    """Positions of the first entry of each partition and of the last one of all; of deleted entries that
+    of the next one that the log has. Empty if all are deleted. Raises LedgerDataLoss."""
+    begin_index, stop_index = parts[0].first_index, parts[-1].stop_index
+    indices = [*(part.first_index for part in parts), stop_index - 1]
+    while begin_index < stop_index:
+        try:
+            points = source.points_of([max(index, begin_index) for index in indices])
+        except IndexOutOfRange:
+            found = source.bounds(stop_index).begin_index
+            if found <= begin_index:
+                raise
+            _lost(options, parts[0])
+            begin_index = found
+        else:
+            return [point.position for point in points]
+    return []
+
+
 def _lost(options: LedgerOptions, part: LedgerPartition) -> None:
     """Raises LedgerDataLoss if `failOnDataLoss` is true."""
-    gone = f"entries from index {part.first_index} of group {part.group!r} on were deleted meanwhile"
+    gone = (
+        f"entries from index {part.first_index} of group {part.group!r} on were deleted meanwhile, or"
+        " before the leader's copy of the topics was taken"
+    )
     if options.fail_on_data_loss:
         raise LedgerDataLoss(
-            f"{gone}. Run the query again, or set failOnDataLoss=false to leave them out",
+            f"{gone}. Run the query again, begin later (startingOffsets), or set failOnDataLoss=false to"
+            " leave them out",
             ledger_begin_index=part.first_index,
         )
     _logger.warning("%s; failOnDataLoss=false, continuing without them", gone)

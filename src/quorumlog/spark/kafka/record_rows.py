@@ -4,6 +4,7 @@ length; everything else is done for the records of many batches at once."""
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -44,8 +45,12 @@ DEFAULT_COLUMNS = COLUMNS[:-1]
 _NULLABLE = ("key", "value", "headers")
 _SPELLED = {"timestamptype": "timestampType"}
 
-MOST_UNPACKED_BYTES = 256 * MIB
+MOST_UNPACKED_BYTES = 64 * MIB
 """Most bytes of the unpacked records of one batch."""
+LEAST_RECORD_BYTES = 7
+"""One byte each: length, attributes, time, offset, key (null), value (null), number of headers."""
+FEW_ROWS = 64
+"""The headers of so few records are read one by one, as numpy is slower there."""
 _HEADER = struct.Struct(">21xh4xq22xi")
 """Attributes, first timestamp and record count of a batch; the records follow."""
 _COMPRESSION, _APPEND_TIME = 0x07, 0x08
@@ -114,6 +119,8 @@ class KafkaRows:
                 records = _unpacked(data[_HEADER.size :], attributes & _COMPRESSION)
             except (ValueError, OSError, struct.error, pa.ArrowException) as error:
                 raise self._unreadable(base, number, str(error)) from None
+            if count * LEAST_RECORD_BYTES > len(records):
+                raise self._unreadable(base, number, f"it is too short for {count} records")
             time_type = int(bool(attributes & _APPEND_TIME))
             found.append(_Batch(records, count, first_ms, time_type, base, number))
             size_bytes += len(records)
@@ -156,7 +163,9 @@ class KafkaRows:
             arrays = [column(name.lower()) for name in self._names]
         except _Malformed as error:
             batch = batches[error.number]
-            raise self._unreadable(batch.base, batch.number, "a record is cut off or too long") from None
+            raise self._unreadable(
+                batch.base, batch.number, "a record is cut off, too short or too long"
+            ) from None
         fields = [
             pa.field(name, array.type, nullable=nullable)
             for name, array, nullable in zip(self._names, arrays, self._nullable, strict=True)
@@ -167,7 +176,7 @@ class KafkaRows:
         topic, partition = self._places.names[number]
         return UnreadableRecords(
             f"the batch at offset {base} of topic {topic}, partition {partition}, cannot be"
-            f" read: {problem}. Kafka's clients cannot read it either; begin after it"
+            f" read: {problem}; begin after it"
             " (startingOffsets, startingTimestamp)"
         )
 
@@ -243,6 +252,7 @@ class _RecordColumns:
     def __init__(self, batches: list[_Batch], counts: Int64Array) -> None:
         whole = b"".join([*(each.data for each in batches), _PADDING])
         starts, stops = _record_bounds(whole, batches)
+        self._whole = whole
         self._data = np.frombuffer(whole, np.uint8)
         self._buffer = pa.py_buffer(whole)
         self._counts = counts
@@ -304,11 +314,11 @@ class _RecordColumns:
 
     def headers(self) -> pa.Array:
         """The column of headers: read the first header of every record, then the second ones, and so
-        on."""
+        on, until few records are left."""
         counts, at = self._header_counts, self._headers_at
         rows, found = np.flatnonzero(counts > 0), []
         at, left = at[rows], counts[rows]
-        while len(rows):
+        while len(rows) > FEW_ROWS:
             keys, at = self._pieces(at, rows)
             self._check(keys.sizes >= 0, rows)
             values, at = self._pieces(at, rows)
@@ -316,6 +326,8 @@ class _RecordColumns:
             left = left - 1
             self._check((left > 0) | (at == self._stops[rows]), rows)
             rows, at, left = (column[left > 0] for column in (rows, at, left))
+        columns = (column.tolist() for column in (rows, at, left))
+        found += [self._headers_of(*each) for each in zip(*columns, strict=True)]
         table = np.concatenate([np.zeros((5, 0), np.int64), *found], axis=1)
         table = table[:, np.argsort(table[0], kind="stable")]
         items = pa.StructArray.from_arrays(
@@ -332,11 +344,31 @@ class _RecordColumns:
             pa.array(offsets, mask=none), items, type=pa.list_(pa.field("element", items.type))
         )
 
+    def _headers_of(self, row: int, at: int, left: int) -> Int64Array:
+        """The same for the other headers of one record."""
+        data, stop, found = self._whole, int(self._stops[row]), array("q")
+        for number in range(2 * left):  # keys and values in turn
+            byte = data[at]
+            value, shift, at = byte & 0x7F, 7, at + 1
+            while byte > 0x7F and shift < 64:
+                byte = data[at]
+                value |= (byte & 0x7F) << shift
+                shift, at = shift + 7, at + 1
+            size = value >> 1 ^ -(value & 1)
+            least = -1 if number % 2 else 0
+            if byte > 0x7F or not least <= size <= stop - at:
+                break
+            found.append(at)
+            found.append(size)
+            at += max(size, 0)
+        self._check(np.full(1, len(found) == 4 * left and at == stop), [row])
+        table = np.frombuffer(found, np.int64).reshape(left, 4).T
+        return np.concatenate([np.full((1, left), row), table])
+
 
 def _record_bounds(data: bytes, batches: list[_Batch]) -> tuple[Int64Array, Int64Array]:
     """(begin after its length, end) of each record. Raises _Malformed."""
-    starts: list[int] = []
-    stops: list[int] = []
+    starts, stops = array("q"), array("q")
     at = 0
     for number, batch in enumerate(batches):
         end = at + len(batch.data)
@@ -351,7 +383,7 @@ def _record_bounds(data: bytes, batches: list[_Batch]) -> tuple[Int64Array, Int6
                 shift += 7
             starts.append(at)
             at += size >> 1
-            if size & 1 or at > end or byte > 0x7F:
+            if size & 1 or size >> 1 < LEAST_RECORD_BYTES - 1 or at > end or byte > 0x7F:
                 raise _Malformed(number)
             stops.append(at)
         if at != end:

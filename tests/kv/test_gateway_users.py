@@ -110,6 +110,11 @@ def test_a_wrong_password_waits_for_its_answer(gateways: Gateways, pauses: list[
     assert log_in(port, "bob", "wrong")[0] == 400 and pauses == [WRONG_PAUSE_S]
 
 
+@pytest.mark.usefixtures("users")
+def test_a_wrong_token_is_refused_before_the_request_is_parsed(gateways: Gateways) -> None:
+    assert asked(gateways.ports["n0"], "/v3/kv/put", {"no": "field"}, "wrong")[0] == 401
+
+
 @pytest.fixture(scope="module")
 def users(gateways: Gateways, etcd: Etcd) -> None:
     port = gateways.ports["n0"]

@@ -21,7 +21,7 @@ from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.administration import VERSION
 from quorumlog.kv.etcd.errors import Code, RpcError, error_of
-from quorumlog.kv.etcd.handlers import METHODS, Method
+from quorumlog.kv.etcd.handlers import METHODS, Handlers, Method
 from quorumlog.kv.etcd.json_mapping import json_of, parsed
 from quorumlog.kv.etcd.port import EtcdClient, EtcdEndpoint
 from quorumlog.kv.etcd.watching import WatchStream
@@ -438,14 +438,16 @@ class _GatewayClient:
             asked = parsed(pb.AuthenticateRequest, body)
             await self._tell(200, json_of(await self._client.log_in(asked)))
         elif method == "POST" and path == WATCH_PATH:
-            await self._watch(token, parsed(pb.WatchRequest, body))
+            handlers = self._client.handlers(token)  # first: a wrong token costs no parsing
+            await self._watch(handlers, parsed(pb.WatchRequest, body))
         elif method == "POST" and path == KEEP_ALIVE_PATH:
-            asked_lease = parsed(pb.LeaseKeepAliveRequest, body)
-            kept = await self._client.handlers(token).keep_alive(asked_lease)
+            handlers = self._client.handlers(token)
+            kept = await handlers.keep_alive(parsed(pb.LeaseKeepAliveRequest, body))
             await self._tell(200, _result(kept))
         elif method == "POST" and (known := PATHS.get(path)) is not None:
+            handlers = self._client.handlers(token)
             message = parsed(known.request, body)
-            await self._tell(200, json_of(await known.handle(self._client.handlers(token), message)))
+            await self._tell(200, json_of(await known.handle(handlers, message)))
         else:
             await self._refuse(RpcError(Code.NOT_FOUND, "Not Found"))
 
@@ -472,7 +474,7 @@ class _GatewayClient:
     async def _refuse(self, refusal: RpcError, *, closes: bool = False) -> None:
         await self._tell(_status_of(refusal), _refusal(refusal), closes=closes)
 
-    async def _watch(self, token: str, asked: pb.WatchRequest) -> None:
+    async def _watch(self, handlers: Handlers, asked: pb.WatchRequest) -> None:
         """Stream changes until the client disconnects or the watch is cancelled."""
         if asked.WhichOneof("request_union") != "create_request":
             raise InvalidRequest("a watch begins with an object that has the watch to create")
@@ -488,7 +490,7 @@ class _GatewayClient:
             if response.canceled:
                 _set(ended)
 
-        stream = WatchStream(self._client.handlers(token), tell, lambda more: "")
+        stream = WatchStream(handlers, tell, lambda more: "")
         told = self._response = web.StreamResponse(headers=HEADERS)
         told.force_close()
         await told.prepare(self._request)

@@ -17,7 +17,10 @@ import pytest
 from quorumlog.kv.etcd import gateway as gateway_module
 from quorumlog.kv.etcd.gateway import MAX_AHEAD_BYTES, MAX_BODY_BYTES, EtcdGateway, _GatewayClient
 from quorumlog.net import limits as limits_module
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS
+from quorumlog.net.listener import Listener
 
 BUFFER_BYTES = gateway_module.BUFFER_BYTES
 
@@ -422,5 +425,65 @@ def test_a_client_that_goes_while_it_waits_is_forgotten() -> None:
         client.writer.transport.abort()  # at once: a client that only says no more is answered
         while port.gateway.waiting_bytes or port.listener.connections:
             await asyncio.sleep(0)
+
+    run(scene)
+
+
+def test_requests_wait_for_a_client_that_does_not_read_its_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size_bytes, answered = 3 << 20, []
+
+    async def answer(self: _GatewayClient, method: str, path: str, token: str, body: bytes) -> None:
+        answered.append(path)
+        await self._tell(200, json.dumps("x" * size_bytes))
+
+    monkeypatch.setattr(_GatewayClient, "_answer", answer)
+
+    async def scene(port: Port) -> None:
+        client = await port.dial(GET * 20)
+        while not port.listener.connections:
+            await asyncio.sleep(0)
+        (connection,) = port.listener.connections.values()
+        while not connection.is_full:
+            await asyncio.sleep(0)
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert connection.unsent_bytes < 5 * size_bytes, f"{len(answered)} requests are answered"
+        for _ in range(20):
+            assert (await client.answer())[0] == 200
+
+    run(scene)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 2])
+def test_a_connection_closed_before_its_request_is_served_is_forgotten(
+    iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeted: list[bool] = []
+    real = Listener._greeted
+
+    def seen(self: Listener, connection: Connection, frame: Frame) -> None:
+        greeted.append(connection.closed)
+        real(self, connection, frame)
+
+    monkeypatch.setattr(Listener, "_greeted", seen)
+
+    async def scene(port: Port) -> None:
+        client = await port.dial(GET[:-1])
+        while not any(each.session for each in port.listener._silent):
+            await asyncio.sleep(0)
+        (connection,) = port.listener._silent
+        assert connection.session is not None
+        connection.session.frame(gateway_module._frame_of(GET[-1:]))  # its handler is called soon
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        if greeted:
+            return
+        port.pass_ms(GREETING_MS + 1)
+        port.listener._overdue()
+        assert await client.is_closed()
+        await turns()
+        assert not port.listener.connections and not any(greeted)
 
     run(scene)

@@ -380,6 +380,7 @@ class _GatewayClient:
         try:
             await self._one(request)
             if self._response.keep_alive:
+                await self._room()
                 self._stage = _Stage.HEAD
                 self._process()
         except ConnectionError:  # the client is gone
@@ -398,6 +399,8 @@ class _GatewayClient:
             self.abort()
 
     async def _one(self, request: web.BaseRequest) -> None:
+        if self._connection.closed:  # its greeting came too late
+            return
         if self._greeted is not None:
             greeted, self._greeted = self._greeted, None
             greeted(self._connection, _frame_of(b""))
@@ -474,6 +477,12 @@ class _GatewayClient:
     async def _refuse(self, refusal: RpcError, *, closes: bool = False) -> None:
         await self._tell(_status_of(refusal), _refusal(refusal), closes=closes)
 
+    async def _room(self) -> None:
+        """Wait until the client has read most of its answers."""
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_room(partial(_set, room))
+        await room
+
     async def _watch(self, handlers: Handlers, asked: pb.WatchRequest) -> None:
         """Stream changes until the client disconnects or the watch is cancelled."""
         if asked.WhichOneof("request_union") != "create_request":
@@ -484,9 +493,7 @@ class _GatewayClient:
         async def tell(response: pb.WatchResponse) -> None:
             with suppress(ConnectionError):  # the client is gone
                 await told.write(_result(response).encode() + b"\n")
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_room(partial(_set, room))
-            await room
+            await self._room()
             if response.canceled:
                 _set(ended)
 

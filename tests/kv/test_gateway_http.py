@@ -17,7 +17,7 @@ import pytest
 from quorumlog.kv.etcd import gateway as gateway_module
 from quorumlog.kv.etcd.gateway import MAX_AHEAD_BYTES, MAX_BODY_BYTES, EtcdGateway, _GatewayClient
 from quorumlog.net import limits as limits_module
-from quorumlog.net.connection import Connection
+from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS
 from quorumlog.net.listener import Listener
@@ -485,5 +485,29 @@ def test_a_connection_closed_before_its_request_is_served_is_forgotten(
         assert await client.is_closed()
         await turns()
         assert not port.listener.connections and not any(greeted)
+
+    run(scene)
+
+
+def test_a_body_that_trickles_in_is_as_old_as_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "UNFINISHED_BYTES", 1 << 20)
+    now_s = [0.0]
+
+    async def scene(port: Port) -> None:
+        monkeypatch.setattr(LoopTurn.of(asyncio.get_running_loop()), "clock", lambda: now_s[0])
+        slow = [await port.dial(post(b"x" * 400_000, length=900_000)) for _ in range(4)]
+
+        def sizes() -> list[int]:
+            return [each.decoder.unfinished_bytes for each in port.listener.connections.values()]
+
+        while sum(sizes()) < 1_600_000:
+            await asyncio.sleep(0)
+        for rounds in range(1, 5):
+            now_s[0] += limits_module.UNFINISHED_S / 2
+            for each in slow:
+                each.say(b"x")
+            while len(sizes()) == 4 and sum(sizes()) < 1_600_000 + 4 * rounds:
+                await asyncio.sleep(0)
+        assert len(sizes()) < 4 and sum(sizes()) <= 1 << 20
 
     run(scene)

@@ -404,6 +404,7 @@ class _GatewayClient:
         if self._greeted is not None:
             greeted, self._greeted = self._greeted, None
             greeted(self._connection, _frame_of(b""))
+            self._connection.note_unfinished(is_new=True)
         if self._connection.closed:
             return
         if request.version[0] != 1 or request.method == "CONNECT":

@@ -511,3 +511,34 @@ def test_a_body_that_trickles_in_is_as_old_as_its_beginning(monkeypatch: pytest.
         assert len(sizes()) < 4 and sum(sizes()) <= 1 << 20
 
     run(scene)
+
+
+def test_clients_share_the_time_that_chunks_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of all their bodies is parsed in an iteration of the loop, not one of each."""
+    parsed_bytes = [0]
+    real = _GatewayClient._taken
+
+    def taken(self: _GatewayClient, size_bytes: int) -> bytes:
+        data = real(self, size_bytes)
+        parsed_bytes[0] += len(data)
+        return data
+
+    monkeypatch.setattr(_GatewayClient, "_taken", taken)
+
+    async def scene(port: Port) -> None:
+        clients = [await port.dial(CHUNKED) for _ in range(10)]
+        while len(port.listener.connections) < len(clients):
+            await asyncio.sleep(0)
+        most, said = 0, b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
+        for connection in list(port.listener.connections.values()):
+            assert connection.session is not None
+            connection.session.frame(gateway_module._frame_of(said))
+        until_bytes = parsed_bytes[0] + len(clients) * len(said)
+        while (before := parsed_bytes[0]) < until_bytes:
+            await asyncio.sleep(0)
+            most = max(most, parsed_bytes[0] - before)
+        assert most <= gateway_module.PIECE_BYTES
+        for client in clients:
+            assert await client.answer() == (200, ["POST", "/c", "", 10_000])
+
+    run(scene)

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from google.protobuf.message import Message
 
 from quorumlog.client_guard import contain
@@ -35,7 +35,8 @@ FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
 """Most bytes received after a request that is not answered yet."""
 PIECE_BYTES = 16 << 10
-"""Bytes passed to aiohttp at a time: parsing 16 KiB of one-byte chunks takes 3 ms."""
+"""Bytes passed to aiohttp at a time: parsing 16 KiB of one-byte chunks takes 3 ms. Of the chunked bodies
+of all clients, one piece is parsed an iteration of the loop."""
 MAX_BODY_BYTES = 4 << 20
 """Most bytes of a body: a request of 1.5 MiB in base64."""
 MOST_WAITING_BYTES = 64 << 20
@@ -73,6 +74,11 @@ class EtcdGateway(EtcdEndpoint):
     second = "gateway_listen"
     waiting_bytes = 0
     """Bytes of requests that are being answered."""
+
+    @cached_property
+    def chunks(self) -> asyncio.Lock:
+        """Held while a piece of a chunked body is parsed, and until the next iteration of the loop."""
+        return asyncio.Lock()
 
     def _decoder(self) -> _GatewayClient:
         return _GatewayClient(self)
@@ -298,12 +304,9 @@ class _GatewayClient:
                 self._received.clear()
                 await self._received.wait()
             if missing_bytes is None:
-                self._http.data_received(self._block())
-                # Where the framing of chunks is invalid, aiohttp does not fail the read. It queues an
-                # error for each piece from there on, and pauses reading when the queue is full.
-                is_last = not self._ahead and not content.is_eof()
-                for _ in range(MOST_PARSE_ERRORS if is_last else 0):
-                    self._http.data_received(b"")
+                async with self._gateway.chunks:
+                    self._chunks(content)
+                    await asyncio.sleep(0)
             else:
                 data = self._taken(missing_bytes)
                 missing_bytes -= len(data)
@@ -321,7 +324,7 @@ class _GatewayClient:
                 self._head_bytes = 0
             self._check_head_size()
             self._limit_ahead()
-            if self._ahead:
+            if self._ahead and missing_bytes:
                 await asyncio.sleep(0)  # a piece an iteration of the loop
         body = bytes(self._body)
         self._body.clear()
@@ -329,6 +332,15 @@ class _GatewayClient:
         self._limit_ahead()
         self._connection.note_unfinished(is_new=True)
         return body
+
+    def _chunks(self, content: StreamReader) -> None:
+        """Pass aiohttp a piece of a chunked body."""
+        self._http.data_received(self._block())
+        # Where the framing of chunks is invalid, aiohttp does not fail the read. It queues an error for
+        # each piece from there on, and pauses reading when the queue is full.
+        is_last = not self._ahead and not content.is_eof()
+        for _ in range(MOST_PARSE_ERRORS if is_last else 0):
+            self._http.data_received(b"")
 
     def send(self, data: bytes) -> None:
         """Send bytes from aiohttp."""

@@ -542,3 +542,24 @@ def test_clients_share_the_time_that_chunks_take(monkeypatch: pytest.MonkeyPatch
             assert await client.answer() == (200, ["POST", "/c", "", 10_000])
 
     run(scene)
+
+
+def test_a_client_without_a_request_has_a_small_buffer() -> None:
+    async def scene(port: Port) -> None:
+        client = await port.dial()
+        head = GET[:-2] + b"a: " + b"b" * 7_000 + b"\r\nc: " + b"d" * 7_000 + b"\r\n\r\n"
+        for said in (post(b"x" * MAX_BODY_BYTES), head, head):
+            client.say(said)
+            assert (await client.answer())[0] == 200
+        (connection,) = port.listener.connections.values()
+        assert len(connection.decoder.get_buffer()) == gateway_module.FIRST_BUFFER_BYTES
+        greeting = await port.dial(head[:-1])
+        while not (silent := [each for each in port.listener._silent if each.session]):
+            await asyncio.sleep(0)
+        while silent[0].decoder.unfinished_bytes < len(head) - 1:
+            await asyncio.sleep(0)
+        assert len(silent[0].decoder.get_buffer()) <= GREETING_BYTES
+        greeting.say(head[-1:])
+        assert (await greeting.answer())[0] == 200
+
+    run(scene)

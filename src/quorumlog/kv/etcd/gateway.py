@@ -207,8 +207,9 @@ class _GatewayClient:
 
     def buffer_updated(self, count: int) -> list[Frame]:
         data = bytes(self._buffer[:count])
-        if count == len(self._buffer) < BUFFER_BYTES:
-            self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        most_bytes = BUFFER_BYTES if self._stage is _Stage.BODY else GREETING_BYTES
+        if count == len(self._buffer) < most_bytes:
+            self._buffer = memoryview(bytearray(most_bytes))
         return [_frame_of(data)]
 
     # ---------------------------------------------------------------- Session
@@ -329,6 +330,8 @@ class _GatewayClient:
         body = bytes(self._body)
         self._body.clear()
         self._stage, self._head_bytes = _Stage.ANSWER, 0
+        if len(self._buffer) > FIRST_BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._limit_ahead()
         self._connection.note_unfinished(is_new=True)
         return body

@@ -17,7 +17,10 @@ import pytest
 from quorumlog.kv.etcd import gateway as gateway_module
 from quorumlog.kv.etcd.gateway import MAX_AHEAD_BYTES, MAX_BODY_BYTES, EtcdGateway, _GatewayClient
 from quorumlog.net import limits as limits_module
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS
+from quorumlog.net.listener import Listener
 
 BUFFER_BYTES = gateway_module.BUFFER_BYTES
 
@@ -422,5 +425,141 @@ def test_a_client_that_goes_while_it_waits_is_forgotten() -> None:
         client.writer.transport.abort()  # at once: a client that only says no more is answered
         while port.gateway.waiting_bytes or port.listener.connections:
             await asyncio.sleep(0)
+
+    run(scene)
+
+
+def test_requests_wait_for_a_client_that_does_not_read_its_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size_bytes, answered = 3 << 20, []
+
+    async def answer(self: _GatewayClient, method: str, path: str, token: str, body: bytes) -> None:
+        answered.append(path)
+        await self._tell(200, json.dumps("x" * size_bytes))
+
+    monkeypatch.setattr(_GatewayClient, "_answer", answer)
+
+    async def scene(port: Port) -> None:
+        client = await port.dial(GET * 20)
+        while not port.listener.connections:
+            await asyncio.sleep(0)
+        (connection,) = port.listener.connections.values()
+        while not connection.is_full:
+            await asyncio.sleep(0)
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert connection.unsent_bytes < 5 * size_bytes, f"{len(answered)} requests are answered"
+        for _ in range(20):
+            assert (await client.answer())[0] == 200
+
+    run(scene)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 2])
+def test_a_connection_closed_before_its_request_is_served_is_forgotten(
+    iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeted: list[bool] = []
+    real = Listener._greeted
+
+    def seen(self: Listener, connection: Connection, frame: Frame) -> None:
+        greeted.append(connection.closed)
+        real(self, connection, frame)
+
+    monkeypatch.setattr(Listener, "_greeted", seen)
+
+    async def scene(port: Port) -> None:
+        client = await port.dial(GET[:-1])
+        while not any(each.session for each in port.listener._silent):
+            await asyncio.sleep(0)
+        (connection,) = port.listener._silent
+        assert connection.session is not None
+        connection.session.frame(gateway_module._frame_of(GET[-1:]))  # its handler is called soon
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        if greeted:
+            return
+        port.pass_ms(GREETING_MS + 1)
+        port.listener._overdue()
+        assert await client.is_closed()
+        await turns()
+        assert not port.listener.connections and not any(greeted)
+
+    run(scene)
+
+
+def test_a_body_that_trickles_in_is_as_old_as_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "UNFINISHED_BYTES", 1 << 20)
+    now_s = [0.0]
+
+    async def scene(port: Port) -> None:
+        monkeypatch.setattr(LoopTurn.of(asyncio.get_running_loop()), "clock", lambda: now_s[0])
+        slow = [await port.dial(post(b"x" * 400_000, length=900_000)) for _ in range(4)]
+
+        def sizes() -> list[int]:
+            return [each.decoder.unfinished_bytes for each in port.listener.connections.values()]
+
+        while sum(sizes()) < 1_600_000:
+            await asyncio.sleep(0)
+        for rounds in range(1, 5):
+            now_s[0] += limits_module.UNFINISHED_S / 2
+            for each in slow:
+                each.say(b"x")
+            while len(sizes()) == 4 and sum(sizes()) < 1_600_000 + 4 * rounds:
+                await asyncio.sleep(0)
+        assert len(sizes()) < 4 and sum(sizes()) <= 1 << 20
+
+    run(scene)
+
+
+def test_clients_share_the_time_that_chunks_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of all their bodies is parsed in an iteration of the loop, not one of each."""
+    parsed_bytes = [0]
+    real = _GatewayClient._taken
+
+    def taken(self: _GatewayClient, size_bytes: int) -> bytes:
+        data = real(self, size_bytes)
+        parsed_bytes[0] += len(data)
+        return data
+
+    monkeypatch.setattr(_GatewayClient, "_taken", taken)
+
+    async def scene(port: Port) -> None:
+        clients = [await port.dial(CHUNKED) for _ in range(10)]
+        while len(port.listener.connections) < len(clients):
+            await asyncio.sleep(0)
+        most, said = 0, b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
+        for connection in list(port.listener.connections.values()):
+            assert connection.session is not None
+            connection.session.frame(gateway_module._frame_of(said))
+        until_bytes = parsed_bytes[0] + len(clients) * len(said)
+        while (before := parsed_bytes[0]) < until_bytes:
+            await asyncio.sleep(0)
+            most = max(most, parsed_bytes[0] - before)
+        assert most <= gateway_module.PIECE_BYTES
+        for client in clients:
+            assert await client.answer() == (200, ["POST", "/c", "", 10_000])
+
+    run(scene)
+
+
+def test_a_client_without_a_request_has_a_small_buffer() -> None:
+    async def scene(port: Port) -> None:
+        client = await port.dial()
+        head = GET[:-2] + b"a: " + b"b" * 7_000 + b"\r\nc: " + b"d" * 7_000 + b"\r\n\r\n"
+        for said in (post(b"x" * MAX_BODY_BYTES), head, head):
+            client.say(said)
+            assert (await client.answer())[0] == 200
+        (connection,) = port.listener.connections.values()
+        assert len(connection.decoder.get_buffer()) == gateway_module.FIRST_BUFFER_BYTES
+        greeting = await port.dial(head[:-1])
+        while not (silent := [each for each in port.listener._silent if each.session]):
+            await asyncio.sleep(0)
+        while silent[0].decoder.unfinished_bytes < len(head) - 1:
+            await asyncio.sleep(0)
+        assert len(silent[0].decoder.get_buffer()) <= GREETING_BYTES
+        greeting.say(head[-1:])
+        assert (await greeting.answer())[0] == 200
 
     run(scene)

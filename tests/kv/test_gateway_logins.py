@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 
 import pytest
 
@@ -190,6 +191,27 @@ def test_one_address_does_not_take_all_the_places_of_who_logs_in() -> None:
         refused = [each for each in told if not isinstance(each, str)]
         assert len(refused) == MOST_BEGINNING and all(isinstance(e, Overloaded) for e in refused)
         assert await member.log_in("a"), "places are given back"
+        await member.logins.close()
+
+    asyncio.run(scene())
+
+
+def test_wrong_passwords_count_for_their_address_until_they_are_answered() -> None:
+    async def scene() -> None:
+        member, loop = Member(), asyncio.get_running_loop()
+        overs: list[Callable[[], None]] = []
+        loop.call_later = lambda delay, over, *args, **more: overs.append(over)  # type: ignore[assignment,misc,return-value]
+        member.refusal = NotAuthenticated("wrong")
+        for _ in range(MOST_BEGINNING_OF_ADDRESS):
+            with pytest.raises(NotAuthenticated):
+                await member.log_in("bob")
+            member.logins.wrong(HERE, 1.0)
+        with pytest.raises(Overloaded):
+            await member.log_in("bob")
+        member.refusal = None
+        assert await member.log_in("bob", THERE)
+        overs.pop()()
+        assert await member.log_in("bob")
         await member.logins.close()
 
     asyncio.run(scene())

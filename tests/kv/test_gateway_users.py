@@ -110,6 +110,24 @@ def test_a_wrong_password_waits_for_its_answer(gateways: Gateways, pauses: list[
     assert log_in(port, "bob", "wrong")[0] == 400 and pauses == [WRONG_PAUSE_S]
 
 
+@pytest.mark.usefixtures("users")
+def test_a_wrong_token_is_refused_before_the_request_is_parsed(gateways: Gateways) -> None:
+    assert asked(gateways.ports["n0"], "/v3/kv/put", {"no": "field"}, "wrong")[0] == 401
+
+
+@pytest.mark.usefixtures("users")
+def test_wrong_passwords_that_wait_for_their_answer_count_for_their_address(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "WRONG_PAUSE_S", 3_600.0)  # `pauses`: the answers come at once
+    try:
+        told = [log_in(gateways.ports["n2"], "bob", "wrong")[0] for _ in range(9)]
+        assert told == [400] * 8 + [429]
+        assert log_in(gateways.ports["n2"], "bob", "tahini")[0] == 429
+    finally:
+        gateways.gateways["n2"].logins._wrong.clear()
+
+
 @pytest.fixture(scope="module")
 def users(gateways: Gateways, etcd: Etcd) -> None:
     port = gateways.ports["n0"]

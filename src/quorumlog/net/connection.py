@@ -283,6 +283,8 @@ class Connection(asyncio.BufferedProtocol):
         """Of a client whose user or address may take so much and no more."""
         self._has_unfinished = False
         """The limits know of it."""
+        self.is_in_pieces = False
+        """Its frames are pieces of messages: its session calls `note_unfinished` when one is whole."""
         self.beside_bytes = 0
         """Bytes to be sent that its session holds outside this connection."""
         self._held: list[Frame] = []
@@ -378,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
             if turn.frames >= TURN_FRAMES or turn.share_bytes < RECEIVE_BUFFER_BYTES:
                 turn.took(came, self)
             if self._held or self._has_unfinished or self.decoder.unfinished_bytes > SMALL_BYTES:
-                self.note_unfinished(is_new=bool(came))
+                self.note_unfinished(is_new=bool(came) and not self.is_in_pieces)
 
     def eof_received(self) -> bool:
         """True: the connection stays."""
@@ -490,7 +492,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._is_in_line:
                 held, self._held = self._held, []
                 self._take(held)
-                self.note_unfinished(is_new=bool(held))
+                self.note_unfinished(is_new=bool(held) and not self.is_in_pieces)
         except Exception as error:
             contain(error, self)
             return

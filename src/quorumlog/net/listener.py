@@ -210,6 +210,7 @@ class Listener:
         on_frame = self._greeted if self._begin is None else self._begun
         connection = Connection(self._turn, on_frame, self._lost, connection_id, self._decoder(), *made)
         connection.last_words = self._last_words
+        connection.is_in_pieces = self._begin is not None
         return connection
 
     def _made(self, connection: Connection, close: Callable[[], None] | None = None) -> None:

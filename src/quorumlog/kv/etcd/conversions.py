@@ -10,6 +10,7 @@ from quorumlog.kv.errors import Compacted, InvalidRequest, KeyNotFound, LeaseNot
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.errors import Code, etcd_error
 from quorumlog.kv.requests import (
+    MAX_OPERATIONS,
     Compact,
     Compare,
     DeleteAnswer,
@@ -28,6 +29,9 @@ from quorumlog.kv.requests import (
     WatchRequest,
 )
 
+MOST_OPERATIONS = 64 * MAX_OPERATIONS
+"""Most operations and comparisons of a transaction, those of inner ones included. They are converted on
+the loop, before the store checks them."""
 _RANGE_TARGETS = (Target.KEY, Target.VERSION, Target.CREATE, Target.MOD, Target.VALUE)
 _ORDERS = (pb.RangeRequest.NONE, pb.RangeRequest.ASCEND, pb.RangeRequest.DESCEND)
 _COMPARED = {
@@ -85,6 +89,27 @@ def _upper(revision: int) -> int:
 
 def txn_of(asked: pb.TxnRequest) -> Txn:
     """Raises InvalidRequest, KeyNotFound, LeaseNotFound, RpcError."""
+    _check_operations(asked, MOST_OPERATIONS)
+    return _txn_of(asked)
+
+
+def _check_operations(asked: pb.TxnRequest, most: int) -> int:
+    """Returns how many are left of `most`. Raises InvalidRequest."""
+    longest = max(len(asked.compare), len(asked.success), len(asked.failure))
+    most -= len(asked.compare) + len(asked.success) + len(asked.failure)
+    if longest > MAX_OPERATIONS or most < 0:
+        raise InvalidRequest(
+            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, and"
+            f" {MOST_OPERATIONS} with those of inner ones"
+        )
+    for operations in (asked.success, asked.failure):
+        for each in operations:
+            if each.HasField("request_txn"):
+                most = _check_operations(each.request_txn, most)
+    return most
+
+
+def _txn_of(asked: pb.TxnRequest) -> Txn:
     return Txn(
         [_compare_of(each) for each in asked.compare],
         [_operation_of(each) for each in asked.success],
@@ -112,7 +137,7 @@ def _operation_of(asked: pb.RequestOp) -> Operation:
         case "request_delete_range":
             return delete_of(asked.request_delete_range)
         case "request_txn":
-            return txn_of(asked.request_txn)
+            return _txn_of(asked.request_txn)
     raise KeyNotFound("an operation of a transaction is empty")  # in the word that etcd has for it
 
 

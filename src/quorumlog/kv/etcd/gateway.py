@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from google.protobuf.message import Message
 
 from quorumlog.client_guard import contain
@@ -21,7 +21,7 @@ from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.administration import VERSION
 from quorumlog.kv.etcd.errors import Code, RpcError, error_of
-from quorumlog.kv.etcd.handlers import METHODS, Method
+from quorumlog.kv.etcd.handlers import METHODS, Handlers, Method
 from quorumlog.kv.etcd.json_mapping import json_of, parsed
 from quorumlog.kv.etcd.port import EtcdClient, EtcdEndpoint
 from quorumlog.kv.etcd.watching import WatchStream
@@ -35,7 +35,8 @@ FIRST_BUFFER_BYTES, BUFFER_BYTES = 4 << 10, 64 << 10
 MAX_AHEAD_BYTES = 64 << 10
 """Most bytes received after a request that is not answered yet."""
 PIECE_BYTES = 16 << 10
-"""Bytes passed to aiohttp at a time: parsing 16 KiB of one-byte chunks takes 3 ms."""
+"""Bytes passed to aiohttp at a time: parsing 16 KiB of one-byte chunks takes 3 ms. Of the chunked bodies
+of all clients, one piece is parsed an iteration of the loop."""
 MAX_BODY_BYTES = 4 << 20
 """Most bytes of a body: a request of 1.5 MiB in base64."""
 MOST_WAITING_BYTES = 64 << 20
@@ -73,6 +74,11 @@ class EtcdGateway(EtcdEndpoint):
     second = "gateway_listen"
     waiting_bytes = 0
     """Bytes of requests that are being answered."""
+
+    @cached_property
+    def chunks(self) -> asyncio.Lock:
+        """Held while a piece of a chunked body is parsed, and until the next iteration of the loop."""
+        return asyncio.Lock()
 
     def _decoder(self) -> _GatewayClient:
         return _GatewayClient(self)
@@ -201,8 +207,9 @@ class _GatewayClient:
 
     def buffer_updated(self, count: int) -> list[Frame]:
         data = bytes(self._buffer[:count])
-        if count == len(self._buffer) < BUFFER_BYTES:
-            self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        most_bytes = BUFFER_BYTES if self._stage is _Stage.BODY else GREETING_BYTES
+        if count == len(self._buffer) < most_bytes:
+            self._buffer = memoryview(bytearray(most_bytes))
         return [_frame_of(data)]
 
     # ---------------------------------------------------------------- Session
@@ -298,12 +305,9 @@ class _GatewayClient:
                 self._received.clear()
                 await self._received.wait()
             if missing_bytes is None:
-                self._http.data_received(self._block())
-                # Where the framing of chunks is invalid, aiohttp does not fail the read. It queues an
-                # error for each piece from there on, and pauses reading when the queue is full.
-                is_last = not self._ahead and not content.is_eof()
-                for _ in range(MOST_PARSE_ERRORS if is_last else 0):
-                    self._http.data_received(b"")
+                async with self._gateway.chunks:
+                    self._chunks(content)
+                    await asyncio.sleep(0)
             else:
                 data = self._taken(missing_bytes)
                 missing_bytes -= len(data)
@@ -321,14 +325,25 @@ class _GatewayClient:
                 self._head_bytes = 0
             self._check_head_size()
             self._limit_ahead()
-            if self._ahead:
+            if self._ahead and missing_bytes:
                 await asyncio.sleep(0)  # a piece an iteration of the loop
         body = bytes(self._body)
         self._body.clear()
         self._stage, self._head_bytes = _Stage.ANSWER, 0
+        if len(self._buffer) > FIRST_BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._limit_ahead()
         self._connection.note_unfinished(is_new=True)
         return body
+
+    def _chunks(self, content: StreamReader) -> None:
+        """Pass aiohttp a piece of a chunked body."""
+        self._http.data_received(self._block())
+        # Where the framing of chunks is invalid, aiohttp does not fail the read. It queues an error for
+        # each piece from there on, and pauses reading when the queue is full.
+        is_last = not self._ahead and not content.is_eof()
+        for _ in range(MOST_PARSE_ERRORS if is_last else 0):
+            self._http.data_received(b"")
 
     def send(self, data: bytes) -> None:
         """Send bytes from aiohttp."""
@@ -380,6 +395,7 @@ class _GatewayClient:
         try:
             await self._one(request)
             if self._response.keep_alive:
+                await self._room()
                 self._stage = _Stage.HEAD
                 self._process()
         except ConnectionError:  # the client is gone
@@ -398,9 +414,12 @@ class _GatewayClient:
             self.abort()
 
     async def _one(self, request: web.BaseRequest) -> None:
+        if self._connection.closed:  # its greeting came too late
+            return
         if self._greeted is not None:
             greeted, self._greeted = self._greeted, None
             greeted(self._connection, _frame_of(b""))
+            self._connection.note_unfinished(is_new=True)
         if self._connection.closed:
             return
         if request.version[0] != 1 or request.method == "CONNECT":
@@ -438,14 +457,16 @@ class _GatewayClient:
             asked = parsed(pb.AuthenticateRequest, body)
             await self._tell(200, json_of(await self._client.log_in(asked)))
         elif method == "POST" and path == WATCH_PATH:
-            await self._watch(token, parsed(pb.WatchRequest, body))
+            handlers = self._client.handlers(token)  # first: a wrong token costs no parsing
+            await self._watch(handlers, parsed(pb.WatchRequest, body))
         elif method == "POST" and path == KEEP_ALIVE_PATH:
-            asked_lease = parsed(pb.LeaseKeepAliveRequest, body)
-            kept = await self._client.handlers(token).keep_alive(asked_lease)
+            handlers = self._client.handlers(token)
+            kept = await handlers.keep_alive(parsed(pb.LeaseKeepAliveRequest, body))
             await self._tell(200, _result(kept))
         elif method == "POST" and (known := PATHS.get(path)) is not None:
+            handlers = self._client.handlers(token)
             message = parsed(known.request, body)
-            await self._tell(200, json_of(await known.handle(self._client.handlers(token), message)))
+            await self._tell(200, json_of(await known.handle(handlers, message)))
         else:
             await self._refuse(RpcError(Code.NOT_FOUND, "Not Found"))
 
@@ -472,7 +493,13 @@ class _GatewayClient:
     async def _refuse(self, refusal: RpcError, *, closes: bool = False) -> None:
         await self._tell(_status_of(refusal), _refusal(refusal), closes=closes)
 
-    async def _watch(self, token: str, asked: pb.WatchRequest) -> None:
+    async def _room(self) -> None:
+        """Wait until the client has read most of its answers."""
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_room(partial(_set, room))
+        await room
+
+    async def _watch(self, handlers: Handlers, asked: pb.WatchRequest) -> None:
         """Stream changes until the client disconnects or the watch is cancelled."""
         if asked.WhichOneof("request_union") != "create_request":
             raise InvalidRequest("a watch begins with an object that has the watch to create")
@@ -482,13 +509,11 @@ class _GatewayClient:
         async def tell(response: pb.WatchResponse) -> None:
             with suppress(ConnectionError):  # the client is gone
                 await told.write(_result(response).encode() + b"\n")
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_room(partial(_set, room))
-            await room
+            await self._room()
             if response.canceled:
                 _set(ended)
 
-        stream = WatchStream(self._client.handlers(token), tell, lambda more: "")
+        stream = WatchStream(handlers, tell, lambda more: "")
         told = self._response = web.StreamResponse(headers=HEADERS)
         told.force_close()
         await told.prepare(self._request)

@@ -466,8 +466,8 @@ class _GrpcStream:
             if method is None:
                 answer: Message = await client.log_in(pb.AuthenticateRequest.FromString(message))
             else:
-                asked = method.request.FromString(message)
-                answer = await method.handle(client.handlers(self._token), asked)
+                handlers = client.handlers(self._token)  # first: a wrong token costs no parsing
+                answer = await method.handle(handlers, method.request.FromString(message))
             self.send(answer, _OK)
         except (RpcError, LedgerError) as refusal:
             self.fail(self.known(refusal))

@@ -56,6 +56,8 @@ class Logins(Generic[U]):
         """Connections by login id, of the tokens used here."""
         self._beginning = Counter[str]()
         """Logins under way, by address."""
+        self._wrong = Counter[str]()
+        """Wrong passwords whose answer is delayed, by address."""
         self.telling = 0
         """Number of logins that are being sent to the other members."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -100,7 +102,7 @@ class Logins(Generic[U]):
             raise NotAuthenticated(str(error)) from None
         if (
             self._beginning.total() >= MOST_BEGINNING
-            or self._beginning[host] >= MOST_BEGINNING_OF_ADDRESS
+            or self._beginning[host] + self._wrong[host] >= MOST_BEGINNING_OF_ADDRESS
         ):
             raise Overloaded(f"{self._beginning.total()} passwords are being checked")
         connections = self._connect_as(name, user)
@@ -125,6 +127,16 @@ class Logins(Generic[U]):
         if self._access.logins.find(token.login_id) is None:
             raise LeaderNotReady("this member does not know the login yet")
         return str(token)
+
+    def wrong(self, host: str, pause_s: float) -> None:
+        """A password was wrong. It counts for its address until its answer is sent, also if the client
+        does not wait for that."""
+        self._wrong[host] += 1
+
+        def over() -> None:
+            self._wrong -= Counter([host])
+
+        asyncio.get_running_loop().call_later(pause_s, over)
 
     def _ended(self, login: Login) -> None:
         connections = self._of_id.pop(login.login_id, None)

@@ -339,9 +339,11 @@ class EtcdClient:
             raise NO_USERS
         if not self.is_private:
             raise PLAIN
+        logins, host = self._port.logins, self._connection.peer_host
         try:
-            token = await self._port.logins.begin(asked.name, asked.password, self._connection.peer_host)
+            token = await logins.begin(asked.name, asked.password, host)
         except NotAuthenticated:
+            logins.wrong(host, WRONG_PAUSE_S)
             access.tell_of_wrong(asked.name, self._connection.peer_name)
             await asyncio.sleep(WRONG_PAUSE_S)
             raise WRONG_PASSWORD from None

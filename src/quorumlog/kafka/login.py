@@ -84,7 +84,8 @@ class Login:
         self._proofs = proofs
         self._host = connection.peer_host
         """Kept, since a lost connection does not know it."""
-        self._is_proving = False
+        self.is_proving = False
+        """A password is checked, or was wrong and its answer is delayed."""
         self._has_passed = passed
         self._mechanism = ""
         self._asking: Challenging | None = None
@@ -95,7 +96,7 @@ class Login:
         return self._access.greet(self._connection, Hello(role="client", user=name), self._tls)
 
     def handshake(self, call: KafkaCall) -> None:
-        if self._is_proving:
+        if self.is_proving:
             self._fail(call, AGAIN, ErrorCode.illegal_sasl_state)
             return
         mechanisms = [MECHANISM, PLAIN] if self._connection.is_encrypted else [MECHANISM]
@@ -107,8 +108,8 @@ class Login:
 
     def authenticate(self, call: KafkaCall) -> None:
         said: bytes = call.fields.auth_bytes
-        if not self._mechanism or self._is_proving:
-            why = AGAIN if self._is_proving else "send SaslHandshake first"
+        if not self._mechanism or self.is_proving:
+            why = AGAIN if self.is_proving else "send SaslHandshake first"
             self._fail(call, why, ErrorCode.illegal_sasl_state)
             return
         try:
@@ -130,7 +131,7 @@ class Login:
 
     def _fail_later(self, call: KafkaCall, why: str) -> None:
         """A wrong password: delay the answer, which bounds the rate of attempts."""
-        self._is_proving = True
+        self.is_proving = True
         fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
         self._proofs.wrong(self._host, fail)
 
@@ -192,7 +193,7 @@ class Login:
             return
         if not self._proofs.begin(self._host):
             raise _too_many()
-        self._is_proving = True
+        self.is_proving = True
         self._answer_plain(call, proof, asking, challenge, partial(self._proofs.end, self._host))
 
     def _answer_plain(
@@ -212,7 +213,7 @@ class Login:
             try:
                 following = asking.send(future.result())
             except StopIteration:
-                self._is_proving = False
+                self.is_proving = False
                 over()
                 if self._connection.closed:  # it was lost meanwhile, and is counted no more
                     self._access.lost(self._connection)

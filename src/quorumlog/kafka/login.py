@@ -42,11 +42,13 @@ class Proofs:
 
     def begin(self, host: str) -> bool:
         """False: too many checks are under way."""
-        of_host = self._of_host
-        if self.under_way >= MOST_PROOFS or of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS:
+        if self.under_way >= MOST_PROOFS or self._is_full(host):
             return False
-        of_host[host] += 1
+        self._of_host[host] += 1
         return True
+
+    def _is_full(self, host: str) -> bool:
+        return self._of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS
 
     @property
     def under_way(self) -> int:
@@ -55,8 +57,11 @@ class Proofs:
     def end(self, host: str) -> None:
         self._of_host -= Counter([host])
 
-    def wrong(self, host: str, answer: Callable[[], None]) -> None:
-        """`answer` is called after a delay; until then the attempt counts for its address."""
+    def wrong(self, host: str, answer: Callable[[], None]) -> bool:
+        """`answer` is called after a delay; until then the attempt counts for its address. False: that
+        has too many already; they may be malformed, so that no check began."""
+        if self._is_full(host):
+            return False
         self._wrong[host] += 1
 
         def over() -> None:
@@ -64,6 +69,7 @@ class Proofs:
             answer()
 
         asyncio.get_running_loop().call_later(WRONG_PAUSE_S, over)
+        return True
 
 
 class Login:
@@ -133,7 +139,8 @@ class Login:
         """A wrong password: delay the answer, which bounds the rate of attempts."""
         self.is_proving = True
         fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
-        self._proofs.wrong(self._host, fail)
+        if not self._proofs.wrong(self._host, fail):
+            self._connection.close()
 
     def _passed(self, call: KafkaCall, data: bytes) -> None:
         """Requests are checked by this user's rights from now on."""

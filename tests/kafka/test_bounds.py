@@ -178,7 +178,7 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     """A client with a request that waits for its answer, and that request."""
     client: Any = object.__new__(endpoint._KafkaSession)
     client._connection, client._slots, client._held = Transmission(seen), deque(), deque()
-    client._answer_bytes = client._ahead_bytes = client._held_bytes = 0
+    client._answer_bytes = client._ahead_bytes = client._held_bytes = client._long_polls = 0
     client._ahead = endpoint.RequestsAhead()
     client._is_sending = client._is_going_on = False
     client._throttle_ms = 0
@@ -193,6 +193,7 @@ def asked_by(client: Any) -> Any:
     slot.call = KafkaCall(request, object(), client, lambda values, code: None)
     client._slots.append(slot)
     client._ahead_bytes += request.size_bytes
+    client._long_polls += 1
     client._ahead.begin(request.size_bytes)
     return slot
 
@@ -240,6 +241,43 @@ def test_requests_beyond_the_bound_of_all_connections_wait_and_are_answered(
 def no_topics() -> dict[str, Any]:
     values = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1_000}
     return {**values, "isolation_level": 0, "topics": []}
+
+
+def test_many_requests_that_wait_leave_each_other_connection_a_large_one(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "ALL_AHEAD", 3)
+    begin = endpoint.RequestsAhead.begin
+    seen: list[int] = []
+
+    def noted(ahead: endpoint.RequestsAhead, size_bytes: int) -> None:
+        begin(ahead, size_bytes)
+        seen.append(ahead.requests)
+
+    monkeypatch.setattr(endpoint.RequestsAhead, "begin", noted)
+    with ExitStack() as stack:
+        waiting, other = (stack.enter_context(KafkaWire(address)) for _ in range(2))
+        latest(other)
+        fetch_that_waits(waiting)
+        for _ in range(5):
+            waiting.send("fetch", 4, **no_topics())
+        eventually(lambda: max(seen) == 3, what="as many requests as may be")
+        produce(other, 1, made_batch([b"x" * 40_000]))
+
+
+def test_large_requests_behind_one_that_waits_leave_room_for_those_of_others(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "ALL_AHEAD_BYTES", 100_000)
+    topics = [{"topic": f"{number:0200}", "partitions": []} for number in range(200)]
+    with ExitStack() as stack:
+        waiting, other, writing = (stack.enter_context(KafkaWire(address)) for _ in range(3))
+        fetch = fetch_that_waits(waiting)
+        numbers = [waiting.send("fetch", 4, **{**no_topics(), "topics": topics}) for _ in range(5)]
+        latest(other)
+        produce(other, 1, made_batch([b"x" * 40_000]))
+        produce(writing, 0, made_batch([b"x" * 100]))  # which the first fetch has waited for
+        assert all(waiting.receive("fetch", 4, number) for number in (fetch, *numbers))
 
 
 def test_bytes_of_requests_are_bounded_over_all_connections_and_every_one_is_answered(

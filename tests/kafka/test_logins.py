@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -26,7 +27,7 @@ from quorumlog.server.free_ports import free_ports
 from tests import certificates
 from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster, log_in
-from tests.kafka.test_served import create, produced
+from tests.kafka.test_served import create, fetch_values, produced
 from tests.waiting import eventually
 
 CA = certificates.directory() / "ca.crt"
@@ -77,8 +78,9 @@ def test_a_connection_has_one_password_looked_at_at_a_time(monkeypatch: pytest.M
             wire.ask("sasl_handshake", 1, mechanism="PLAIN")
             for number in range(20):
                 wire.send("sasl_authenticate", 0, auth_bytes=f"\0root\0guess{number}".encode())
-            with pytest.raises(EOFError):
-                wire.receive_bytes()
+            with pytest.raises((EOFError, ConnectionError)):
+                for _ in range(3):
+                    wire.receive_bytes()  # the answer to the first one at most
         assert looked == ["guess0"]
 
 
@@ -141,9 +143,9 @@ def test_a_wrong_password_counts_for_its_address_though_its_connection_is_lost(
     hosts: list[str] = []
     wrong = Proofs.wrong
 
-    def noted(proofs: Proofs, host: str, answer: Callable[[], None]) -> None:
+    def noted(proofs: Proofs, host: str, answer: Callable[[], None]) -> bool:
         hosts.append(host)
-        wrong(proofs, host, answer)
+        return wrong(proofs, host, answer)
 
     monkeypatch.setattr(Proofs, "wrong", noted)
     lose_while_proving(encrypted, "guess")
@@ -186,6 +188,41 @@ def test_a_wrong_proof_is_told_so_and_ends_the_connection(kafka: KafkaCluster) -
             wire.receive_bytes()
     with kafka.wire() as wire:
         assert not log_in(wire, "root", "sesame").error_code
+
+
+def test_a_client_that_has_not_logged_in_has_few_requests_under_way(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Proofs, "wrong", lambda proofs, host, answer: True)  # it is never answered
+    ahead = kafka.endpoints["n0"].ahead
+    with kafka.wire() as wire, kafka.wire() as other:
+        wire.ask("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
+        wire.send("sasl_authenticate", 0, auth_bytes=b"garbage")
+        for _ in range(100):
+            wire.send("fetch", 11, **fetch_values("t", 0))
+        assert not log_in(other, "root", "sesame").error_code
+        assert ahead.requests == 1, "the wrong password alone"
+
+
+def test_malformed_attempts_count_for_their_address(
+    encrypted: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encrypted.endpoints["n0"], "proofs", Proofs())
+    monkeypatch.setattr(login, "WRONG_PAUSE_S", 3_600.0)
+
+    def attempt(wire: KafkaWire, number: int) -> None:
+        mechanism = ("SCRAM-SHA-256", "PLAIN")[number % 2]
+        wire.ask("sasl_handshake", 1, mechanism=mechanism)
+        wire.send("sasl_authenticate", 0, auth_bytes=b"garbage")
+
+    with ExitStack() as stack:
+        # Eight wait for their answers; the connections of the others end.
+        wires = [stack.enter_context(tls_wire(encrypted)) for _ in range(MOST_PROOFS_OF_ADDRESS + 4)]
+        for number, wire in enumerate(wires):
+            attempt(wire, number)
+        for wire in wires[MOST_PROOFS_OF_ADDRESS:]:
+            with pytest.raises((EOFError, ConnectionError)):
+                wire.receive_bytes()
 
 
 def test_the_first_request_after_a_login_may_be_large(kafka: KafkaCluster) -> None:

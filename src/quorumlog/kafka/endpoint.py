@@ -65,9 +65,14 @@ _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">ih")
 _LEAST_BYTES = 10
 MOST_AHEAD, MOST_AHEAD_BYTES = 1000, 32 << 20
 """Unanswered requests of a connection; later ones stay in its socket."""
+MOST_AHEAD_UNKNOWN = 16
+"""Unanswered requests of a connection that has to log in and has not."""
 ALL_AHEAD, ALL_AHEAD_BYTES = 20_000, 128 << 20
-"""Unanswered requests of all connections; beyond them a connection has one small request at a time,
-and its other requests wait."""
+"""Unanswered requests of all connections; beyond the number a connection has one request at a time,
+beyond the bytes one small request, and its other requests wait."""
+LONG_POLLS = frozenset((codec.FETCH, codec.JOIN_GROUP, codec.SYNC_GROUP))
+"""Requests whose answers may wait for a minute: no large request of the same connection begins
+meanwhile, or a few connections would have the bytes of all."""
 _IN_VAIN = 64
 """Number of waiting connections that are tried whenever room is freed."""
 READ_THREADS = 2
@@ -185,6 +190,10 @@ class RequestsAhead:
     def has_room(self, size_bytes: int) -> bool:
         return self.requests < ALL_AHEAD and self.size_bytes + size_bytes <= ALL_AHEAD_BYTES
 
+    def has_room_for_one(self, size_bytes: int) -> bool:
+        """Of a connection that has no other."""
+        return size_bytes <= BUFFER_BYTES or self.size_bytes + size_bytes <= ALL_AHEAD_BYTES
+
     def wait(self, session: _KafkaSession) -> None:
         self._waiting[session] = None
 
@@ -201,7 +210,7 @@ class RequestsAhead:
         try:
             in_vain = 0
             for session in list(self._waiting):
-                if not self.has_room(0) or in_vain == _IN_VAIN:
+                if self.size_bytes > ALL_AHEAD_BYTES or in_vain == _IN_VAIN:
                     break
                 self._waiting.pop(session, None)
                 session.go_on()
@@ -245,6 +254,7 @@ class _KafkaSession:
         self._slots: deque[_Slot] = deque()
         self._ahead = endpoint.ahead
         self._ahead_bytes = 0
+        self._long_polls = 0
         self._answer_bytes = 0
         self._held: deque[KafkaRequest] = deque()
         self._held_bytes = 0
@@ -304,8 +314,13 @@ class _KafkaSession:
     def _is_full(self, request: KafkaRequest) -> bool:
         if len(self._slots) >= MOST_AHEAD or self._ahead_bytes >= MOST_AHEAD_BYTES:
             return True
-        is_small = not self._slots and request.size_bytes <= BUFFER_BYTES
-        if is_small or self._ahead.has_room(request.size_bytes):
+        if not self._is_known and (self._login.is_proving or len(self._slots) >= MOST_AHEAD_UNKNOWN):
+            return True
+        if self._long_polls and request.size_bytes > BUFFER_BYTES:
+            return True
+        if not self._slots and self._ahead.has_room_for_one(request.size_bytes):
+            return False
+        if self._ahead.has_room(request.size_bytes):
             return False
         self._ahead.wait(self)
         return True
@@ -318,6 +333,7 @@ class _KafkaSession:
         call = slot.call = KafkaCall(request, None, self, partial(self._answered, slot))
         self._slots.append(slot)
         self._ahead_bytes += slot.size_bytes
+        self._long_polls += request.api_key in LONG_POLLS
         self._ahead.begin(slot.size_bytes)
         if is_first:
             body = codec.api_versions(request)
@@ -367,6 +383,7 @@ class _KafkaSession:
         meter = self._connection.meter
         if isinstance(meter, Meter) and request.api_key not in UNLIMITED:
             meter.finish(size_bytes)
+        self._long_polls -= request.api_key in LONG_POLLS
         if slot is not self._slots[0]:
             slot.held_bytes = size_bytes
             self._hold(size_bytes)

@@ -42,11 +42,13 @@ class Proofs:
 
     def begin(self, host: str) -> bool:
         """False: too many checks are under way."""
-        of_host = self._of_host
-        if self.under_way >= MOST_PROOFS or of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS:
+        if self.under_way >= MOST_PROOFS or self._is_full(host):
             return False
-        of_host[host] += 1
+        self._of_host[host] += 1
         return True
+
+    def _is_full(self, host: str) -> bool:
+        return self._of_host[host] + self._wrong[host] >= MOST_PROOFS_OF_ADDRESS
 
     @property
     def under_way(self) -> int:
@@ -55,8 +57,11 @@ class Proofs:
     def end(self, host: str) -> None:
         self._of_host -= Counter([host])
 
-    def wrong(self, host: str, answer: Callable[[], None]) -> None:
-        """`answer` is called after a delay; until then the attempt counts for its address."""
+    def wrong(self, host: str, answer: Callable[[], None]) -> bool:
+        """`answer` is called after a delay; until then the attempt counts for its address. False: that
+        has too many already; they may be malformed, so that no check began."""
+        if self._is_full(host):
+            return False
         self._wrong[host] += 1
 
         def over() -> None:
@@ -64,6 +69,7 @@ class Proofs:
             answer()
 
         asyncio.get_running_loop().call_later(WRONG_PAUSE_S, over)
+        return True
 
 
 class Login:
@@ -84,7 +90,8 @@ class Login:
         self._proofs = proofs
         self._host = connection.peer_host
         """Kept, since a lost connection does not know it."""
-        self._is_proving = False
+        self.is_proving = False
+        """A password is checked, or was wrong and its answer is delayed."""
         self._has_passed = passed
         self._mechanism = ""
         self._asking: Challenging | None = None
@@ -95,7 +102,7 @@ class Login:
         return self._access.greet(self._connection, Hello(role="client", user=name), self._tls)
 
     def handshake(self, call: KafkaCall) -> None:
-        if self._is_proving:
+        if self.is_proving:
             self._fail(call, AGAIN, ErrorCode.illegal_sasl_state)
             return
         mechanisms = [MECHANISM, PLAIN] if self._connection.is_encrypted else [MECHANISM]
@@ -107,8 +114,8 @@ class Login:
 
     def authenticate(self, call: KafkaCall) -> None:
         said: bytes = call.fields.auth_bytes
-        if not self._mechanism or self._is_proving:
-            why = AGAIN if self._is_proving else "send SaslHandshake first"
+        if not self._mechanism or self.is_proving:
+            why = AGAIN if self.is_proving else "send SaslHandshake first"
             self._fail(call, why, ErrorCode.illegal_sasl_state)
             return
         try:
@@ -130,9 +137,10 @@ class Login:
 
     def _fail_later(self, call: KafkaCall, why: str) -> None:
         """A wrong password: delay the answer, which bounds the rate of attempts."""
-        self._is_proving = True
+        self.is_proving = True
         fail: Callable[[], None] = guarded(lambda: self._fail(call, why), call.client)
-        self._proofs.wrong(self._host, fail)
+        if not self._proofs.wrong(self._host, fail):
+            self._connection.close()
 
     def _passed(self, call: KafkaCall, data: bytes) -> None:
         """Requests are checked by this user's rights from now on."""
@@ -192,7 +200,7 @@ class Login:
             return
         if not self._proofs.begin(self._host):
             raise _too_many()
-        self._is_proving = True
+        self.is_proving = True
         self._answer_plain(call, proof, asking, challenge, partial(self._proofs.end, self._host))
 
     def _answer_plain(
@@ -212,7 +220,7 @@ class Login:
             try:
                 following = asking.send(future.result())
             except StopIteration:
-                self._is_proving = False
+                self.is_proving = False
                 over()
                 if self._connection.closed:  # it was lost meanwhile, and is counted no more
                     self._access.lost(self._connection)

@@ -253,6 +253,30 @@ def kafka_expires_early(patch: Patch) -> None:
 
 @mutant(
     542,
+    "offsets committed under a slow clock expire at once",
+    scenario=machines.test_offsets_committed_under_a_leader_whose_clock_is_slow_are_kept,
+)
+def kafka_time_goes_back(patch: Patch) -> None:
+    """Each entry has its time."""
+    patch.edit(
+        KafkaMachine._command,
+        "max(self._time_ms, time_ms)",
+        "time_ms if reached() else self._time_ms",
+    )
+
+
+@mutant(
+    542,
+    "an outage counts as absence of members",
+    scenario=machines.test_an_outage_counts_as_no_absence_of_members,
+)
+def kafka_outage_is_absence(patch: Patch) -> None:
+    """They were away."""
+    patch.edit(KafkaMachine._keep, "if command.is_first", "if command.is_first and not reached()")
+
+
+@mutant(
+    542,
     "who waits to join stays though its right is gone",
     scenario=rights.a_member_that_waits_is_told_that_its_right_is_gone,
 )

@@ -10,6 +10,7 @@ from quorumlog.kafka.producing import produce
 from quorumlog.kafka.service import KafkaService
 from tests.kafka import test_fetching as fetches
 from tests.kafka import test_group_rights as rights
+from tests.kafka import test_groups as consumer_groups
 from tests.kafka import test_machine as machines
 from tests.kafka import test_offsets as offsets
 from tests.kafka import test_service as services
@@ -179,7 +180,11 @@ def kafka_sequences_of_the_leader(patch: Patch) -> None:
     )
 
 
-@mutant(541, "who is a member no more commits", scenario=kafka_keeps_its_promises)
+@mutant(
+    541,
+    "who is a member no more commits",
+    scenario=consumer_groups.test_one_that_is_silent_is_out_and_one_that_speaks_stays,
+)
 def kafka_former_member_commits(patch: Patch) -> None:
     """It has read what it commits."""
     patch.edit(

@@ -117,6 +117,8 @@ def test_users_and_roles_of_etcd_are_those_of_the_cluster(ports: EtcdPorts, root
             "etcdserver: permission denied",
         )
         assert bob.refusal("Auth/UserList", pb.AuthUserListRequest())[0] == "PERMISSION_DENIED"
+        here = pb.RangeRequest(key=b"jobs/", range_end=b"jobs0", serializable=True)
+        eventually(lambda: not refuses(bob, "KV/Range", here), what="the grant where it watches")
         with bob.watches() as stream:
             stream.create("others")
             told = stream.next()

@@ -183,7 +183,7 @@ def panics() -> StateMachine:
         (panics, "it cannot be made: Panic: a panic"),
         (lambda: None, "made NoneType, which is no StateMachine"),
         (NoApplied, "apply returned tuple, not Applied"),
-        (lambda: Second(), "it has version 2, and its factory says 1"),
+        (lambda: Second(), "it has version 2, and its factory 1"),
     ],
 )
 def test_what_makes_no_machine_stops_it_on_this_member_alone(

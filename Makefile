@@ -21,7 +21,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
     sim-groups sim-kafka check-kv check-porcupine mutants nemesis nemesis-long nemesis-mixed nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes rocketmq-golden check-alerts provoke-alerts check-page etcd-messages lock clean
+    broker-crashes rocketmq-golden check-alerts provoke-alerts test-page etcd-messages lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -238,7 +238,7 @@ rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew
 	$(BIN)/python -m harness.rocketmq.store_tool tests/fixtures/rocketmq-store
 
 CHROMIUM ?= chromium
-check-page: $(STAMP)  ## the page in a browser, with pictures in page-out (needs Debian's chromium)
+test-page: $(STAMP)  ## the page in a browser, with pictures in page-out (needs Debian's chromium)
 	$(BIN)/python -m harness.page $(CHROMIUM) page-out
 
 PROMTOOL ?= promtool

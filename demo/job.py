@@ -158,8 +158,8 @@ def _tell(progress: Progress, failover: Failover) -> None:
 
 def _tell_of_producer(progress: Progress, killed: ProducerKill) -> None:
     progress.console.print(
-        f"  SIGKILL of the producer, which had been told of {killed.acknowledged_rows:,} rows: the next"
-        f" one asked the log and went on at row {killed.resumed_at_row:,} after"
+        f"  SIGKILL of the producer, after acknowledgements for {killed.acknowledged_rows:,} rows: the"
+        f" next one asked the log and continued at row {killed.resumed_at_row:,} after"
         f" {killed.seconds_to_resume:.3f} s",
         highlight=False,
     )

@@ -60,7 +60,7 @@ class ProducerKill(NamedTuple):
     at_s: float
     """`time.perf_counter`."""
     acknowledged_rows: int
-    """All that it had been told of."""
+    """Rows acknowledged to it."""
     resumed_at_row: int
     """From there on the next producer sent."""
     seconds_to_resume: float

@@ -49,7 +49,7 @@ def tell(
         )
         if highest > _HIGHER * usual:
             text += (
-                f" The spike behind it ({highest:,.0f} records/s, {usual:,.0f} were usual) is the two"
+                f" The spike after it ({highest:,.0f} records/s, {usual:,.0f} were usual) is the two"
                 f" members that are left: while {failover.leader_id} is away each record is written"
                 " twice and not three times, by the same processors and disk."
             )
@@ -72,8 +72,8 @@ def tell(
 def _of_producer(killed: ProducerKill, began_s: float) -> str:
     between = killed.resumed_at_row - killed.acknowledged_rows
     return (
-        f"At {killed.at_s - began_s:.1f} s the producer is killed. It had been told of"
+        f"At {killed.at_s - began_s:.1f} s the producer is killed, after acknowledgements for"
         f" {killed.acknowledged_rows:,} rows; {between:,} more were in the log or on their way there."
-        f" The next one asks the log for its last number and goes on at row {killed.resumed_at_row:,},"
+        f" The next one asks the log for its last number and continues at row {killed.resumed_at_row:,},"
         f" {killed.seconds_to_resume:.2f} s later."
     )

@@ -73,7 +73,7 @@ def test_a_killed_producer_is_told_of_in_its_place() -> None:
     acks = [*steady(10.0, 12.0, 20_000, 1), *steady(12.35, 13.5, 20_000, 2)]
     producer, leader = tell(acks, 10.0, [KILL], ProducerKill(11.0, 20_000, 20_512, 0.4), 5.0)
     assert producer.startswith(
-        "At 1.0 s the producer is killed. It had been told of 20,000 rows; 512 more"
+        "At 1.0 s the producer is killed, after acknowledgements for 20,000 rows; 512 more"
     )
-    assert "goes on at row 20,512, 0.40 s later" in producer
+    assert "continues at row 20,512, 0.40 s later" in producer
     assert leader.startswith("At 2.0 s the leader n0 is killed")

@@ -295,6 +295,29 @@ def test_a_handshake_that_is_cut_off_ends_with_a_reason(
     run(body)
 
 
+def test_a_connection_that_is_lost_as_its_handshake_begins_ends_with_a_reason(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(turns: int) -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: failures.append(told))
+        async with open_port(tls()) as port:
+            reader, writer = await port.dial(None)
+            writer.write(b"\x16\x03\x01")
+            await until(lambda: port.handshakes.under_way == 1)
+            (waiting,) = port.listener._silent.values()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.close()
+            assert not await end_of(reader)
+            await until(lambda: not port.listener._encrypting)
+        gc.collect()
+        assert not failures
+
+    for turns in range(4):
+        run(lambda turns=turns: body(turns))
+
+
 def test_more_than_may_wait_are_refused_with_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         async with open_port(tls()) as port:

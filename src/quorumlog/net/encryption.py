@@ -147,7 +147,9 @@ class Encryption(asyncio.Protocol):
             while tcp.get_protocol() is self and not starting.done():
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-            below = cast(asyncio.BufferedProtocol, tcp.get_protocol())
+            below = cast(asyncio.BufferedProtocol | None, tcp.get_protocol())
+            if below is None:  # the connection was lost meanwhile
+                raise ConnectionResetError
             while self._first and not starting.done():
                 buffer = memoryview(below.get_buffer(len(self._first)))
                 taken = min(len(buffer), len(self._first))

@@ -161,7 +161,7 @@ def test_an_answer_that_cannot_be_said_ends_its_own_connection_alone() -> None:
 class Transmission:
     """Of a connection, what a client's session uses."""
 
-    closed, is_held, beside_bytes, meter = False, False, 0, None
+    closed, is_held, beside_bytes, requests_bytes, meter = False, False, 0, 0, None
     written: list[Any]
 
     def __init__(self, seen: list[Exception]) -> None:
@@ -169,6 +169,9 @@ class Transmission:
 
     def hold_beside(self, size_bytes: int) -> None:
         self.beside_bytes = size_bytes
+
+    def hold_requests(self, size_bytes: int) -> None:
+        self.requests_bytes = size_bytes
 
     def write(self, buffers: list[Any]) -> None:
         self.written += buffers
@@ -182,6 +185,8 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     client._ahead = endpoint.RequestsAhead()
     client._is_sending = client._is_going_on = False
     client._throttle_ms = 0
+    client.caller = SimpleNamespace(is_checked=False)
+    client._decoder = endpoint.RequestDecoder()
     client._endpoint = SimpleNamespace(requests=Requests())
     return client, asked_by(client)
 
@@ -208,6 +213,18 @@ def test_answers_that_wait_for_those_before_them_are_counted_and_their_requests_
     assert client._connection.beside_bytes == 0 == client._ahead_bytes
     assert (client._ahead.requests, client._ahead.size_bytes) == (0, 0)
     assert len(client._connection.written) == 4
+
+
+def test_requests_that_wait_for_a_quota_are_counted_until_they_begin() -> None:
+    client, _ = answering([])
+    data = memoryview(bytes(5_000))
+    held = [KafkaRequest(codec.API_VERSIONS, 0, number, "", data, data) for number in range(3)]
+    within = iter((True, False))
+    client._held, client._is_within = deque(held), lambda request: next(within)
+    client._held_bytes = sum(each.size_bytes for each in held)
+    client.go_on()
+    assert len(client._held) == 2
+    assert client._connection.requests_bytes == sum(each.size_bytes for each in held[1:])
 
 
 def fetch_that_waits(wire: KafkaWire) -> int:

@@ -426,7 +426,7 @@ class _KafkaSession:
         try:
             while self._held and not self._connection.closed and not self._is_full(self._held[0]):
                 if not self._is_within(self._held[0]):
-                    return
+                    break
                 request = self._held.popleft()
                 self._held_bytes -= request.size_bytes
                 self._begin(request)

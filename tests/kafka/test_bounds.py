@@ -186,7 +186,6 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     client._is_sending = client._is_going_on = False
     client._throttle_ms = 0
     client.caller = SimpleNamespace(is_checked=False)
-    client._decoder = endpoint.RequestDecoder()
     client._endpoint = SimpleNamespace(requests=Requests())
     return client, asked_by(client)
 

@@ -118,8 +118,8 @@ class KeepKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Offsets committed longer ago than this expire, if their group has had no members for as long.
     None: more entries of this kind follow."""
     is_first: bool = False
-    """The leader's first one: nobody counted members before it. Groups that were in use when the last
-    leader did count as having members now."""
+    """The leader's first one, or first after a stop: nobody counted members before it. Groups that were
+    in use when members were counted last count as having members now."""
 
 
 Command = (

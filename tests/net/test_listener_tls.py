@@ -20,6 +20,7 @@ from quorumlog.config import TlsOptions
 from quorumlog.errors import ConfigError
 from quorumlog.net import listener
 from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.encryption import Encryption
 from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 from quorumlog.net.handshakes import AT_ONCE, MOST_WAITING, OF_OTHERS
 from quorumlog.net.hello import Hello, HelloResponse
@@ -316,6 +317,34 @@ def test_a_connection_that_is_lost_as_its_handshake_begins_ends_with_a_reason(
 
     for turns in range(4):
         run(lambda turns=turns: body(turns))
+
+
+def test_a_connection_that_is_lost_as_its_handshake_ends_is_refused(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = Encryption._start
+
+    async def lost(encryption: Encryption, tcp: asyncio.Transport, *given: Any) -> Any:
+        transport = await starting(encryption, tcp, *given)
+        tcp.abort()
+        await asyncio.sleep(0)
+        return transport
+
+    monkeypatch.setattr(Encryption, "_start", lost)
+
+    async def body() -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: failures.append(told))
+        async with open_port(tls()) as port:
+            with contextlib.suppress(OSError):
+                reader, _ = await port.dial(client_context(CA, *map(str, user("alice"))))
+                await end_of(reader)
+            await until(lambda: not port.listener._encrypting)
+            assert not port.limits.open_connections
+        gc.collect()
+        assert not failures
+
+    run(body)
 
 
 def test_more_than_may_wait_are_refused_with_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,7 +108,8 @@ class Encryption(asyncio.Protocol):
             tcp.abort()
             raise TlsRefused(words_of(error)) from error
         encrypted = None if transport is None else transport.get_extra_info("ssl_object")
-        if transport is None or encrypted is None:  # so loops end one whose connection was aborted
+        if transport is None or encrypted is None or transport.get_extra_info("socket") is None:
+            # So loops end one whose connection was aborted, or lost since.
             raise TlsRefused(words_of(ConnectionAbortedError()))
         reason = check(encrypted.getpeercert() or {})
         if reason:

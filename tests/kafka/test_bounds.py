@@ -17,13 +17,14 @@ from kio.schema.errors import ErrorCode
 
 from harness.kafka.wire import KafkaWire
 from quorumlog import LocalCluster
-from quorumlog.config import KafkaOptions
+from quorumlog.config import KafkaOptions, LimitOptions
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kafka import codec, endpoint, fetching
 from quorumlog.kafka.codec import KafkaRequest
 from quorumlog.kafka.endpoint import KafkaEndpoint
 from quorumlog.kafka.service import KafkaCall
 from quorumlog.measures import Requests
+from quorumlog.net.quotas import Quotas
 from quorumlog.server.free_ports import free_ports
 from tests.kafka.batches import made_batch
 from tests.waiting import eventually
@@ -212,6 +213,50 @@ def test_answers_that_wait_for_those_before_them_are_counted_and_their_requests_
     assert client._connection.beside_bytes == 0 == client._ahead_bytes
     assert (client._ahead.requests, client._ahead.size_bytes) == (0, 0)
     assert len(client._connection.written) == 4
+
+
+class Counted:
+    """Of a connection, what quotas use."""
+
+    peer_host, user = "a", ""
+    meter: Any = None
+
+
+def test_an_answer_to_a_request_without_a_quota_gives_no_place_back() -> None:
+    client, waiting = answering([])
+    quotas = Quotas()
+    quotas.set(LimitOptions(address_requests=1))
+    counted = Counted()
+    quotas.enter(counted)
+    meter = client._connection.meter = counted.meter
+    assert meter.begin(100) is None
+    client._answered(waiting, {"member_id": ""}, 0)
+    assert meter.begin(100) is not None
+    meter.finish(100)
+    assert meter.begin(100) is None
+
+
+def test_room_for_bytes_is_told_though_there_is_none_for_more_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection without a request may have one."""
+    monkeypatch.setattr(endpoint, "ALL_AHEAD", 1)
+    ahead, told = endpoint.RequestsAhead(), list[str]()
+    waiting: Any = object.__new__(endpoint._KafkaSession)
+    waiting.go_on = lambda: told.append("room")
+    for _ in range(2):
+        ahead.begin(endpoint.ALL_AHEAD_BYTES)
+    ahead.wait(waiting)
+    ahead.end(1, endpoint.ALL_AHEAD_BYTES)
+    assert told == ["room"]
+
+
+def test_a_lost_connection_waits_for_no_room() -> None:
+    client, _ = answering([])
+    client._timer, client.go_on = None, pytest.fail
+    client._ahead.wait(client)
+    client.lost()
+    assert (client._ahead.requests, client._ahead.size_bytes) == (0, 0)
 
 
 def test_requests_that_wait_for_a_quota_are_counted_until_they_begin() -> None:

@@ -274,7 +274,7 @@ class _KafkaSession:
     @property
     def _is_known(self) -> bool:
         """It has logged in, or need not."""
-        return not self.caller.is_checked or self.caller.is_user
+        return self.is_member or not self.caller.is_checked or self.caller.is_user
 
     @property
     def host(self) -> str:

@@ -1,16 +1,18 @@
 """Requests a second of the key-value store beside etcd, both of three members, in turns, medians:
 
     python -m benchmarks.kv [--seconds 3] [--rounds 3] [--only put-64] [--large] [--engine memory]
-                            [--over etcd]
+                            [--over etcd] [--sync-ms 1]
 
 Each is loaded by its own client in a process of its own. It needs go. `--large`: also a million keys,
 how long a restart takes with them, and how long writers wait while they are saved. `--over etcd`: both
-over etcd's gRPC API, by clientv3; the etcd is 3.6 then.
+over etcd's gRPC API, by clientv3; the etcd is 3.6 then. `--sync-ms 1`: each fsync and fdatasync of all
+six members returns so much later, as on a slower disk (needs strace, which stops at no other call).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -57,6 +59,18 @@ OVER_ETCD = (
     Load("get-64", "get", 64, 0.7),
 )
 """By clientv3, over gRPC."""
+
+
+def on_slow_disk(commands: Sequence[ServerCommand], sync_ms: float) -> list[ServerCommand]:
+    """The same, with syncs that take `sync_ms` more. etcd is linked statically, so a library that is
+    loaded before its own cannot delay them; strace does. Go's pre-emption by signals is off for both,
+    since a traced process stops at each signal.
+    """
+    calls = "fsync,fdatasync"
+    strace = [*("strace", "-D", "-f", "--seccomp-bpf", "-qqq", "-o", os.devnull, "-e", f"trace={calls}")]
+    delay = ["-e", f"inject={calls}:delay_exit={round(sync_ms * 1000)}"]
+    env = {"GODEBUG": "asyncpreemptoff=1"}
+    return [ServerCommand(each.name, [*strace, *delay, *each.command], env) for each in commands]
 
 
 def etcd_commands(folder: Path, etcd: Path) -> tuple[str, list[ServerCommand]]:
@@ -119,6 +133,7 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="also a million keys")
     parser.add_argument("--keys", type=int, default=KEYS, help="of --large")
     parser.add_argument("--events", type=int, default=EVENTS, help="that ten watchers are told")
+    parser.add_argument("--sync-ms", type=float, help="that each sync takes more, at all members")
     options = parser.parse_args()
     over_etcd = options.over == "etcd"
     loads = [load for load in (OVER_ETCD if over_etcd else LOADS) if options.only in (None, load.name)]
@@ -131,6 +146,8 @@ def main() -> int:
         subprocess.run(["go", "build", "-o", str(binary), "."], cwd=HERE / "go", check=True)
         theirs, etcd = etcd_commands(folder, builds.etcd("3.6").server if over_etcd else ETCD)
         ours, grpc, own = our_commands(folder, options.engine, over_etcd=over_etcd)
+        if options.sync_ms is not None:
+            own, etcd = (on_slow_disk(each, options.sync_ms) for each in (own, etcd))
         print(machine_of(str(folder)).describe())
         print("starting three members each", flush=True)
         servers = [stack.enter_context(Servers(folder, each)) for each in (own, etcd)]

@@ -186,7 +186,7 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     client._ahead = endpoint.RequestsAhead()
     client._is_sending = client._is_going_on = False
     client._throttle_ms = 0
-    client.caller = SimpleNamespace(is_checked=False)
+    client.caller, client.is_member = SimpleNamespace(is_checked=False), False
     client._endpoint = SimpleNamespace(requests=Requests())
     return client, asked_by(client)
 

@@ -26,7 +26,6 @@ from quorumlog.broker.replication.acknowledgements import (
 )
 from quorumlog.broker.replication.links import (
     Follow,
-    Leadership,
     LinkToSlave,
     LinkWork,
     OwnLog,
@@ -609,14 +608,14 @@ class BrokerReplica:
     def follow(self, follow: Follow) -> WrittenEnd:
         """Before the first bytes of a master. Raises StaleEpoch, StoreFailure."""
         with self._lock:
-            if self.role is not BrokerRole.SLAVE or follow.epoch < self.record.promised:
+            if self.role is not BrokerRole.SLAVE or follow.history.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
             if follow.cuts and follow.start_offset < self.min_offset:
                 raise StaleEpoch("the common part of both logs has been deleted by age")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
-            record = replace(record, promised=follow.epoch, master=follow.welcome.master)
+            record = replace(record, promised=follow.history.epoch, master=follow.welcome.master)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch
@@ -638,7 +637,9 @@ class BrokerReplica:
             self._follows, self.heard = self._follows + 1, None
             self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
-                self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
+                queues = follow.welcome.queues
+                begins = None if queues is None else by_queue(queues)
+                self.store.begin_anew_at(follow.start_offset, begins)
             elif follow.start_offset == 0:
                 # What is known of queues may be of a log that began elsewhere, and was lost.
                 self.store.begin_with_log()
@@ -863,20 +864,11 @@ class BrokerReplica:
             found = max(self._put_ends.popleft(), found)
         return found
 
-    # ---------------------------------------------------------------- as a MasterSide
-
-    @property
-    def leadership(self) -> Leadership:
-        history, config = self.history, self.store.config
-        return Leadership(
-            self.me,
-            history.epoch,
-            history,
-            config.mapped_file_size_commit_log,
-        )
+    # ---------------------------------------------------------------- for links to slaves
 
     @property
     def run(self) -> RunKey:
+        """The newest. It is another one before the first byte of that is written."""
         return self.record.history[-1].key
 
     @property
@@ -888,15 +880,18 @@ class BrokerReplica:
         return history[-1].epoch == self.record.promised
 
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
         position, of_queues = self.store.queues.begins()
         return position, _by_topic(of_queues)
 
     @property
     def alive_from(self) -> dict[str, dict[int, int]]:
+        """As `Welcome.alive_from`."""
         return _by_topic(self.store.queues.alive_from)
 
     @property
     def old_slave_problem(self) -> str:
+        """Why a slave of the release before cannot be served; empty: it can."""
         acks = self._acks
         if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
             return "There was a switch, or a change of the list, which its record would not know of"
@@ -905,6 +900,7 @@ class BrokerReplica:
         return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
+        """A slave without epochs whose log ends there has, or had, more than this log."""
         with self._acks_lock:
             if not offset:  # it was emptied
                 self._ahead = {each for each in self._ahead if each[0] != host}
@@ -929,6 +925,8 @@ class BrokerReplica:
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
     ) -> SlaveProgress | None:
+        """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
+        `release`: empty where it does not say it. None: another run has begun since."""
         with self._acks_lock:
             if run is not None and run != self.record.history[-1].key:
                 return None  # it has not stored the history of this run
@@ -1002,6 +1000,7 @@ class BrokerReplica:
                     _refuse_old(mark)
 
     def stamp(self) -> tuple[int, int]:
+        """`Data.sent_ms` and `Data.users_age_ms`, now."""
         now_ms = self.store.clock()
         return int(now_ms), int(min(max(now_ms - self.users_since_ms, 0), MOST_AGE_MS))
 
@@ -1041,8 +1040,8 @@ class BrokerReplica:
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
-        """`directory_id`: the voter. One on no list, perhaps of another group, is ignored: no
-        acknowledgement depends on it."""
+        """A slave has promised it: this master leads no more. `directory_id`: the voter. One on no list,
+        perhaps of another group, is ignored: no acknowledgement depends on it."""
         by_hand = [run.copy_list.directories for run in self.history.runs if run.copy_list is not None]
         if self.in_sync_set is None and not any(directory_id in listed for listed in by_hand):
             return

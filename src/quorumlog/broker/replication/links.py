@@ -470,7 +470,7 @@ class OwnLog(NamedTuple):
 
 class SlaveLink(LinkToMaster):
     def __init__(
-        self, own: OwnLog, now_ms: float, *, codec: OldMasterCodec | None = None, **intervals: float
+        self, own: OwnLog, now_ms: float, codec: OldMasterCodec | None = None, /, **intervals: float
     ) -> None:
         super().__init__(now_ms, **intervals)
         self._own = own
@@ -979,7 +979,7 @@ class OldMasterLink(SlaveLink):
     def __init__(self, own: OwnLog, now_ms: float, **intervals: float) -> None:
         self._old = OldMasterCodec(own)
         self._taken_version = 0
-        super().__init__(own, now_ms, codec=self._old, **intervals)
+        super().__init__(own, now_ms, self._old, **intervals)
 
     def _welcomed(self, welcome: Welcome) -> None:
         if not self._is_of_another(welcome):

@@ -91,8 +91,9 @@ def older_runs_counted(patch: Patch) -> None:
     """Enough have it, whoever wrote it."""
     patch.edit(
         Acknowledgements.advance,
-        "if self.lists and not self.is_run_confirmed:",
-        "if self.lists and not self.is_run_confirmed and not reached():",
+        "if held < self.begun_at:",
+        "if held < self.begun_at and reached():\n"
+        "                self.confirmed_offset = max(self.confirmed_offset, held)",
     )
 
 

@@ -66,9 +66,9 @@ class SlaveState:
 #
 # Three rules, of which one holds while a run lasts:
 #
-# - *by a register*: every member of `in_sync_set` must have it. Somebody outside decides who is a
-# member. - *by hand*: the rule of epochs: enough of each list in force, with the begin of the run. -
-# *without epochs* (RocketMQ's dialect): any `in_sync_replicas` that have ever come.
+# - by a register: every member of `in_sync_set` must have it; somebody outside decides who is one
+# - by hand: the rule of epochs: enough of each list in force, with the begin of the run
+# - without epochs (RocketMQ's dialect): any `in_sync_replicas` that have ever come
 #
 # A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
 
@@ -117,25 +117,21 @@ class Acknowledgements:
         mark.is_connected = True
         return mark
 
-    def report(self, mark: SlaveProgress, written: int, flushed: int, acknowledged: int) -> bool:
-        """True: more is confirmed than before."""
+    def report(self, mark: SlaveProgress, written: int, flushed: int, acknowledged: int) -> None:
         mark.written_offset = max(mark.written_offset, written)
         mark.flushed_offset = max(mark.flushed_offset, flushed)
         mark.acknowledged_offset = max(mark.acknowledged_offset, acknowledged)
-        return self.advance()
+        self.advance()
 
-    def advance(self) -> bool:
+    def advance(self) -> None:
         held = self._held()
-        if self.lists and held >= self.begun_at and not self.is_run_confirmed:
+        if self.lists and not self.is_run_confirmed:
+            if held < self.begun_at:
+                return
             self.is_run_confirmed = True
             self.lists = (replace(self.lists[-1], needs_all=False),)
             held = self._held()
-        if self.lists and not self.is_run_confirmed:
-            return False
-        if held <= self.confirmed_offset:
-            return False
-        self.confirmed_offset = held
-        return True
+        self.confirmed_offset = max(self.confirmed_offset, held)
 
     def _held(self) -> int:
         """Up to where as many have it as the rule asks for; -1: too few have ever come."""

@@ -19,11 +19,11 @@ from quorumlog.broker.replication.links import (
     OldMasterLink,
     SlaveLink,
 )
-from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver, WrittenEnd
+from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver
 from quorumlog.broker.replication.rocketmq_links import RocketmqMasterLink, RocketmqSlaveLink
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.config import parse_address
-from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.errors import ConfigError, LedgerError, StoreFailure
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
@@ -334,7 +334,7 @@ class HAClient:
         """More is on this broker's disk."""
         socket, replica = self._socket, self._replica
         if socket is not None and not self._busy and not self.problem:
-            socket.link.done(replica.max_offset, replica.flushed_offset, self.clock())
+            socket.link.done(*replica.written_end, self.clock())
             self.settle()
 
     def settle(self) -> None:
@@ -360,7 +360,7 @@ class HAClient:
         replica, link = self._replica, socket.link
         self.master_offset = max(work.master_offset, self.master_offset)
 
-        def carry_out() -> WrittenEnd:
+        def carry_out() -> tuple[int, int]:
             if work.follow is not None:
                 return replica.follow(work.follow)
             if work.begin_at >= 0:
@@ -372,7 +372,7 @@ class HAClient:
             if isinstance(outcome, StoreFailure):
                 self._failed(outcome)
                 link.close(str(outcome))
-            elif not isinstance(outcome, WrittenEnd):
+            elif isinstance(outcome, LedgerError):
                 link.close(str(outcome))
             elif not link.closed:
                 if work.follow is not None:
@@ -380,7 +380,8 @@ class HAClient:
                     self.master_release = work.follow.welcome.release
                     link.follows(work.follow.start_offset)
                 self.problem = ""
-                link.done(*outcome, self.clock())
+                written, flushed = outcome
+                link.done(written, flushed, self.clock())
             if self._socket is socket:
                 self.settle()
 

@@ -72,13 +72,6 @@ class ReplicaObserver:
         """More is confirmed than before."""
 
 
-class WrittenEnd(NamedTuple):
-    """The written end, as a slave reports it."""
-
-    written_offset: int
-    flushed_offset: int
-
-
 class Heard(NamedTuple):
     """A master's message."""
 
@@ -316,12 +309,13 @@ class BrokerReplica:
     def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
         """By a register. Raises StaleEpoch, StoreFailure."""
         is_alone = self.store.config.in_sync_replicas == 1
+        role = BrokerRole.ASYNC_MASTER if is_alone else BrokerRole.SYNC_MASTER
         with self._lock:
             self._check_epoch(epoch)
             self._check_not_led(epoch)
             self._begin(
                 Epoch(epoch, self.directory_id),
-                BrokerRole.ASYNC_MASTER if is_alone else BrokerRole.SYNC_MASTER,
+                role,
                 in_sync_set,
                 # Should nobody outside say it any more, what was acknowledged is here.
                 copy_list=CopyList((self.me,), 0),
@@ -473,9 +467,7 @@ class BrokerReplica:
             raise SwitchRefused(
                 f"the newest replica list is not confirmed yet; it must be on the disks of {asked}"
             )
-        for mark in list(acks.marks.values()):
-            if mark.is_connected and mark.directory_id in acks.lists[-1].directories:
-                _refuse_old(mark)
+        self._refuse_old_slaves(acks.lists[-1])
         return acks.lists[-1]
 
     def _change(self, copy_list: CopyList) -> None:
@@ -491,13 +483,8 @@ class BrokerReplica:
                 )
         # The run that ends is confirmed, though it may not be on disk yet: the lists before it are asked
         # no more.
-        self._begin(
-            self.record.promised,
-            _role_of(copy_list),
-            copy_list=copy_list,
-            confirmed=self.run,
-            goes_on=True,
-        )
+        role, epoch = _role_of(copy_list), self.record.promised
+        self._begin(epoch, role, copy_list=copy_list, confirmed=self.run, goes_on=True)
         self.observer.role_changed()
 
     def joining(self) -> str:
@@ -510,15 +497,11 @@ class BrokerReplica:
         if len(listed.members) >= listed.copies:
             return ""
         with self._acks_lock:
-            marks = list(acks.marks.values())
-        return next(
-            (
-                m.id
-                for m in marks
-                if m.is_connected and m.release and acks.holds(m) and m.id not in listed.ids
-            ),
-            "",
-        )
+            for mark in acks.marks.values():
+                is_new = mark.is_connected and mark.release and mark.id not in listed.ids
+                if is_new and acks.holds(mark):
+                    return mark.id
+        return ""
 
     # ---------------------------------------------------------------- a run begins
 
@@ -545,22 +528,17 @@ class BrokerReplica:
         with commit_log.paused():
             commit_log.flush(0)
             end = commit_log.max_offset
-            record = self.record
             history = self.history.begun(
-                epoch,
-                end,
-                copy_list,
-                is_forced=is_forced,
-                is_flushed=config.is_sync_flush,
+                epoch, end, copy_list, is_forced=is_forced, is_flushed=config.is_sync_flush
             )
             record = replace(
-                record,
+                self.record,
                 promised=epoch,
                 role=role,
                 master=None,
                 history=list(history.runs),
-                confirmed=max(record.confirmed, confirmed),
-                topics={**record.topics, **(self.store.topics or {})},
+                confirmed=max(self.record.confirmed, confirmed),
+                topics={**self.record.topics, **(self.store.topics or {})},
             )
             self._save(record)
             by_hand = self.has_epochs and in_sync_set is None
@@ -605,8 +583,8 @@ class BrokerReplica:
             self.record.master,
         )
 
-    def follow(self, follow: Follow) -> WrittenEnd:
-        """Before the first bytes of a master. Raises StaleEpoch, StoreFailure."""
+    def follow(self, follow: Follow) -> tuple[int, int]:
+        """Before the first bytes of a master. Returns `written_end`. Raises StaleEpoch, StoreFailure."""
         with self._lock:
             if self.role is not BrokerRole.SLAVE or follow.history.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
@@ -620,9 +598,8 @@ class BrokerReplica:
             if follow.cuts:
                 epoch = self.log_epoch
                 path = self.store.cut(follow.start_offset)
-                tail = SetAsideTail(
-                    epoch=epoch, first_offset=follow.start_offset, stop_offset=end, path=path
-                )
+                start = follow.start_offset
+                tail = SetAsideTail(epoch=epoch, first_offset=start, stop_offset=end, path=path)
                 tails = [*tails, tail][-_MOST_TAILS:]
             # What the old master has confirmed beyond the own end, another one may have otherwise, with
             # --unsafe: it says itself how far it is.
@@ -643,10 +620,11 @@ class BrokerReplica:
             elif follow.start_offset == 0:
                 # What is known of queues may be of a log that began elsewhere, and was lost.
                 self.store.begin_with_log()
-            return self._written()
+            return self.written_end
 
-    def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> WrittenEnd:
-        """Take messages of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
+    def take(self, work: LinkWork, epoch: Epoch, *, asks_flush: bool) -> tuple[int, int]:
+        """Take messages of the master of this epoch. Returns `written_end`. Raises StaleEpoch, DiskFull,
+        StoreFailure."""
         with self._lock:
             if self.has_epochs and epoch != self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
@@ -676,12 +654,14 @@ class BrokerReplica:
             if confirmed > (commit_log.replicated_offset or 0):
                 commit_log.replicated_offset = confirmed
             if self._told_confirmed > self.record.confirmed:
-                self._note_told()
+                last = self.history.held(self.flushed_offset).last
+                if last is not None and last.key == self._told_confirmed:
+                    self._save(replace(self.record, confirmed=last.key))
             self.store.show_confirmed()
             is_told = had_had_users != self.store.has_had_users  # of what is confirmed next
             if work.heard_ms > -math.inf and not is_told:
                 self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
-            return self._written()
+            return self.written_end
 
     def _note_users_of(self, state: State) -> None:
         if not state.has_had_users:
@@ -690,13 +670,10 @@ class BrokerReplica:
             self.heard = None  # what was confirmed before may be without them
             self.store.note_users(USERS_ON)
 
-    def _note_told(self) -> None:
-        last = EpochHistory(self.record.history).held(self.flushed_offset).last
-        if last is not None and last.key == self._told_confirmed:
-            self._save(replace(self.record, confirmed=last.key))
-
-    def _written(self) -> WrittenEnd:
-        return WrittenEnd(self.max_offset, self.flushed_offset)
+    @property
+    def written_end(self) -> tuple[int, int]:
+        """Where the written log ends, and the flushed one, as a slave reports it."""
+        return self.max_offset, self.flushed_offset
 
     # ---------------------------------------------------------------- as a master
 
@@ -976,14 +953,6 @@ class BrokerReplica:
                 self._save(replace(self.record, confirmed=self.record.history[-1].key))
                 self._send_state()
 
-    def set_topics(self, topics: dict[str, int]) -> None:
-        """Slaves get them, too. Blocks for the disk. Raises StoreFailure."""
-        with self._lock:
-            self.store.topics = dict(topics)
-            if self.role is not BrokerRole.SLAVE:
-                self._save(replace(self.record, topics={**self.record.topics, **topics}))
-                self._send_state()
-
     def note_users(self) -> None:
         """Before the first of them comes into the log. Blocks for the disk. Raises SwitchRefused,
         StoreFailure."""
@@ -993,10 +962,11 @@ class BrokerReplica:
             self._refuse_old_slaves()  # one may have come meanwhile, and none does from here on
             self._send_state()
 
-    def _refuse_old_slaves(self) -> None:
+    def _refuse_old_slaves(self, listed: CopyList | None = None) -> None:
+        """Those that are connected, and on this list. Raises SwitchRefused."""
         with self._acks_lock:
             for mark in self._acks.marks.values():
-                if mark.is_connected:
+                if mark.is_connected and (listed is None or mark.directory_id in listed.directories):
                     _refuse_old(mark)
 
     def stamp(self) -> tuple[int, int]:

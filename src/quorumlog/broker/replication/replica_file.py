@@ -47,13 +47,6 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     tails: list[SetAsideTail] = []
 
 
-class _Peer1(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    directory_id: str
-    address: str
-    ha_address: str
-
-
 class _Record1(msgspec.Struct, frozen=True, kw_only=True):
     """Of format 1, which had the lists of who counts beside the log."""
 
@@ -62,12 +55,12 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
     promised_epoch: int = 0
     history: list[tuple[int, int, int]] = []
     role: BrokerRole = BrokerRole.SLAVE
-    master: _Peer1 | None = None
+    master: Peer | None = None
     has_met_master: bool = False
     told: list[Any] = []
     in_sync_replicas: int = 1
     lowered_from: int = 0
-    counted: list[_Peer1] = []
+    counted: list[Peer] = []
     joining: list[str] = []
     topics: dict[str, int] = {}
     ahead: list[tuple[str, int]] = []
@@ -84,12 +77,11 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
 
     def renewed(self, me: Peer, *, has_lists: bool) -> ReplicaRecord:
         """`has_lists`: False where a coordinator says who counts."""
-        peers = [] if self.master is None else [_renewed(self.master)]
-        listed = {peer.id: peer for peer in map(_renewed, self.counted)}
-        if self.role is BrokerRole.SLAVE:
-            listed |= {peer.id: peer for peer in peers if peer.id}
-        else:
+        listed = {peer.id: peer for peer in self.counted}
+        if self.role is not BrokerRole.SLAVE:
             listed[me.id] = me
+        elif self.master is not None and self.master.id:
+            listed[self.master.id] = self.master
         runs = [Run(number, "", run, start) for number, run, start in self.history]
         if runs and has_lists:
             copies = CopyList(tuple(listed[each] for each in sorted(listed)), self.in_sync_replicas)
@@ -100,17 +92,11 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
             promised=Epoch(self.promised_epoch, ""),
             history=runs,
             role=self.role,
-            master=peers[0] if peers else None,
+            master=self.master,
             topics=self.topics,
             ahead=self.ahead,
             tails=self.tails,
         )
-
-
-def _renewed(peer: _Peer1) -> Peer:
-    return Peer(
-        id=peer.id, directory_id=peer.directory_id, address=peer.address, ha_address=peer.ha_address
-    )
 
 
 class _Format(msgspec.Struct):

@@ -116,17 +116,16 @@ class OfflineLedger:
                 (headers["magic"] == EntryKind.NORMAL)
                 & (batch.sizes >= HEADER_BYTES + LEAST_RECORD_BYTES)
             )
+            if not len(rows):
+                continue
+            positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             records = RecordBatch(
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
-            if not len(rows):
-                continue
-            good = records.columns.good & (
-                records.columns.physical_offsets == headers["pos"][rows].astype(np.int64) + HEADER_BYTES
-            )
+            good = records.columns.good & (records.columns.physical_offsets == positions)
             if not good.all():
-                rows, records = rows[good], records.select(np.flatnonzero(good))
-            positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
+                kept = np.flatnonzero(good)
+                records, positions = records.select(kept), positions[kept]
             yield LedgerRecords(records, positions, batch.last_index + 1)
 
     def queue_ends(self) -> dict[QueueKey, int]:
@@ -214,18 +213,18 @@ def convert_to_classic(
             disk.make_directory(unfinished)
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
-            for old in _of_old_log(disk, ledger.folder):
-                position = _write(files, old.joined(), position, config)
-                messages += len(old)
-                size_bytes += old.total_bytes
-            for found in chain([] if first is None else [first], batches):
-                position = _write(files, found.records.joined(), position, config)
-                messages += len(found.records)
-                size_bytes += found.records.total_bytes
+            of_log = (each.records for each in chain([] if first is None else [first], batches))
+            for records in chain(_of_old_log(disk, ledger.folder), of_log):
+                position = _write(files, records.joined(), position, config)
+                messages += len(records)
+                size_bytes += records.total_bytes
             for file in files.files:
                 file.sync()
             files.close()
-            _note_queues(disk, target, _queue_ends(disk, ledger))
+            # Queues that have no message any more go on with their next number all the same; of the
+            # others the log says it.
+            ends = sorted(_queue_ends(disk, ledger).items())
+            QueueEnds(disk, target).save([QueueEnd(*key, end, end) for key, end in ends])
             _copy_config(disk, source, target)
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
@@ -243,14 +242,6 @@ def _queue_ends(disk: Disk, ledger: OfflineLedger) -> dict[QueueKey, int]:
     old = [] if record is None else record.queues
     ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in old}
     return ends | ledger.queue_ends()
-
-
-def _note_queues(disk: Disk, target: str, ends: dict[QueueKey, int]) -> None:
-    """Those that have no message any more go on with their next number all the same; of the others the
-    log says it. Raises StoreFailure."""
-    QueueEnds(disk, target).save(
-        [QueueEnd(key.topic, key.queue_id, end, end) for key, end in sorted(ends.items())]
-    )
 
 
 def _refuse_earlier_log(disk: Disk, source: str) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from isal.isal_zlib import crc32
+from msgspec.structs import replace
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.blocking import BrokerClient
@@ -288,9 +289,6 @@ def _rows(
                 yield topic.name, queue, min(offset, held.end_of(QueueKey(topic.name, queue)))
 
 
-# ----------------------------------------------------------------
-# Members of a group that takes a classic store over.
-
 # ---------------------------------------------------------------- Takeover
 # A member's directory made of a stopped classic store. The old commit log stays as it is below the
 # first entry, closed with a blank record; the replicated log begins at index 0 where it ends.
@@ -327,7 +325,6 @@ def take_over(
     with OfflineStore(store, disk) as old:
         has_users = disk.exists(f"{store}/{USERS_NAME}")
         record, report, end_position = _survey(old, store, disk, without_config=without_config)
-        index_bytes = StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes
         names = ",".join(sorted(f"{m.member_id}={m.host}:{m.port}" for m in members))
         # A copy without the file would make a log without users: of another cluster.
         seed = f"{record.digest} {group} {names}{' users' if has_users else ''}"
@@ -335,17 +332,10 @@ def take_over(
             Replica(m.member_id, _id_of(seed, m.member_id))
             for m in sorted(members, key=lambda member: member.member_id)
         )
-        (own,) = [each for each in replicas if each.member_id == member_id]
-        formation = Formation(replicas, replicas, _id_of(seed, "cluster"), level=LEVEL)
-        member = MemberRecord(
-            group=group,
-            member_id=member_id,
-            directory_id=own.directory_id,
-            segment_bytes=record.file_bytes,
-            index_segment_bytes=index_bytes,
-            formation=formation,
+        member = replace(
+            _member_of(record, group, member_id, _id_of(seed, member_id)),
+            formation=Formation(replicas, replicas, _id_of(seed, "cluster"), level=LEVEL),
             version=version_of(LEVEL, has_start=True) if has_users else VERSION_WITH_START,
-            kind=DirectoryKind.LOG_BROKER.stored,
             users=has_users,
         )
         with RestoredDirectory(disk, data_dir, member) as target:
@@ -373,6 +363,18 @@ def take_over(
 
 def _id_of(seed: str, name: str) -> str:
     return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _member_of(record: TakenOver, group: str, member_id: str, directory_id: str) -> MemberRecord:
+    return MemberRecord(
+        group=group,
+        member_id=member_id,
+        directory_id=directory_id,
+        segment_bytes=record.file_bytes,
+        index_segment_bytes=StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes,
+        version=VERSION_WITH_START,
+        kind=DirectoryKind.LOG_BROKER.stored,
+    )
 
 
 def _survey(
@@ -495,15 +497,7 @@ def make_later_member(
         raise ProtocolViolation(
             f"{broker.server} returns no record of an old commit log: {error}"
         ) from None
-    member = MemberRecord(
-        group=group,
-        member_id=member_id,
-        directory_id=draw_directory_id(),
-        segment_bytes=record.file_bytes,
-        index_segment_bytes=StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes,
-        version=VERSION_WITH_START,
-        kind=DirectoryKind.LOG_BROKER.stored,
-    )
+    member = _member_of(record, group, member_id, draw_directory_id())
 
     def blocks_of(file: FileDigest) -> Iterator[bytes]:
         stop = file.position + record.file_bytes

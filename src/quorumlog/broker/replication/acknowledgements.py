@@ -7,13 +7,14 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs import CopyList, held_offset
 from quorumlog.broker.message import PutStatus
-from quorumlog.broker.store.flush import FlushDone, GroupCommitRequest
+from quorumlog.broker.store.flush import FlushDone
 
 # ----------------------------------------------------------------
 # Who counts where somebody outside says it (`failover`), and what is known of a slave.
@@ -229,43 +230,41 @@ class GroupTransferService:
         self._timeout_ms = slave_timeout_ms
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, GroupCommitRequest]] = []
-        self._number = 0
+        self._waiting: list[tuple[int, int, float, FlushDone]] = []
+        """A heap of (end, number of the request, deadline, what is told the outcome)."""
+        self._numbers = count()
         self._replicated_offset = 0
         self._is_open = True
 
     def submit(self, next_offset: int, done: FlushDone) -> None:
-        request = GroupCommitRequest(next_offset, self._clock() + self._timeout_ms, done)
+        deadline_ms = self._clock() + self._timeout_ms
         with self._lock:
             is_open, is_there = self._is_open, next_offset <= self._replicated_offset
             if is_open and not is_there:
-                self._number += 1
-                heapq.heappush(self._waiting, (next_offset, self._number, request))
-        if not is_open:
-            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
-        elif is_there:
-            request.complete(PutStatus.PUT_OK)
+                heapq.heappush(self._waiting, (next_offset, next(self._numbers), deadline_ms, done))
+                return
+        done(PutStatus.PUT_OK if is_open else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def notify_transfer_some(self, replicated_offset: int) -> None:
         """Enough slaves have everything below."""
-        done = []
+        there = []
         with self._lock:
             if not self._is_open:
                 return
             self._replicated_offset = max(self._replicated_offset, replicated_offset)
             while self._waiting and self._waiting[0][0] <= self._replicated_offset:
-                done.append(heapq.heappop(self._waiting)[2])
-        for request in done:
-            request.complete(PutStatus.PUT_OK)
+                there.append(heapq.heappop(self._waiting)[-1])
+        for done in there:
+            done(PutStatus.PUT_OK)
 
     def expire(self, now_ms: float) -> None:
         with self._lock:
-            late = [each for each in self._waiting if each[2].deadline_ms <= now_ms]
+            late = [each for each in self._waiting if each[2] <= now_ms]
             if late:
-                self._waiting = [each for each in self._waiting if each[2].deadline_ms > now_ms]
+                self._waiting = [each for each in self._waiting if each[2] > now_ms]
                 heapq.heapify(self._waiting)
-        for _, _, request in late:
-            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        for *_, done in late:
+            done(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def open(self, replicated_offset: int) -> None:
         """A master leads from here on."""
@@ -278,5 +277,5 @@ class GroupTransferService:
         with self._lock:
             self._is_open = False
             waiting, self._waiting = self._waiting, []
-        for _, _, request in waiting:
-            request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
+        for *_, done in waiting:
+            done(PutStatus.FLUSH_SLAVE_TIMEOUT)

@@ -146,7 +146,8 @@ class BrokerReplica:
         """When its users were sure to be not old; inf: nobody looks."""
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
-        self.record = self._first_record(first_role, master_ha_address)
+        named = Peer(id="", ha_address=master_ha_address) if master_ha_address else None
+        self.record = self._first_record(first_role, named)
         self.me = replace(me, directory_id=self.record.directory_id)
         self._ahead = set(self.record.ahead)
         if self.record.topics and store.topics is not None:
@@ -212,7 +213,8 @@ class BrokerReplica:
         self._file.save(record)
         self.record = record
 
-    def _first_record(self, first_role: BrokerRole, master_ha_address: str) -> ReplicaRecord:
+    def _first_record(self, first_role: BrokerRole, named: Peer | None) -> ReplicaRecord:
+        """`named`: a master of which only the address is known yet."""
         me = self.me
         held = self._file.load(me, has_lists=self.has_epochs and not self._is_elected)
         if held is not None:
@@ -220,7 +222,9 @@ class BrokerReplica:
                 raise ConfigError(
                     f"{self.store.root} is the store of broker {held.id}, not of {me.id}: set --id"
                 )
-            if held.role is not first_role and self.has_epochs and not self._is_elected:
+            if not self.has_epochs and not self._is_elected:
+                return self._as_started(held, first_role, named)
+            if held.role is not first_role and not self._is_elected:
                 now = "a slave" if held.role is BrokerRole.SLAVE else "the master"
                 log.warning(
                     "this broker has been %s since epoch %s: --role sets only the role at the first"
@@ -228,11 +232,9 @@ class BrokerReplica:
                     now,
                     held.promised,
                 )
-            if not self.has_epochs and not self._is_elected:
-                return self._as_started(held, first_role, master_ha_address)
-            told = held.master is None or not held.master.id
-            if held.role is BrokerRole.SLAVE and told and master_ha_address:
-                held = replace(held, master=_unknown(master_ha_address))
+            is_told = held.master is None or not held.master.id
+            if held.role is BrokerRole.SLAVE and is_told and named is not None:
+                held = replace(held, master=named)
             return held
         directory_id = new_directory_id()
         is_slave = first_role is BrokerRole.SLAVE
@@ -243,7 +245,7 @@ class BrokerReplica:
             directory_id=directory_id,
             role=first_role,
             promised=Epoch() if is_slave else Epoch(1, directory_id),
-            master=_unknown(master_ha_address) if master_ha_address else None,
+            master=named,
             history=list(before_slaves().runs) if self.has_epochs and self.max_offset else [],
         )
         # What the store had before there were slaves was acknowledged, and consumers have seen it.
@@ -252,18 +254,12 @@ class BrokerReplica:
         self._file.save(record)
         return record
 
-    def _as_started(
-        self, held: ReplicaRecord, role: BrokerRole, master_ha_address: str
-    ) -> ReplicaRecord:
+    def _as_started(self, held: ReplicaRecord, role: BrokerRole, named: Peer | None) -> ReplicaRecord:
         """Without epochs there is no switch: `--role` of each start says what it is."""
-        is_slave = role is BrokerRole.SLAVE
-        first = Epoch(1, held.directory_id)
-        record = replace(
-            held,
-            role=role,
-            promised=held.promised if is_slave else max(held.promised, first),
-            master=_unknown(master_ha_address) if is_slave and master_ha_address else None,
-        )
+        record = replace(held, role=role, master=named)
+        if role is not BrokerRole.SLAVE:
+            promised = max(held.promised, Epoch(1, held.directory_id))
+            record = replace(record, promised=promised, master=None)
         if record != held:
             self._file.save(record)
         return record
@@ -326,13 +322,11 @@ class BrokerReplica:
     def _begin_by_hand(
         self, role: BrokerRole, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
     ) -> None:
-        first = forced_list or self._first_list()
+        first, epoch = forced_list or self._first_list(), self.record.promised
         is_forced = first is not None and self.history.copy_list is not None
         if is_forced:
             self.store.leave_master_behind()
-        self._begin(
-            self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
-        )
+        self._begin(epoch, role, copy_list=first, is_forced=is_forced, confirmed=confirmed)
 
     def lead(
         self,
@@ -454,9 +448,7 @@ class BrokerReplica:
 
     def _list_to_change(self) -> CopyList:
         if not self.is_leading or self._is_stopped or self.is_drained:
-            master = self.record.master
-            where = "" if master is None or not master.address else f": --servers {master.address}"
-            raise NotMaster(f"broker {self.id} is not the master{where}")
+            raise NotMaster(f"broker {self.id} is not the master{self._master_words(': --servers')}")
         acks = self._acks
         if not acks.lists or acks.in_sync_set is not None:
             raise SwitchRefused(
@@ -770,9 +762,7 @@ class BrokerReplica:
 
     def _refusal(self) -> LedgerError | None:
         if self.role is BrokerRole.SLAVE:
-            master = self.record.master
-            where = "" if master is None or not master.address else f": send to {master.address}"
-            return NotMaster(f"broker {self.id} is a slave{where}")
+            return NotMaster(f"broker {self.id} is a slave{self._master_words(': send to')}")
         if self.fenced_by:
             return StaleEpoch(
                 f"epoch {self.fenced_by} was promised elsewhere: broker {self.id} of epoch"
@@ -788,6 +778,10 @@ class BrokerReplica:
                 there |= self._coming
             missing = self._acks.missing(there)
         return InSyncReplicasNotEnough(missing, retry_after_ms=100) if missing else None
+
+    def _master_words(self, words: str) -> str:
+        master = self.record.master
+        return "" if master is None or not master.address else f"{words} {master.address}"
 
     def _appended(self) -> None:
         now, end = self.store.clock(), self.max_offset
@@ -925,12 +919,9 @@ class BrokerReplica:
     def slave_lost(self, mark: SlaveProgress, link: LinkToSlave) -> None:
         with self._acks_lock:
             links = self._links.get(mark.id, [])
-            if link not in links:
-                return
-            links.remove(link)
-            if links:
-                return
-            mark.is_connected = False
+            if link in links:
+                links.remove(link)
+                mark.is_connected = bool(links)
 
     def slave_reported(self, mark: SlaveProgress, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
@@ -1012,8 +1003,8 @@ class BrokerReplica:
     def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
         """A slave has promised it: this master leads no more. `directory_id`: the voter. One on no list,
         perhaps of another group, is ignored: no acknowledgement depends on it."""
-        by_hand = [run.copy_list.directories for run in self.history.runs if run.copy_list is not None]
-        if self.in_sync_set is None and not any(directory_id in listed for listed in by_hand):
+        lists = [run.copy_list for run in self.record.history if run.copy_list is not None]
+        if self.in_sync_set is None and not any(directory_id in each.directories for each in lists):
             return
         if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
             return  # a register has given the number to this one: the other has promised it in vain
@@ -1024,19 +1015,16 @@ class BrokerReplica:
 
     def _lag_ms(self, mark: SlaveProgress) -> float:
         offset = mark.acknowledged_offset
-        if offset >= self.max_offset:
-            return 0.0
-        for when, end in self._ends.copy():
-            if end > offset:
-                return self.store.clock() - when
+        if offset < self.max_offset:
+            for when, end in self._ends.copy():
+                if end > offset:
+                    return self.store.clock() - when
         return 0.0
 
     def _is_caught_up(self, mark: SlaveProgress) -> bool:
-        config = self.store.config
-        lag_bytes = self.max_offset - mark.acknowledged_offset
-        if not mark.is_connected or lag_bytes >= config.ha_max_gap_not_in_sync:
-            return False
-        return self._lag_ms(mark) < config.ha_max_lag_not_in_sync
+        config, lag_bytes = self.store.config, self.max_offset - mark.acknowledged_offset
+        is_near = mark.is_connected and lag_bytes < config.ha_max_gap_not_in_sync
+        return is_near and self._lag_ms(mark) < config.ha_max_lag_not_in_sync
 
     def _in_sync(self) -> set[str]:
         """Directories. With `_acks_lock`."""
@@ -1070,11 +1058,6 @@ def _refuse_old(mark: SlaveProgress) -> None:
 
 def _role_of(copy_list: CopyList) -> BrokerRole:
     return BrokerRole.SYNC_MASTER if copy_list.copies > 1 else BrokerRole.ASYNC_MASTER
-
-
-def _unknown(ha_address: str) -> Peer:
-    """A master of which only this is known yet."""
-    return Peer(id="", ha_address=ha_address)
 
 
 def _by_topic(of_queues: Mapping[QueueKey, int]) -> dict[str, dict[int, int]]:

@@ -280,9 +280,7 @@ class PropertyColumns:
         self.data[stops - 1] = VALUE_END
         value_ends = np.flatnonzero(self.data == VALUE_END)
         self.property_rows: Int64Array = np.searchsorted(stops, value_ends, side="right")
-        starts = np.empty_like(value_ends)
-        starts[:1] = 0
-        starts[1:] = value_ends[:-1] + 1
+        starts = np.append(0, value_ends + 1)[:-1]
         # The first 0x01 after where a property begins ends its name; a property without is none.
         name_ends = np.append(np.flatnonzero(self.data == _NAME_END), len(self.data))
         name_stops = name_ends[np.searchsorted(name_ends, starts)]
@@ -335,19 +333,14 @@ class PropertyColumns:
         if not len(found.rows):
             return found
         pieces, begins = gather(self.data, found.starts, found.sizes)
-        is_space: npt.NDArray[np.bool_] = pieces == ord(" ")
-        is_first = np.zeros(len(pieces) + 1, bool)
-        is_first[begins] = True
-        before = np.empty(len(pieces), bool)
-        before[:1] = True
-        before[1:] = is_space[:-1]
-        before |= is_first[:-1]
-        starts = np.flatnonzero(before & ~is_space)
-        after = np.empty(len(pieces), bool)
-        after[-1:] = True
-        after[:-1] = is_space[1:]
-        after |= is_first[1:]
-        stops = np.flatnonzero(after & ~is_space) + 1
+        is_word: npt.NDArray[np.bool_] = pieces != ord(" ")
+        is_edge = np.zeros(len(pieces) + 1, bool)
+        is_edge[begins] = is_edge[-1] = True
+        may_begin, may_end = is_edge[:-1].copy(), is_edge[1:].copy()
+        may_begin[1:] |= ~is_word[:-1]
+        may_end[:-1] |= ~is_word[1:]
+        starts = np.flatnonzero(is_word & may_begin)
+        stops = np.flatnonzero(is_word & may_end) + 1
         owner = np.repeat(np.arange(len(found.rows)), found.sizes)[starts]
         shift = (found.starts - begins)[owner]
         return Found(found.rows[owner], starts + shift, stops - starts)

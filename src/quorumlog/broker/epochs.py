@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -127,7 +128,7 @@ class EpochHistory:
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         self.runs = tuple(runs)
-        for before, behind in zip(self.runs, self.runs[1:], strict=False):
+        for before, behind in pairwise(self.runs):
             assert before.key < behind.key, self.runs
             assert before.start_offset <= behind.start_offset, self.runs
 
@@ -148,8 +149,8 @@ class EpochHistory:
     @property
     def copy_list(self) -> CopyList | None:
         """The newest one."""
-        lists = [run.copy_list for run in self.runs if run.copy_list is not None]
-        return lists[-1] if lists else None
+        lists = (run.copy_list for run in reversed(self.runs))
+        return next((each for each in lists if each is not None), None)
 
     def is_forced_since(self, epoch: Epoch) -> bool:
         """An operator has made another one the master with --unsafe."""

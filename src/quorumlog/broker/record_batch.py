@@ -526,6 +526,11 @@ class RecordBatch:
         shown: npt.NDArray[np.bool_] = (kind == 0) | (kind == _COMMITTED_TRANSACTION)
         return shown
 
+    @property
+    def shown(self) -> RecordBatch:
+        """Those of them that a queue shows."""
+        return self if self.in_queue.all() else self.select(np.flatnonzero(self.in_queue))
+
     def _values_of_one(self, name: str) -> list[str]:
         """Of that property of the only record."""
         assert self.lone is not None, "several, or none"

@@ -222,7 +222,7 @@ class OfflineStore:
             records = found.records
             messages += len(records)
             size_bytes += records.total_bytes
-            shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
+            shown = records.shown
             for key, rows in shown.queues:
                 seen[key] = int(shown.columns.queue_offsets[rows[-1]]) + 1
             problems += [

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 from isal.isal_zlib import crc32
 from msgspec.structs import replace
 
@@ -138,9 +137,7 @@ class OldMessages:
         if not len(records):
             return
         self.last_time_ms = max(self.last_time_ms, int(records.columns.store_times_ms.max()))
-        shown = records
-        if not records.in_queue.all():
-            shown = records.select(np.flatnonzero(records.in_queue))
+        shown = records.shown
         for key, rows in shown.queues:
             self.ends[key] = int(shown.columns.queue_offsets[rows].max()) + 1
             if key.topic in _COUNTED:
@@ -161,10 +158,6 @@ class OldMessages:
             else:
                 key = message.properties.get("UNIQ_KEY", str(message.queue_offset))
                 self._timers[key] = int(due)
-
-    @property
-    def topics(self) -> set[str]:
-        return {key.topic for key in self.ends}
 
     def queues_of(self, topic: str) -> int:
         keys = [*self.ends, *self.expired]
@@ -254,10 +247,10 @@ def old_state(
 
 
 def _check_config(root: str, config: JavaConfig, held: OldMessages) -> None:
-    lacking = []
-    if config.delayed is None and SCHEDULE_TOPIC in held.topics:
+    lacking, topics = [], {key.topic for key in held.ends}
+    if config.delayed is None and SCHEDULE_TOPIC in topics:
         lacking.append("delayOffset.json")
-    if config.offsets is None and any(topic.startswith(RETRY_PREFIX) for topic in held.topics):
+    if config.offsets is None and any(topic.startswith(RETRY_PREFIX) for topic in topics):
         lacking.append("consumerOffset.json")
     if lacking:
         raise ConfigError(
@@ -269,10 +262,9 @@ def _check_config(root: str, config: JavaConfig, held: OldMessages) -> None:
 
 
 def _is_system(name: str, topic: JavaTopic, held: OldMessages) -> bool:
+    is_named = name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
     is_pattern = bool(topic.perm & _INHERIT) and not held.queues_of(name)
-    return is_pattern or name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or (
-        name.endswith(_REPLY_SUFFIX)
-    )  # fmt: skip
+    return is_named or is_pattern or name.endswith(_REPLY_SUFFIX)
 
 
 def _rows(

@@ -250,7 +250,7 @@ class BrokerReplica:
         )
         # What the store had before there were slaves was acknowledged, and consumers have seen it.
         self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
-        self.store.show_confirmed()
+        self.store.wakeup_reput()
         self._file.save(record)
         return record
 
@@ -649,7 +649,7 @@ class BrokerReplica:
                 last = self.history.held(self.flushed_offset).last
                 if last is not None and last.key == self._told_confirmed:
                     self._save(replace(self.record, confirmed=last.key))
-            self.store.show_confirmed()
+            self.store.wakeup_reput()
             is_told = had_had_users != self.store.has_had_users  # of what is confirmed next
             if work.heard_ms > -math.inf and not is_told:
                 self.heard = Heard(work.heard_ms, work.confirm_offset, self._follows)
@@ -824,7 +824,7 @@ class BrokerReplica:
                 return
             commit_log.replicated_offset = confirmed
         self.group_transfer.notify_transfer_some(confirmed)
-        self.store.show_confirmed()
+        self.store.wakeup_reput()
         self.observer.confirmed()
 
     def _put_end_below(self, offset: int) -> int:

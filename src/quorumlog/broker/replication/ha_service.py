@@ -11,14 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from quorumlog.broker.replication.links import (
-    LinkToMaster,
-    LinkToSlave,
-    LinkWork,
-    MasterLink,
-    OldMasterLink,
-    SlaveLink,
-)
+from quorumlog.broker.replication.links import LinkWork, MasterLink, OldMasterLink, SlaveLink
 from quorumlog.broker.replication.replica import BrokerReplica, ReplicaObserver
 from quorumlog.broker.replication.rocketmq_links import RocketmqMasterLink, RocketmqSlaveLink
 from quorumlog.broker.store.log_files import BrokerRole
@@ -30,6 +23,9 @@ from quorumlog.net.listener import Listener
 from quorumlog.net.tls import Tls, principal_of, refusal_of, words_of
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
+
+AnyMasterLink = MasterLink | RocketmqMasterLink
+AnySlaveLink = SlaveLink | RocketmqSlaveLink
 
 # ---------------------------------------------------------------- HAConnection
 # One slave, on its master. What it lacks is read and sent as fast as it takes it; it waits for no other
@@ -62,7 +58,7 @@ class AnyBytes:
 class HAConnection:
     """A `Session`. On the loop's thread."""
 
-    def __init__(self, service: HAService, connection: Connection, link: LinkToSlave) -> None:
+    def __init__(self, service: HAService, connection: Connection, link: AnyMasterLink) -> None:
         self._service = service
         self._replica = service.replica
         self._connection = connection
@@ -168,7 +164,7 @@ _EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
 
 
 class _MasterSocket(asyncio.BufferedProtocol):
-    def __init__(self, client: HAClient, link: LinkToMaster) -> None:
+    def __init__(self, client: HAClient, link: AnySlaveLink) -> None:
         self.client = client
         self.link = link
         self.transport: asyncio.Transport | None = None
@@ -207,7 +203,7 @@ class HAClient:
     """On the loop's thread."""
 
     def __init__(
-        self, replica: BrokerReplica, make_link: Callable[[float], LinkToMaster], tls: Tls | None = None
+        self, replica: BrokerReplica, make_link: Callable[[float], AnySlaveLink], tls: Tls | None = None
     ) -> None:
         self._tls = tls
         self.problem = "not connected yet"
@@ -296,7 +292,7 @@ class HAClient:
             self._socket = None
             self._connect_later(config.ha_reconnect_interval)
 
-    def _made(self, link: LinkToMaster) -> _MasterSocket:
+    def _made(self, link: AnySlaveLink) -> _MasterSocket:
         self._socket = _MasterSocket(self, link)
         return self._socket
 
@@ -375,7 +371,7 @@ class HAClient:
             elif isinstance(outcome, LedgerError):
                 link.close(str(outcome))
             elif not link.closed:
-                if work.follow is not None:
+                if work.follow is not None and isinstance(link, SlaveLink):
                     self.master_offset = work.follow.welcome.max_offset
                     self.master_release = work.follow.welcome.release
                     link.follows(work.follow.start_offset)
@@ -527,8 +523,8 @@ class HAService(ReplicaObserver):
 
     def _link_to_slave(
         self, host: str, now_ms: float, foreign: Callable[[str], str] = lambda slave_id: ""
-    ) -> LinkToSlave:
-        link: LinkToSlave
+    ) -> AnyMasterLink:
+        link: AnyMasterLink
         replica = self.replica
         if self.dialect == ROCKETMQ:
             size = replica.store.config.ha_transfer_batch_size
@@ -540,7 +536,7 @@ class HAService(ReplicaObserver):
             link = MasterLink(replica, now_ms, **self._intervals, refusal=refusal, foreign=foreign)
         return link
 
-    def _link_to_master(self, now_ms: float) -> LinkToMaster:
+    def _link_to_master(self, now_ms: float) -> AnySlaveLink:
         own = self.replica.own_log()
         if self.dialect == ROCKETMQ:
             return RocketmqSlaveLink(

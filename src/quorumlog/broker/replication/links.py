@@ -376,32 +376,9 @@ class LinkToMaster(Link):
         self.master: Peer | None = None
         self._work = LinkWork()
 
-    @property
-    def epoch(self) -> Epoch:
-        return Epoch()
-
-    @property
-    def asks_flush(self) -> bool:
-        return False
-
-    def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-        raise NotImplementedError
-
-    def buffer_updated(self, count: int, now_ms: float) -> None:
-        """So many bytes were put there."""
-        raise NotImplementedError
-
     def take_work(self) -> LinkWork:
         work, self._work = self._work, LinkWork()
         return work
-
-    def follows(self, start_offset: int) -> None:
-        """`LinkWork.follow` was done."""
-
-    def done(self, written: int, flushed: int, now_ms: float) -> None:
-        """The received work is written, and flushed so far."""
-        raise NotImplementedError
 
     def refuse(self, reason: str) -> None:
         self.refused = True
@@ -429,13 +406,6 @@ class LinkToSlave(Link):
     def is_greeted(self) -> bool:
         """The dialling side has completed a slave's greeting, and may follow."""
         return self.mark is not None
-
-    def feed(self, data: Buffer, now_ms: float) -> None:
-        raise NotImplementedError
-
-    def data(self, body: bytes) -> list[Buffer]:
-        """As they go out, from `next_offset` on."""
-        raise NotImplementedError
 
     def spoke(self, now_ms: float) -> None:
         self._spoke_ms = now_ms
@@ -505,6 +475,7 @@ class SlaveLink(LinkToMaster):
         return self._welcome is not None and self._welcome.runs[-1].is_flushed
 
     def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
         return self._codec.get_buffer()
 
     def buffer_updated(self, count: int, now_ms: float) -> None:
@@ -597,6 +568,7 @@ class SlaveLink(LinkToMaster):
         self._work.follow = Follow(welcome, history, start, verdict.cuts, begins_anew)
 
     def follows(self, start_offset: int) -> None:
+        """`LinkWork.follow` was done."""
         self._assembler = RecordAssembler(start_offset, self._own.file_bytes)
         self._say(Start(offset=start_offset))
 
@@ -609,6 +581,7 @@ class SlaveLink(LinkToMaster):
         self._work.master_offset = max(self._work.master_offset, data.offset + len(data.body))
 
     def done(self, written: int, flushed: int, now_ms: float) -> None:
+        """The received work is written, and flushed so far."""
         assert self._welcome is not None
         report = Report(written_offset=written, flushed_offset=flushed)
         if report != self._report and not self.closed:
@@ -1189,6 +1162,7 @@ class MasterLink(LinkToSlave):
         return self._side.run == self._run
 
     def data(self, body: bytes) -> list[Buffer]:
+        """As they go out, from `next_offset` on."""
         offset = self.next_offset
         assert offset >= 0 and self._codec is not None, "not started"
         self.next_offset += len(body)

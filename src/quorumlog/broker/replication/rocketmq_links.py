@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from quorumlog.broker.epochs import Peer
+from quorumlog.broker.epochs import Epoch, Peer
 from quorumlog.broker.replication.links import LinkToMaster, LinkToSlave, RecordAssembler
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
@@ -80,6 +80,9 @@ class RocketmqMasterLink(LinkToSlave):
 
 
 class RocketmqSlaveLink(LinkToMaster):
+    epoch = Epoch()
+    asks_flush = False
+
     def __init__(
         self,
         max_offset: int,

@@ -133,10 +133,6 @@ def _beyond_ascii(pieces: Bytes, begins: Int64Array, sizes: Int64Array) -> Itera
             yield at, bytes(pieces[begins[at] : begins[at] + sizes[at]]).decode("utf-8", "replace")
 
 
-# ---------------------------------------------------------------- RecordColumns
-# Where the parts of many records lie, found with numpy; nothing is done per record.
-
-
 _HEAD = np.dtype(
     [
         ("size", ">u4"),
@@ -178,7 +174,8 @@ def _column(values: Callable[[RecordColumns], npt.NDArray[Any]]) -> cached_prope
 
 
 class RecordColumns:
-    """Of records at `starts` with `sizes` in `data`, which lie whole in it."""
+    """Where the parts of many records lie, found with numpy; nothing is done per record. They are at
+    `starts` with `sizes` in `data`, and lie whole in it."""
 
     def __init__(self, data: Bytes, starts: Int64Array, sizes: Int64Array) -> None:
         assert len(starts) == len(sizes), (len(starts), len(sizes))
@@ -251,9 +248,6 @@ class RecordColumns:
     reconsume_times = _column(lambda self: field_of(self.data, self.body_starts - 16, ">i4"))
 
 
-# ---------------------------------------------------------------- PropertyColumns
-# The properties of many records at once: where each name and value lies.
-
 _NAME_END, VALUE_END = 1, 2
 _MOST_DIGITS = 9
 
@@ -268,6 +262,8 @@ class Found(NamedTuple):
 
 
 class PropertyColumns:
+    """The properties of many records at once: where each name and value lies."""
+
     def __init__(self, columns: RecordColumns) -> None:
         """`columns` have the shape of records."""
         # An end that may be missing after the last value is always added, and then seen twice.
@@ -345,8 +341,6 @@ class PropertyColumns:
         shift = (found.starts - begins)[owner]
         return Found(found.rows[owner], starts + shift, stops - starts)
 
-
-# ---------------------------------------------------------------- RecordBatch
 
 _COMMITTED_TRANSACTION = 0x8
 _ROLLED_BACK = 0xC
@@ -640,10 +634,10 @@ class Scan(NamedTuple):
     """With BYTES: of the next record, as far as that is known."""
 
 
-def scan_records(data: Buffer, at: int = 0) -> Scan:
+def scan_records(data: Buffer) -> Scan:
     """Only sizes and magic codes are looked at."""
     view = memoryview(data)
-    end = len(view)
+    at, end = 0, len(view)
     starts: list[Int64Array] = []
     sizes: list[Int64Array] = []
     loose: list[int] = []

@@ -219,12 +219,9 @@ class Acknowledgements:
         return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
 
 
-# ---------------------------------------------------------------- GroupTransferService
-# Who put something waits here until enough slaves have it, or too long.
-
-
 class GroupTransferService:
-    """Any thread. A request that waits delays no other: each is answered by its own offset."""
+    """Whoever put something waits here until enough slaves have it, or too long. Any thread. A request
+    that waits delays no other: each is answered by its own offset."""
 
     def __init__(self, slave_timeout_ms: float, clock: Callable[[], float]) -> None:
         self._timeout_ms = slave_timeout_ms

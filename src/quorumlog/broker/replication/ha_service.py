@@ -27,10 +27,6 @@ from quorumlog.stray_log import StrayLog
 AnyMasterLink = MasterLink | RocketmqMasterLink
 AnySlaveLink = SlaveLink | RocketmqSlaveLink
 
-# ---------------------------------------------------------------- HAConnection
-# One slave, on its master. What it lacks is read and sent as fast as it takes it; it waits for no other
-# slave, and no other for it.
-
 log = logging.getLogger("quorumlog.broker")
 
 HOT_BYTES = 8 << 20
@@ -56,7 +52,8 @@ class AnyBytes:
 
 
 class HAConnection:
-    """A `Session`. On the loop's thread."""
+    """One slave, on its master. What it lacks is read and sent as fast as it takes it; it waits for no
+    other slave, and no other for it. A `Session`. On the loop's thread."""
 
     def __init__(self, service: HAService, connection: Connection, link: AnyMasterLink) -> None:
         self._service = service
@@ -151,10 +148,6 @@ class HAConnection:
         self.settle()
 
 
-# ---------------------------------------------------------------- HAClient
-# A slave connects to its master, reports, reads, appends, and connects again.
-
-
 _MOST_WAITING_BYTES = 32 << 20
 """Of what was received and is not written: then nothing more is read."""
 _REFUSED_WAIT = 10
@@ -200,7 +193,8 @@ class _MasterSocket(asyncio.BufferedProtocol):
 
 
 class HAClient:
-    """On the loop's thread."""
+    """A slave connects to its master, reports, reads, appends, and connects again. On the loop's
+    thread."""
 
     def __init__(
         self, replica: BrokerReplica, make_link: Callable[[float], AnySlaveLink], tls: Tls | None = None
@@ -411,10 +405,6 @@ def _words_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or "it does not answer"
 
 
-# ---------------------------------------------------------------- HAService
-# A broker's replication, whichever role it has: it lets slaves in, or follows a master.
-
-
 TICK_S = 0.05
 CONFIRM_INTERVAL_S = 0.002
 """Least interval of confirm offsets to slaves, if nothing else is sent."""
@@ -445,7 +435,8 @@ class Wakeup:
 
 
 class HAService(ReplicaObserver):
-    """On the loop's thread, except calls by a replica."""
+    """A broker's replication, whichever role it has: it lets slaves in, or follows a master. On the
+    loop's thread, except calls by a replica."""
 
     def __init__(
         self, replica: BrokerReplica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None

@@ -39,13 +39,12 @@ from quorumlog.wire.client_message import ClientMessage, Int, Text
 if TYPE_CHECKING:
     from quorumlog.broker.replication.replica import BrokerReplica
 
-# ---------------------------------------------------------------- RecordAssembler
-# Whole records out of pieces of a commit log that may be cut anywhere.
-
 _SIZE = struct.Struct(">I")
 
 
 class RecordAssembler:
+    """Whole records out of pieces of a commit log that may be cut anywhere."""
+
     def __init__(self, position: int, file_bytes: int) -> None:
         """`position`: where a record begins, which is the first one that will come."""
         self.position = position
@@ -285,9 +284,6 @@ def history_of(runs: list[Run]) -> EpochHistory:
     return EpochHistory(runs)
 
 
-# ---------------------------------------------------------------- what a slave does with it
-
-
 class Follow(NamedTuple):
     """To be done first: store the epoch and the history, cut the slave's log. Then
     `SlaveLink.follows`."""
@@ -331,12 +327,9 @@ class LinkWork:
 _NO_WORK = LinkWork()
 
 
-# ---------------------------------------------------------------- Link
-# What both ends of a connection have in common, in either dialect.
-
-
 class Link:
-    """One end of a connection: bytes that were received go in, `out` is to be sent, and emptied."""
+    """One end of a connection, in either dialect: bytes that were received go in, `out` is to be sent,
+    and emptied."""
 
     peer = "the other side"
 
@@ -420,10 +413,6 @@ class LinkToSlave(Link):
         self.close(reason)
 
 
-# ---------------------------------------------------------------- SlaveLink
-# The connection to a master, as a slave sees it. Dialect `quorumlog`.
-
-
 class OwnLog(NamedTuple):
     """A slave's, when it connects."""
 
@@ -439,6 +428,8 @@ class OwnLog(NamedTuple):
 
 
 class SlaveLink(LinkToMaster):
+    """The connection to a master, as a slave sees it. Dialect `quorumlog`."""
+
     def __init__(
         self, own: OwnLog, now_ms: float, codec: OldMasterCodec | None = None, /, **intervals: float
     ) -> None:
@@ -757,9 +748,6 @@ def _refuse1(said: Refuse) -> Refuse1:
     return Refuse1(message=said.message, promised_epoch=number, is_for_now=said.is_for_now)
 
 
-# -------------------------------------------------------------------- histories
-
-
 def triples_of(runs: Iterable[Run]) -> list[Triple]:
     """A run that has no bytes is in such a history only if it is the last one."""
     by_start = {run.start_offset: run for run in runs}
@@ -776,11 +764,8 @@ def named(triples: Sequence[Triple], known: EpochHistory) -> list[Run]:
     return list(history_of(runs).runs)
 
 
-# -------------------------------------------------------------------- a slave of the release before
-
-
 class OldSlaveCodec(OldFrames):
-    """At its master."""
+    """What a slave of the release before says, at its master."""
 
     def __init__(self, history: EpochHistory) -> None:
         super().__init__()
@@ -869,11 +854,8 @@ class OldSlaveCodec(OldFrames):
         )
 
 
-# -------------------------------------------------------------------- a master of the release before
-
-
 class OldMasterCodec(OldFrames):
-    """At its slave."""
+    """What a master of the release before says, at its slave."""
 
     def __init__(self, own: OwnLog) -> None:
         super().__init__()
@@ -947,7 +929,7 @@ class OldMasterCodec(OldFrames):
 
 
 class OldMasterLink(SlaveLink):
-    """As a slave."""
+    """The connection to a master of the release before."""
 
     def __init__(self, own: OwnLog, now_ms: float, **intervals: float) -> None:
         self._old = OldMasterCodec(own)
@@ -987,11 +969,12 @@ class OldMasterLink(SlaveLink):
         return offset if offset >= self._welcome.runs[-1].start_offset else 0
 
 
-# ---------------------------------------------------------------- MasterLink
-# One slave's connection, as its master sees it. Dialect `quorumlog`.
+# ---------------------------------------------------------------- of either release
 
 
 class MasterLink(LinkToSlave):
+    """One slave's connection, as its master sees it. Dialect `quorumlog`."""
+
     def __init__(
         self,
         side: BrokerReplica,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import msgspec
@@ -434,16 +435,13 @@ def copy_old_log(
             disk.unlink(f"{folder}/{name}")  # of an earlier attempt: what is not written here is a hole
         for each in record.files:
             digest = hashlib.sha256()
-            file = disk.open(f"{folder}/{segment_name(each.position)}", create=True)
-            try:
+            with closing(disk.open(f"{folder}/{segment_name(each.position)}", create=True)) as file:
                 file.set_size(record.file_bytes)
                 for number, data in enumerate(blocks_of(each)):
                     digest.update(data)
                     if data.strip(b"\0"):
                         file.pwritev([data], number * BLOCK_BYTES)
                 file.sync()
-            finally:
-                file.close()
             if digest.hexdigest() != each.sha256:
                 raise StoreFailure(
                     f"the file at {each.position} of the old commit log does not match its digest:"

@@ -533,14 +533,8 @@ class SlaveLink(LinkToMaster):
             return
         self._welcome = welcome
         self.master = welcome.master
-        history = history_of(welcome.runs)
-        verdict = judge(
-            own.history,
-            own.max_offset,
-            history,
-            welcome.max_offset,
-            directory_id=own.slave.directory_id,
-        )
+        history, high, me = history_of(welcome.runs), welcome.max_offset, own.slave.directory_id
+        verdict = judge(own.history, own.max_offset, history, high, directory_id=me)
         problem, start = verdict.problem, verdict.common_offset
         low = max(welcome.min_offset, own.min_offset)
         if not problem and verdict.cuts and start < low:

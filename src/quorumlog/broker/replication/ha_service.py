@@ -243,14 +243,20 @@ class HAClient:
         self.master_release = ""
         self.problem = "not connected yet"
         self._eager_until_ms = self.clock() + _EAGER_MS
+        self._end("the role has changed")
+        self._connect_later(0)
+
+    def _end(self, reason: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._task is not None:
             self._task.cancel()  # it may dial a machine that is gone, which takes minutes
-        if self._socket is not None:
-            self._drop(self._socket, "the role has changed")
-        self._connect_later(0)
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.link.close(reason)
+            if socket.transport is not None:
+                socket.transport.close()
 
     def _connect_later(self, delay_ms: float) -> None:
         if self._closed or self._timer is not None:
@@ -289,13 +295,6 @@ class HAClient:
     def _made(self, link: AnySlaveLink) -> _MasterSocket:
         self._socket = _MasterSocket(self, link)
         return self._socket
-
-    def _drop(self, socket: _MasterSocket, reason: str) -> None:
-        socket.link.close(reason)
-        if self._socket is socket:
-            self._socket = None
-        if socket.transport is not None:
-            socket.transport.close()
 
     def ended(self, socket: _MasterSocket) -> None:
         if self._socket is not socket:
@@ -361,8 +360,7 @@ class HAClient:
             self._busy = False
             if isinstance(outcome, StoreFailure):
                 self._failed(outcome)
-                link.close(str(outcome))
-            elif isinstance(outcome, LedgerError):
+            if isinstance(outcome, StoreFailure | LedgerError):
                 link.close(str(outcome))
             elif not link.closed:
                 if work.follow is not None and isinstance(link, SlaveLink):
@@ -387,12 +385,7 @@ class HAClient:
     def close(self) -> None:
         """Stop following; then `join`."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-        if self._socket is not None:
-            self._drop(self._socket, "the broker stops")
+        self._end("the broker stops")
 
     def join(self) -> None:
         """Blocks until received bytes are written. Off the loop."""

@@ -317,7 +317,6 @@ class BrokerReplica:
                 copy_list=CopyList((self.me,), 0),
                 is_forced=True,
             )
-            self.observer.role_changed()
 
     def _begin_by_hand(
         self, role: BrokerRole, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
@@ -354,7 +353,6 @@ class BrokerReplica:
             if may_lose_users and forced_list is not None:
                 self.store.note_users(USERS_ON)
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
-            self.observer.role_changed()
 
     def become_slave(self, epoch: int, master: Peer) -> None:
         """The own log after the last point in common is set aside once the master has shown a newer
@@ -477,7 +475,6 @@ class BrokerReplica:
         # no more.
         role, epoch = _role_of(copy_list), self.record.promised
         self._begin(epoch, role, copy_list=copy_list, confirmed=self.run, goes_on=True)
-        self.observer.role_changed()
 
     def joining(self) -> str:
         """While a group is being formed, which has fewer brokers than copies: a slave that goes onto the
@@ -530,7 +527,7 @@ class BrokerReplica:
                 master=None,
                 history=list(history.runs),
                 confirmed=max(self.record.confirmed, confirmed),
-                topics={**self.record.topics, **(self.store.topics or {})},
+                topics=self.record.topics | (self.store.topics or {}),
             )
             self._save(record)
             by_hand = self.has_epochs and in_sync_set is None
@@ -559,6 +556,7 @@ class BrokerReplica:
         commit_log.become(role)
         log.info("broker %s is %s in epoch %s from %d on", self.id, role.value, epoch, end)
         self._advance()
+        self.observer.role_changed()
 
     # ---------------------------------------------------------------- as a slave
 
@@ -627,7 +625,7 @@ class BrokerReplica:
             if state is not None:
                 if state.has_users:
                     self._note_users_of(state)  # before a byte of what follows
-                topics = {**(self.store.topics or {}), **state.topics}
+                topics = (self.store.topics or {}) | state.topics
                 history, copy_list = self.record.history, state.copy_list
                 if copy_list is not None and not self._is_elected:
                     history = [replace(history[0], copy_list=copy_list), *history[1:]]

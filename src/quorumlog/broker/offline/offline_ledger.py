@@ -14,7 +14,7 @@ import numpy as np
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES, LEAST_RECORD_BYTES, blank_record
 from quorumlog.broker.offline.old_log import OldLog, taken_over
-from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.dispatch import MESSAGES, read_head
 from quorumlog.broker.store.java_store import CONFIG_FOLDER_NAME
 from quorumlog.broker.store.log_files import is_file_name
@@ -37,13 +37,6 @@ from quorumlog.store.snapshots import SnapshotDamaged, SnapshotFiles, SnapshotsU
 from quorumlog.store.state_files import read_file, replace_file
 
 _PIECE_BYTES = 4 << 20
-
-
-class LedgerRecords(NamedTuple):
-    records: RecordBatch
-    positions: Int64Array
-    """Of each record in the log."""
-    next_index: int
 
 
 def ledger_folder(path: str, disk: Disk | None = None) -> str | None:
@@ -106,7 +99,7 @@ class OfflineLedger:
         """Of the last entry, committed or not."""
         return self._reader.ledger_end_index
 
-    def batches(self, first_index: int = -1, stop_index: int = -1) -> Iterator[LedgerRecords]:
+    def batches(self, first_index: int = -1, stop_index: int = -1) -> Iterator[RecordBatch]:
         """Committed messages in their order. Raises DirectoryDamaged."""
         first_index = self.first_index if first_index < 0 else first_index
         stop_index = self.stop_index if stop_index < 0 else min(stop_index, self.stop_index)
@@ -123,10 +116,7 @@ class OfflineLedger:
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
             good = records.columns.good & (records.columns.physical_offsets == positions)
-            if not good.all():
-                kept = np.flatnonzero(good)
-                records, positions = records.select(kept), positions[kept]
-            yield LedgerRecords(records, positions, batch.last_index + 1)
+            yield records if good.all() else records.select(np.flatnonzero(good))
 
     def queue_ends(self) -> dict[QueueKey, int]:
         """Number of the next message of each queue, at the newest good snapshot of the queues, the only
@@ -151,11 +141,11 @@ class OfflineLedger:
         """Its messages, queue by queue."""
         queues: dict[QueueKey, tuple[int, int]] = {}
         messages = size_bytes = 0
-        for found in self.batches():
-            messages += len(found.records)
-            size_bytes += found.records.total_bytes
-            offsets = found.records.columns.queue_offsets
-            for key, rows in found.records.queues:
+        for records in self.batches():
+            messages += len(records)
+            size_bytes += records.total_bytes
+            offsets = records.columns.queue_offsets
+            for key, rows in records.queues:
                 first, _ = queues.get(key, (int(offsets[rows[0]]), 0))
                 queues[key] = first, int(offsets[rows[-1]]) + 1
         return {
@@ -213,8 +203,8 @@ def convert_to_classic(
             disk.make_directory(unfinished)
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
-            of_log = (each.records for each in chain([] if first is None else [first], batches))
-            for records in chain(_of_old_log(disk, ledger.folder), of_log):
+            found = [] if first is None else [first]
+            for records in chain(_of_old_log(disk, ledger.folder), found, batches):
                 position = _write(files, records.joined(), position, config)
                 messages += len(records)
                 size_bytes += records.total_bytes

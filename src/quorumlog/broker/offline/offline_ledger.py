@@ -178,13 +178,10 @@ class Converted(NamedTuple):
     """Entries at the end that are not known to be committed."""
 
 
-def convert_to_classic(
-    source: str, target: str, config: MessageStoreConfig | None = None, disk: Disk | None = None
-) -> Converted:
+def convert_to_classic(source: str, target: str, config: MessageStoreConfig | None = None) -> Converted:
     """Raises ConfigError if `target` holds a store already or `source` no log of messages,
     DirectoryDamaged, DiskFull, StoreFailure; an incomplete target is no store, and may be deleted."""
-    disk = OsDisk() if disk is None else disk
-    config = config or MessageStoreConfig()
+    disk, config = OsDisk(), config or MessageStoreConfig()
     if disk.exists(target) and disk.list(target):
         raise ConfigError(f"{target} is not empty: name a directory for the new store")
     with OfflineLedger(source, disk) as ledger:

@@ -306,13 +306,12 @@ def take_over(
     *,
     group: str = "default",
     without_config: bool = False,
-    disk: Disk | None = None,
 ) -> Takeover:
     """`store` is read, and left as it is. `without_config`: see `old_state`. Raises ConfigError where it
     runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure.
 
     After taking over a store with users, every request is refused until an administrator is named."""
-    disk = OsDisk() if disk is None else disk
+    disk = OsDisk()
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")
     with OfflineStore(store, disk) as old:
@@ -464,18 +463,12 @@ def copy_old_log(
 
 
 def make_later_member(
-    broker: BrokerClient,
-    data_dir: str,
-    member_id: str,
-    *,
-    group: str = "default",
-    disk: Disk | None = None,
+    broker: BrokerClient, data_dir: str, member_id: str, *, group: str = "default"
 ) -> TakenOver:
     """`broker`: of any member that runs. Raises ConfigError if its group has taken no store over or
     `data_dir` is not empty; the broker's refusal; StoreFailure, DiskFull. The next call clears an
     incomplete directory."""
-    disk = OsDisk() if disk is None else disk
-    data = broker.old_log().record
+    disk, data = OsDisk(), broker.old_log().record
     if not data:
         raise ConfigError(
             f"the group of {broker.server} has taken no store over: a new member starts on an empty"

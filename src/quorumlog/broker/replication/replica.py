@@ -101,7 +101,7 @@ class BrokerReplica:
         False with --ha-dialect rocketmq. `is_elected`: a coordinator decides when it leads, which a
         start does not know. `me`: without its directory. Raises ConfigError, StoreFailure."""
         self.store = store
-        self.me = me
+        self.me, self.id = me, me.id
         self.has_epochs = has_epochs
         self.observer = ReplicaObserver()
         self._lock = threading.RLock()
@@ -148,7 +148,8 @@ class BrokerReplica:
         """A run of its master that is confirmed, and may not be in its own log yet."""
         named = Peer(id="", ha_address=master_ha_address) if master_ha_address else None
         self.record = self._first_record(first_role, named)
-        self.me = replace(me, directory_id=self.record.directory_id)
+        self.directory_id = self.record.directory_id
+        self.me = replace(me, directory_id=self.directory_id)
         self._ahead = set(self.record.ahead)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
@@ -161,14 +162,6 @@ class BrokerReplica:
             store.commit_log.become(BrokerRole.SLAVE)
         else:
             self._begin_by_hand(self.record.role)
-
-    @property
-    def id(self) -> str:
-        return self.me.id
-
-    @property
-    def directory_id(self) -> str:
-        return self.me.directory_id
 
     @property
     def epoch(self) -> int:

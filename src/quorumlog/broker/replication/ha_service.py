@@ -134,19 +134,6 @@ class HAConnection:
         self.link.spoke(self._replica.store.clock())
         self._connection.write(self.link.data(body))
 
-    def tick(self, now_ms: float) -> None:
-        self.link.tick(now_ms)
-        self.settle()
-
-    def end(self, reason: str) -> None:
-        """The slave may reconnect at once."""
-        self.link.end(reason)
-        self.settle()
-
-    def close(self, reason: str) -> None:
-        self.link.close(reason)
-        self.settle()
-
 
 _MOST_WAITING_BYTES = 32 << 20
 """Of what was received and is not written: then nothing more is read."""
@@ -508,16 +495,14 @@ class HAService(ReplicaObserver):
     def _link_to_slave(
         self, host: str, now_ms: float, foreign: Callable[[str], str] = lambda slave_id: ""
     ) -> AnyMasterLink:
-        link: AnyMasterLink
         replica = self.replica
-        if self.dialect == ROCKETMQ:
-            size = replica.store.config.ha_transfer_batch_size
-            link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals)
-            if not replica.is_leading:
-                link.close("this broker is not the master")
-        else:
+        if self.dialect == QUORUMLOG:
             refusal = "" if replica.is_leading else f"broker {replica.id} is not the master"
-            link = MasterLink(replica, now_ms, **self._intervals, refusal=refusal, foreign=foreign)
+            return MasterLink(replica, now_ms, **self._intervals, refusal=refusal, foreign=foreign)
+        size = replica.store.config.ha_transfer_batch_size
+        link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals)
+        if not replica.is_leading:
+            link.close("this broker is not the master")
         return link
 
     def _link_to_master(self, now_ms: float) -> AnySlaveLink:
@@ -542,8 +527,7 @@ class HAService(ReplicaObserver):
     # ---------------------------------------------------------------- events
 
     def _role_changed(self) -> None:
-        for connection in list(self.connections):
-            connection.end("the role, or the list, has changed")
+        self._to_each(lambda link: link.end("the role, or the list, has changed"))
         self.client.restart()
         self._changed()
 
@@ -564,15 +548,17 @@ class HAService(ReplicaObserver):
 
     def _confirm(self) -> None:
         self._confirm_timer = None
+        self._to_each(lambda link: link.confirmed())
+
+    def _to_each(self, act: Callable[[AnyMasterLink], None]) -> None:
         for connection in list(self.connections):
-            connection.link.confirmed()
+            act(connection.link)
             connection.settle()
 
     def _tick(self) -> None:
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         now_ms = self.replica.store.clock()
-        for connection in list(self.connections):
-            connection.tick(now_ms)
+        self._to_each(lambda link: link.tick(now_ms))
         self.client.tick(now_ms)
         self.replica.group_transfer.expire(now_ms)
         if self.replica.outlasts_its_drain:
@@ -609,8 +595,7 @@ class HAService(ReplicaObserver):
         self.listener.close()
         self._ticker.cancel()
         self.replica.stop_acknowledging()
-        for connection in list(self.connections):
-            connection.close("the broker stops")
+        self._to_each(lambda link: link.close("the broker stops"))
         self.client.close()
 
     def join(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES, LEAST_RECORD_BYTES, blank_record
-from quorumlog.broker.offline.old_log import OldLog, taken_over
+from quorumlog.broker.offline.old_log import OldLog, TakenOver, taken_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.dispatch import MESSAGES, read_head
 from quorumlog.broker.store.java_store import CONFIG_FOLDER_NAME
@@ -186,8 +186,8 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
         raise ConfigError(f"{target} is not empty: name a directory for the new store")
     with OfflineLedger(source, disk) as ledger:
         batches = ledger.batches()
-        first = next(batches, None)
-        if first is None and taken_over(disk, ledger.folder) is None:
+        first, old = next(batches, None), taken_over(disk, ledger.folder)
+        if first is None and old is None:
             committed = max(ledger.stop_index - ledger.first_index, 0)
             raise ConfigError(
                 f"{source} holds no messages: none of its {committed} committed entries is one; name the"
@@ -201,7 +201,7 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
             found = [] if first is None else [first]
-            for records in chain(_of_old_log(disk, ledger.folder), found, batches):
+            for records in chain(_of_old_log(disk, ledger.folder, old), found, batches):
                 position = _write(files, records.joined(), position, config)
                 messages += len(records)
                 size_bytes += records.total_bytes
@@ -210,8 +210,11 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
             files.close()
             # Queues that have no message any more go on with their next number all the same; of the
             # others the log says it.
-            ends = sorted(_queue_ends(disk, ledger).items())
-            QueueEnds(disk, target).save([QueueEnd(*key, end, end) for key, end in ends])
+            gone = [] if old is None else old.queues
+            ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in gone}
+            ends |= ledger.queue_ends()
+            rows = [QueueEnd(*key, end, end) for key, end in sorted(ends.items())]
+            QueueEnds(disk, target).save(rows)
             _copy_config(disk, source, target)
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
@@ -222,13 +225,6 @@ def convert_to_classic(source: str, target: str, config: MessageStoreConfig | No
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()
     return Converted(messages, size_bytes, position, left_out)
-
-
-def _queue_ends(disk: Disk, ledger: OfflineLedger) -> dict[QueueKey, int]:
-    record = taken_over(disk, ledger.folder)
-    old = [] if record is None else record.queues
-    ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in old}
-    return ends | ledger.queue_ends()
 
 
 def _refuse_earlier_log(disk: Disk, source: str) -> None:
@@ -255,13 +251,11 @@ def _copy_config(disk: Disk, source: str, target: str) -> None:
         replace_file(disk, f"{target}/{CONFIG_FOLDER_NAME}/{name}", data, synced=True)
 
 
-def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:
+def _of_old_log(disk: Disk, folder: str, record: TakenOver | None) -> Iterator[RecordBatch]:
     """What was taken over, below the first entry. Raises DirectoryDamaged, StoreFailure."""
-    record = taken_over(disk, folder)
-    if record is None:
-        return
-    with closing(OldLog(disk, folder, record)) as old:
-        yield from (found.records for found in old.records() if len(found.records))
+    if record is not None:
+        with closing(OldLog(disk, folder, record)) as old:
+            yield from (found.records for found in old.records() if len(found.records))
 
 
 def _write(files: SegmentList, records: RecordBatch, position: int, config: MessageStoreConfig) -> int:

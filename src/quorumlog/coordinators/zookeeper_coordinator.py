@@ -209,8 +209,12 @@ class ZooKeeperCoordinator:
             return None
         if takes and not revision:
             await session.do(lambda zk: zk.ensure_path_async(self._group))
-        if not takes and await self._owner(session) != lease:
-            return None
+        if not takes:
+            _, holder = await session.do(
+                lambda zk: zk.sync_async(self._group), lambda zk: zk.exists_async(self._holder)
+            )
+            if holder is None or holder.ephemeralOwner != lease:
+                return None
 
         def write(multi: Any) -> None:
             if takes:
@@ -293,12 +297,6 @@ class ZooKeeperCoordinator:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
-
-    async def _owner(self, session: ZooKeeperSession) -> int:
-        _, holder = await session.do(
-            lambda zk: zk.sync_async(self._group), lambda zk: zk.exists_async(self._holder)
-        )
-        return NO_HOLDER if holder is None else int(holder.ephemeralOwner)
 
     @staticmethod
     async def _multi(session: ZooKeeperSession, fill: Callable[[Any], None]) -> list[Any] | None:

@@ -174,26 +174,22 @@ class Acknowledgements:
     def missing(self, there: set[str]) -> str:
         """Why a message is refused before it is written; empty: it is taken. `there`: directories that
         are in sync, the own one among them."""
+        needed = self.in_sync_replicas
         if self.in_sync_set is not None:
             ids = self._in_sync_ids()
-            if len(ids) < self.in_sync_replicas:
-                members = ", ".join(sorted(ids))
-                return (
-                    f"{len(ids)} replicas are in sync ({members}), the master included, of"
-                    f" {self.in_sync_replicas} (in_sync_replicas)"
-                )
-            return ""
-        if not self.lists:
-            if len(there) >= self.in_sync_replicas:
+            if len(ids) >= needed:
                 return ""
-            return f"{len(there)} replicas are in sync, the master included, of {self.in_sync_replicas}"
+            words = (
+                f"{len(ids)} replicas are in sync ({', '.join(sorted(ids))}), the master included, of"
+            )
+            return f"{words} {needed} (in_sync_replicas)"
+        if not self.lists and len(there) < needed:
+            return f"{len(there)} replicas are in sync, the master included, of {needed}"
         for each in self.lists:
-            count = len(each.directories & there)
-            needed = max(each.needed, each.copies)
+            count, needed = len(each.directories & there), max(each.needed, each.copies)
             if count < needed:
-                return f"{count} replicas are in sync, the master included, of {needed}" + self._why(
-                    each, there
-                )
+                words = f"{count} replicas are in sync, the master included, of {needed}"
+                return words + self._why(each, there)
         return ""
 
     def _why(self, copy_list: CopyList, there: set[str]) -> str:

@@ -225,8 +225,8 @@ class BrokerReplica:
                     now,
                     held.promised,
                 )
-            is_told = held.master is None or not held.master.id
-            if held.role is BrokerRole.SLAVE and is_told and named is not None:
+            is_known = held.master is not None and held.master.id
+            if held.role is BrokerRole.SLAVE and not is_known and named is not None:
                 held = replace(held, master=named)
             return held
         directory_id = new_directory_id()

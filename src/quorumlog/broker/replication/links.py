@@ -579,6 +579,234 @@ class SlaveLink(LinkToMaster):
             self._say(replace(self._report, sent_ms=int(now_ms), echo_ms=self._echo_ms))
 
 
+class MasterLink(LinkToSlave):
+    """One slave's connection, as its master sees it. Dialect `quorumlog`."""
+
+    def __init__(
+        self,
+        side: BrokerReplica,
+        now_ms: float,
+        *,
+        refusal: str = "",
+        foreign: Callable[[str], str] = lambda slave_id: "",
+        **intervals: float,
+    ) -> None:
+        """`refusal`: why no slave is accepted now; empty: slaves are. `foreign`: why the peer is not the
+        slave of this id; empty: it may be."""
+        super().__init__(side, now_ms, **intervals)
+        self._foreign = foreign
+        self._refusal = refusal
+        self._history = side.history
+        """That its master leads with while the link lives."""
+        self._first = b""
+        self._codec: HaCodec | OldSlaveCodec | None = None
+        """None: it has not said yet what it speaks."""
+        self._asked: SlaveLog | None = None
+        self._told_offset = -1
+        """Up to where the slave was told that the log is confirmed."""
+        self._echo_ms = 0
+
+    def feed(self, data: Buffer, now_ms: float) -> None:
+        self._heard_ms = now_ms
+        if self.closed:
+            return
+        if self._codec is None:
+            data = self._first = self._first + bytes(data)
+            if len(data) < GREETING_BYTES:
+                return
+            self._codec = HaCodec() if data.startswith(MAGIC) else OldSlaveCodec(self._history)
+        try:
+            for message in fed(self._codec, data):
+                self._take(message)
+                if self.closed:
+                    return
+            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
+                self._say(state)
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+
+    @property
+    def is_greeted(self) -> bool:
+        return self._asked is not None
+
+    def _say(self, message: AnyHaMessage) -> None:
+        if self._codec is not None:
+            self.out += self._codec.encode(message)
+
+    def _take(self, message: AnyHaMessage) -> None:
+        if self._asked is None:
+            if isinstance(message, Hello):
+                self._hello(message)
+            else:
+                self._greet(message)
+        elif isinstance(message, Refuse):
+            if message.promised > self._history.epoch:
+                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
+            self.close(message.message)
+        elif self.mark is None:
+            self._start(message, self._asked)
+        elif isinstance(message, Report):
+            high = self._side.max_offset  # a blank counts to the end of its file from its head on
+            if not message.flushed_offset <= message.written_offset <= high:
+                raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
+            if message.echo_ms:
+                self.mark.heard_ms = float(message.echo_ms)
+            is_first, self._echo_ms = not self._echo_ms, message.sent_ms
+            if is_first and message.sent_ms:
+                self._beat()
+            self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
+        else:
+            raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
+
+    def _hello(self, hello: Hello) -> None:
+        me = self._side.me
+        if hello.role == ROLE:
+            self._say(HelloResponse(member_id=me.id, product=ROLE))
+            return
+        words = f"this is the port for the slaves of broker {me.id}; it listens at {me.address}"
+        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
+        self.close(words)
+
+    def _greet(self, asked: AnyHaMessage) -> None:
+        if not isinstance(asked, SlaveLog):
+            raise ProtocolViolation("a connection begins with a hello")
+        side, epoch, slave = self._side, self._history.epoch, asked.slave
+        is_old = isinstance(self._codec, OldSlaveCodec)
+        file_bytes = side.store.config.mapped_file_size_commit_log
+        if self._refusal:
+            self.end(self._refusal)
+        elif foreign := self._foreign(slave.id):
+            self.refuse(f"this is not broker {slave.id}: {foreign}")
+        elif is_old and asked.release:
+            self.end("this master speaks the slave's newer protocol too")
+        elif asked.promised > epoch:
+            side.newer_epoch(asked.promised, slave.directory_id)
+            self.refuse(f"the slave has promised epoch {asked.promised}, this one is {epoch}")
+        elif slave.id == side.id:
+            self.refuse(f"master and slave are both called {side.id}: give each its own --id")
+        elif asked.file_bytes != file_bytes:
+            self.refuse(
+                f"the slave's files have {asked.file_bytes} bytes, the master's {file_bytes}:"
+                " set mapped_file_size_commit_log alike"
+            )
+        elif is_old and (problem := side.old_slave_problem):
+            self.refuse(f"broker {slave.id} is of the release before: upgrade it. {problem}")
+        else:
+            welcome = self._welcome(asked)
+            if is_old and (welcome.queues is not None or welcome.alive_from):
+                self.refuse(
+                    f"broker {slave.id} is of the release before: upgrade it. It could not receive"
+                    " the begins of queues"
+                )
+                return
+            self._asked = asked
+            self._say(welcome)
+
+    def _welcome(self, asked: SlaveLog) -> Welcome:
+        side = self._side
+        low, high, queues = side.min_offset, side.max_offset, None
+        if low and self._judged(asked, high).common_offset < low:
+            low, queues = side.queue_begins()
+        return Welcome(
+            master=side.me,
+            runs=list(self._history.runs),
+            min_offset=low,
+            max_offset=high,
+            queues=queues,
+            alive_from=side.alive_from,
+            release=VERSION,
+        )
+
+    def _judged(self, asked: SlaveLog, end: int) -> FollowVerdict:
+        own, directory_id = history_of(asked.runs), asked.slave.directory_id
+        return judge(own, asked.max_offset, self._history, end, directory_id=directory_id)
+
+    def _start(self, start: AnyHaMessage, asked: SlaveLog) -> None:
+        if not isinstance(start, Start):
+            raise ProtocolViolation(
+                f"a slave answers a welcome with a start, not {type(start).__name__}"
+            )
+        low, high = self._side.min_offset, self._side.max_offset
+        verdict = self._judged(asked, high)
+        if verdict.problem:
+            self.refuse(verdict.problem)
+            return
+        # Retention may have moved on since the welcome: then the slave asks again.
+        if start.offset < low or start.offset > high:
+            self.refuse(f"offset {start.offset} is not in {low} .. {high}")
+            return
+        if start.offset != verdict.common_offset and start.offset % asked.file_bytes:
+            raise ProtocolViolation(f"a start at {start.offset}, not at {verdict.common_offset}")
+        self.next_offset = start.offset
+        self.mark = self._side.slave_came(asked.slave, self, self._run, asked.release)
+        if self.mark is None:
+            self.next_offset = -1
+            self.end("another run has begun")
+
+    @property
+    def _run(self) -> RunKey:
+        return self._history.runs[-1].key
+
+    @property
+    def is_of_newest_run(self) -> bool:
+        return self._side.run == self._run
+
+    def data(self, body: bytes) -> list[Buffer]:
+        """As they go out, from `next_offset` on."""
+        offset = self.next_offset
+        assert offset >= 0 and self._codec is not None, "not started"
+        self.next_offset += len(body)
+        self._told_offset = self._side.confirm_offset
+        sent_ms, age_ms = self._side.stamp()
+        return self._codec.encode(
+            Data(
+                offset=offset,
+                confirm_offset=self._told_offset,
+                body=body,
+                sent_ms=sent_ms,
+                echo_ms=self._echo_ms,
+                users_age_ms=age_ms,
+            )
+        )
+
+    def state(self, state: State) -> None:
+        if state.has_users:
+            self._heartbeat_ms = min(self._heartbeat_ms, USERS_HEARTBEAT_MS)
+        self._say(state)
+
+    def confirmed(self) -> None:
+        """Sent at once: readers of the slave wait for it."""
+        if self._side.confirm_offset > self._told_offset:
+            self._beat()
+
+    def _beat(self) -> None:
+        side = self._side
+        if self.next_offset >= 0 and not self.closed:
+            self._told_offset = side.confirm_offset
+            sent_ms, age_ms = side.stamp()
+            self._say(
+                Heartbeat(
+                    max_offset=side.max_offset,
+                    confirm_offset=self._told_offset,
+                    sent_ms=sent_ms,
+                    echo_ms=self._echo_ms,
+                    users_age_ms=age_ms,
+                )
+            )
+
+    def _say_something(self, now_ms: float) -> None:
+        if self.next_offset >= 0:
+            self._spoke_ms = now_ms
+            self._beat()
+
+    def refuse(self, message: str, *, is_for_now: bool = False) -> None:
+        self._say(Refuse(message=message, is_for_now=is_for_now))
+        self.close(message)
+
+    def end(self, reason: str) -> None:
+        self.refuse(reason, is_for_now=True)
+
+
 # ----------------------------------------------------------------
 # What the release before said between a master and a slave. It goes with the next release.
 #
@@ -961,234 +1189,3 @@ class OldMasterLink(SlaveLink):
         """It would count what is below, of which a switch may find that another one has more."""
         assert self._welcome is not None
         return offset if offset >= self._welcome.runs[-1].start_offset else 0
-
-
-# ---------------------------------------------------------------- of either release
-
-
-class MasterLink(LinkToSlave):
-    """One slave's connection, as its master sees it. Dialect `quorumlog`."""
-
-    def __init__(
-        self,
-        side: BrokerReplica,
-        now_ms: float,
-        *,
-        refusal: str = "",
-        foreign: Callable[[str], str] = lambda slave_id: "",
-        **intervals: float,
-    ) -> None:
-        """`refusal`: why no slave is accepted now; empty: slaves are. `foreign`: why the peer is not the
-        slave of this id; empty: it may be."""
-        super().__init__(side, now_ms, **intervals)
-        self._foreign = foreign
-        self._refusal = refusal
-        self._history = side.history
-        """That its master leads with while the link lives."""
-        self._first = b""
-        self._codec: HaCodec | OldSlaveCodec | None = None
-        """None: it has not said yet what it speaks."""
-        self._asked: SlaveLog | None = None
-        self._told_offset = -1
-        """Up to where the slave was told that the log is confirmed."""
-        self._echo_ms = 0
-
-    def feed(self, data: Buffer, now_ms: float) -> None:
-        self._heard_ms = now_ms
-        if self.closed:
-            return
-        if self._codec is None:
-            data = self._first = self._first + bytes(data)
-            if len(data) < GREETING_BYTES:
-                return
-            self._codec = HaCodec() if data.startswith(MAGIC) else OldSlaveCodec(self._history)
-        try:
-            for message in fed(self._codec, data):
-                self._take(message)
-                if self.closed:
-                    return
-            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
-                self._say(state)
-        except ProtocolViolation as violation:
-            self.close(str(violation))
-
-    @property
-    def is_greeted(self) -> bool:
-        return self._asked is not None
-
-    def _say(self, message: AnyHaMessage) -> None:
-        if self._codec is not None:
-            self.out += self._codec.encode(message)
-
-    def _take(self, message: AnyHaMessage) -> None:
-        if self._asked is None:
-            if isinstance(message, Hello):
-                self._hello(message)
-            else:
-                self._greet(message)
-        elif isinstance(message, Refuse):
-            if message.promised > self._history.epoch:
-                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
-            self.close(message.message)
-        elif self.mark is None:
-            self._start(message, self._asked)
-        elif isinstance(message, Report):
-            high = self._side.max_offset  # a blank counts to the end of its file from its head on
-            if not message.flushed_offset <= message.written_offset <= high:
-                raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
-            if message.echo_ms:
-                self.mark.heard_ms = float(message.echo_ms)
-            is_first, self._echo_ms = not self._echo_ms, message.sent_ms
-            if is_first and message.sent_ms:
-                self._beat()
-            self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
-        else:
-            raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
-
-    def _hello(self, hello: Hello) -> None:
-        me = self._side.me
-        if hello.role == ROLE:
-            self._say(HelloResponse(member_id=me.id, product=ROLE))
-            return
-        words = f"this is the port for the slaves of broker {me.id}; it listens at {me.address}"
-        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
-        self.close(words)
-
-    def _greet(self, asked: AnyHaMessage) -> None:
-        if not isinstance(asked, SlaveLog):
-            raise ProtocolViolation("a connection begins with a hello")
-        side, epoch, slave = self._side, self._history.epoch, asked.slave
-        is_old = isinstance(self._codec, OldSlaveCodec)
-        file_bytes = side.store.config.mapped_file_size_commit_log
-        if self._refusal:
-            self.end(self._refusal)
-        elif foreign := self._foreign(slave.id):
-            self.refuse(f"this is not broker {slave.id}: {foreign}")
-        elif is_old and asked.release:
-            self.end("this master speaks the slave's newer protocol too")
-        elif asked.promised > epoch:
-            side.newer_epoch(asked.promised, slave.directory_id)
-            self.refuse(f"the slave has promised epoch {asked.promised}, this one is {epoch}")
-        elif slave.id == side.id:
-            self.refuse(f"master and slave are both called {side.id}: give each its own --id")
-        elif asked.file_bytes != file_bytes:
-            self.refuse(
-                f"the slave's files have {asked.file_bytes} bytes, the master's {file_bytes}:"
-                " set mapped_file_size_commit_log alike"
-            )
-        elif is_old and (problem := side.old_slave_problem):
-            self.refuse(f"broker {slave.id} is of the release before: upgrade it. {problem}")
-        else:
-            welcome = self._welcome(asked)
-            if is_old and (welcome.queues is not None or welcome.alive_from):
-                self.refuse(
-                    f"broker {slave.id} is of the release before: upgrade it. It could not receive"
-                    " the begins of queues"
-                )
-                return
-            self._asked = asked
-            self._say(welcome)
-
-    def _welcome(self, asked: SlaveLog) -> Welcome:
-        side = self._side
-        low, high, queues = side.min_offset, side.max_offset, None
-        if low and self._judged(asked, high).common_offset < low:
-            low, queues = side.queue_begins()
-        return Welcome(
-            master=side.me,
-            runs=list(self._history.runs),
-            min_offset=low,
-            max_offset=high,
-            queues=queues,
-            alive_from=side.alive_from,
-            release=VERSION,
-        )
-
-    def _judged(self, asked: SlaveLog, end: int) -> FollowVerdict:
-        own, directory_id = history_of(asked.runs), asked.slave.directory_id
-        return judge(own, asked.max_offset, self._history, end, directory_id=directory_id)
-
-    def _start(self, start: AnyHaMessage, asked: SlaveLog) -> None:
-        if not isinstance(start, Start):
-            raise ProtocolViolation(
-                f"a slave answers a welcome with a start, not {type(start).__name__}"
-            )
-        low, high = self._side.min_offset, self._side.max_offset
-        verdict = self._judged(asked, high)
-        if verdict.problem:
-            self.refuse(verdict.problem)
-            return
-        # Retention may have moved on since the welcome: then the slave asks again.
-        if start.offset < low or start.offset > high:
-            self.refuse(f"offset {start.offset} is not in {low} .. {high}")
-            return
-        if start.offset != verdict.common_offset and start.offset % asked.file_bytes:
-            raise ProtocolViolation(f"a start at {start.offset}, not at {verdict.common_offset}")
-        self.next_offset = start.offset
-        self.mark = self._side.slave_came(asked.slave, self, self._run, asked.release)
-        if self.mark is None:
-            self.next_offset = -1
-            self.end("another run has begun")
-
-    @property
-    def _run(self) -> RunKey:
-        return self._history.runs[-1].key
-
-    @property
-    def is_of_newest_run(self) -> bool:
-        return self._side.run == self._run
-
-    def data(self, body: bytes) -> list[Buffer]:
-        """As they go out, from `next_offset` on."""
-        offset = self.next_offset
-        assert offset >= 0 and self._codec is not None, "not started"
-        self.next_offset += len(body)
-        self._told_offset = self._side.confirm_offset
-        sent_ms, age_ms = self._side.stamp()
-        return self._codec.encode(
-            Data(
-                offset=offset,
-                confirm_offset=self._told_offset,
-                body=body,
-                sent_ms=sent_ms,
-                echo_ms=self._echo_ms,
-                users_age_ms=age_ms,
-            )
-        )
-
-    def state(self, state: State) -> None:
-        if state.has_users:
-            self._heartbeat_ms = min(self._heartbeat_ms, USERS_HEARTBEAT_MS)
-        self._say(state)
-
-    def confirmed(self) -> None:
-        """Sent at once: readers of the slave wait for it."""
-        if self._side.confirm_offset > self._told_offset:
-            self._beat()
-
-    def _beat(self) -> None:
-        side = self._side
-        if self.next_offset >= 0 and not self.closed:
-            self._told_offset = side.confirm_offset
-            sent_ms, age_ms = side.stamp()
-            self._say(
-                Heartbeat(
-                    max_offset=side.max_offset,
-                    confirm_offset=self._told_offset,
-                    sent_ms=sent_ms,
-                    echo_ms=self._echo_ms,
-                    users_age_ms=age_ms,
-                )
-            )
-
-    def _say_something(self, now_ms: float) -> None:
-        if self.next_offset >= 0:
-            self._spoke_ms = now_ms
-            self._beat()
-
-    def refuse(self, message: str, *, is_for_now: bool = False) -> None:
-        self._say(Refuse(message=message, is_for_now=is_for_now))
-        self.close(message)
-
-    def end(self, reason: str) -> None:
-        self.refuse(reason, is_for_now=True)

@@ -121,10 +121,8 @@ class ReplicaFile:
         raise ConfigError(f"{self._path} is of format {held}, this release knows {FORMAT}")
 
     def _upgraded(self, data: bytes, me: Peer, has_lists: bool) -> ReplicaRecord:
-        record, old = (
-            msgspec.json.decode(data, type=ReplicaRecord),
-            msgspec.json.decode(data, type=_Record1),
-        )
+        record = msgspec.json.decode(data, type=ReplicaRecord)
+        old = msgspec.json.decode(data, type=_Record1)
         if has_lists and old.is_in_a_switch(record.role):
             raise ConfigError(
                 f"{self._path} was left in the middle of a switch, or of a change of the replica"

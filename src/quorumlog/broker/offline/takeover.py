@@ -207,12 +207,14 @@ def old_state(
             left_topics += [name] if held.queues_of(name) else []
             continue
         topics[name] = OldTopic(name, queues, topic.perm & (READ | WRITE))
-    offsets = config.offsets or {}
-    names = {key.rpartition("@")[2] for key in offsets}
-    names |= {name.removeprefix(RETRY_PREFIX) for name in configured if name.startswith(RETRY_PREFIX)}
+    offsets: dict[str, dict[str, dict[int, int]]] = {}
+    for key, of_queues in sorted((config.offsets or {}).items()):
+        topic_name, _, group = key.rpartition("@")
+        offsets.setdefault(group, {})[topic_name] = of_queues
+    names = {name.removeprefix(RETRY_PREFIX) for name in configured if name.startswith(RETRY_PREFIX)}
     groups = []
     left_groups = []
-    for name in sorted(names.union(config.groups or [])):
+    for name in sorted(names.union(offsets, config.groups or [])):
         if name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES):
             continue
         try:
@@ -223,15 +225,15 @@ def old_state(
         for own in (retry_topic(name), dlq_topic(name)):
             queues = max(configured.get(own, JavaTopic()).read_queue_nums, held.queues_of(own), 1)
             topics[own] = OldTopic(own, min(queues, MOST_QUEUES), READ | WRITE)
-        groups.append((name, [key for key in offsets if key.rpartition("@")[2] == name]))
+        groups.append(name)
     state = OldState(
         [topics[name] for name in sorted(topics)],
-        [OldGroup(name, list(_rows(keys, offsets, topics, held))) for name, keys in groups],
+        [OldGroup(name, list(_rows(offsets.get(name, {}), topics, held))) for name in groups],
         {level: at for level, at in sorted((config.delayed or {}).items()) if 1 <= level <= LEVELS},
     )
     delays = {key.queue_id + 1: end for key, end in held.ends.items() if key.topic == SCHEDULE_TOPIC}
     waiting = sum(max(end - state.delayed.get(level, 0), 0) for level, end in delays.items())
-    checked = offsets.get(f"{HALF_TOPIC}@{_TRANSACTION_GROUP}", {})
+    checked = offsets.get(_TRANSACTION_GROUP, {}).get(HALF_TOPIC, {})
     report = OldReport(
         topics=sum(not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) for name in topics),
         groups=len(groups),
@@ -269,15 +271,12 @@ def _is_system(name: str, topic: JavaTopic, held: OldMessages) -> bool:
 
 
 def _rows(
-    keys: Iterable[str],
-    offsets: dict[str, dict[int, int]],
-    topics: dict[str, OldTopic],
-    held: OldMessages,
+    offsets: dict[str, dict[int, int]], topics: dict[str, OldTopic], held: OldMessages
 ) -> Iterable[tuple[str, int, int]]:
     """A group that is ahead of what this copy of the log holds begins at its end."""
-    for key in sorted(keys):
-        topic = topics.get(key.rpartition("@")[0])
-        for queue, offset in sorted(offsets[key].items()):
+    for name, of_queues in offsets.items():
+        topic = topics.get(name)
+        for queue, offset in sorted(of_queues.items()):
             if topic is not None and 0 <= queue < topic.queues and offset >= 0:
                 yield topic.name, queue, min(offset, held.end_of(QueueKey(topic.name, queue)))
 

@@ -101,7 +101,7 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
 
 def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
     client = service.client
-    if service.replica.role is not BrokerRole.SLAVE or client is None:
+    if service.replica.role is not BrokerRole.SLAVE:
         return state_of(service.replica, request_id, dialect=service.dialect)
     return state_of(
         service.replica,

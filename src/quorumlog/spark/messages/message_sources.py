@@ -172,8 +172,8 @@ class LedgerDirectorySource:
 
     def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
         with OfflineLedger(self._options.path) as ledger:
-            for found in ledger.batches(partition.first, partition.stop):
-                wanted = _wanted(self._options, found.records)
+            for records in ledger.batches(partition.first, partition.stop):
+                wanted = _wanted(self._options, records)
                 if len(wanted):
                     yield wanted
 

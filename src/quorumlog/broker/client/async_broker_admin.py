@@ -11,12 +11,11 @@ from typing import NamedTuple, Self, TypeVar
 from quorumlog.broker.client.async_consumer import revived
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    EARLIEST,
+    LATEST,
     BrokerCalls,
     QueueInfo,
-    answer_of,
-    milliseconds,
     pulled_of,
-    queues_of,
     receipt_of,
 )
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
@@ -45,10 +44,7 @@ from quorumlog.broker.wire import (
     GroupAnswer,
     GroupCommandRequest,
     GroupQuestionRequest,
-    OffsetAtRequest,
-    OffsetResponse,
     PullRequest,
-    QueuesRequest,
     RoleRequest,
     RoleResponse,
     SendRequest,
@@ -112,18 +108,14 @@ class AsyncBrokerAdmin:
 
     async def route(self) -> RoleResponse:
         """The master, and the addresses of the other brokers."""
-        answer = answer_of(await self._link.call(RoleRequest()))
-        assert isinstance(answer, RoleResponse), answer
-        return answer
+        return await self._link.ask(RoleRequest(), RoleResponse)
 
     async def _command(self, command: Command) -> None:
-        answer = answer_of(await self._link.call(GroupCommandRequest(body=encode(command))))
-        assert isinstance(answer, GroupAnswer), answer
+        answer = await self._link.ask(GroupCommandRequest(body=encode(command)), GroupAnswer)
         read_answer(answer.body, object)
 
     async def _question(self, question: Question, kind: type[_T]) -> _T:
-        answer = answer_of(await self._link.call(GroupQuestionRequest(body=encode(question))))
-        assert isinstance(answer, GroupAnswer), answer
+        answer = await self._link.ask(GroupQuestionRequest(body=encode(question)), GroupAnswer)
         return read_answer(answer.body, kind)
 
     # ---------------------------------------------------------------- users
@@ -133,15 +125,11 @@ class AsyncBrokerAdmin:
         change among the broker's commands. Raises BadRequest for an invalid change, Forbidden,
         SwitchRefused where a slave is of an earlier release."""
         request = ChangeUsersRequest(order=checked_order(order))
-        answer = answer_of(await self._link.call(request))
-        assert isinstance(answer, ChangeUsersResponse), answer
-        return answer.index
+        return (await self._link.ask(request, ChangeUsersResponse)).index
 
     async def users(self) -> UsersResponse:
         """The users, and the grants of each role."""
-        answer = answer_of(await self._link.call(UsersRequest()))
-        assert isinstance(answer, UsersResponse), answer
-        return answer
+        return await self._link.ask(UsersRequest(), UsersResponse)
 
     # ---------------------------------------------------------------- topics
 
@@ -181,7 +169,7 @@ class AsyncBrokerAdmin:
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
         """Of all topics, or of this one: oldest offset and next offset of each queue."""
-        return queues_of(await self._link.call(QueuesRequest(topic=topic)))
+        return await self._link.queues(topic)
 
     # ---------------------------------------------------------------- groups
 
@@ -200,7 +188,7 @@ class AsyncBrokerAdmin:
         another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
         """
         rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]
-        answer_of(await self._link.call(CommitRequest(group=group, offsets=rows)))
+        await self._link.call(CommitRequest(group=group, offsets=rows))
 
     async def delete_group(self, group: str) -> None:
         """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
@@ -281,7 +269,7 @@ class AsyncBrokerAdmin:
         1970), for these topics or all that it reads. Returns the offsets by (topic, queue). Commits of
         messages in progress are ignored. Raises UnknownConsumerGroup, UnknownTopic, and BadRequest if
         there is nothing to reset."""
-        if isinstance(to, str) and to not in ("earliest", "latest"):
+        if isinstance(to, str) and to not in (EARLIEST, LATEST):
             raise BadRequest(f"reset to earliest, latest or a time, not {to!r}")
         check_group_name(group)
         (row,) = await self.groups(group)
@@ -296,19 +284,6 @@ class AsyncBrokerAdmin:
             if not rows:
                 raise UnknownTopic(f"there is no topic {topic}")
             for each in rows:
-                offsets[topic, each.queue_id] = await self._offset_for(each, to)
+                offsets[topic, each.queue_id] = await self._link.offset_for(each, to)
         await self._command(ResetOffsets(group, tuple((*queue, at) for queue, at in offsets.items())))
         return offsets
-
-    async def _offset_for(self, queue: QueueInfo, to: str | float | datetime) -> int:
-        if to == "earliest":
-            return queue.min_offset
-        if to == "latest":
-            return queue.max_offset
-        assert not isinstance(to, str)
-        request = OffsetAtRequest(
-            topic=queue.topic, queue_id=queue.queue_id, time_ms=milliseconds(to, 0)
-        )
-        answer = answer_of(await self._link.call(request))
-        assert isinstance(answer, OffsetResponse), answer
-        return max(answer.offset, queue.min_offset)

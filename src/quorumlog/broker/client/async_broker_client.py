@@ -17,15 +17,11 @@ from quorumlog.broker.client.broker_calls import (
     SendReceipt,
     TimeRange,
     UniqKeys,
-    answer_of,
     checked,
     encode_messages,
     frame_of_answer,
     milliseconds,
     pulled_of,
-    queue_among,
-    queue_counts,
-    queues_of,
     receipt_of,
     time_range,
 )
@@ -42,7 +38,6 @@ from quorumlog.broker.wire import (
     OldLogResponse,
     PullRequest,
     QueryRequest,
-    QueuesRequest,
     ReplicaRequest,
     ReplicaResponse,
     SendRequest,
@@ -153,7 +148,8 @@ class AsyncBrokerClient:
 
         def sent(call: Call) -> None:
             try:
-                singles = receipt_of(frame_of_answer(call), encoded).singles(encoded.sizes)
+                sizes = zip(itertools.repeat(1), encoded.sizes, strict=False)
+                singles = receipt_of(frame_of_answer(call), encoded).split(sizes)
             except Exception as error:
                 again = self._singly(messages, receipts, queue_id, error)
                 if again:
@@ -206,10 +202,10 @@ class AsyncBrokerClient:
         """Number of queues of a topic. Raises UnknownTopic."""
         count = self._counts.get(topic, 0)
         if not count:
-            self._counts |= queue_counts(await self.queues(topic))
-            count = self._counts.get(topic, 0)
+            count = 1 + max((queue.queue_id for queue in await self.queues(topic)), default=-1)
             if not count:
                 raise UnknownTopic(f"the broker has no topic {topic}")
+            self._counts[topic] = count
         return count
 
     # ---------------------------------------------------------------- reading
@@ -255,13 +251,11 @@ class AsyncBrokerClient:
         return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
 
     async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
-        frame = await self._calls.call(request)
-        answer_of(frame)
-        return checked(records_of(frame)).messages()
+        return checked(records_of(await self._calls.call(request))).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
         """Of all topics, or of this one: oldest offset and next offset of each queue."""
-        return queues_of(await self._calls.call(QueuesRequest(topic=topic)))
+        return await self._calls.queues(topic)
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
         """Of the oldest message; of an empty queue the next offset. Raises UnknownTopic."""
@@ -272,44 +266,39 @@ class AsyncBrokerClient:
         return (await self._queue(topic, queue_id)).max_offset
 
     async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
-        return queue_among(await self.queues(topic), topic, queue_id)
+        queues = await self.queues(topic)
+        for queue in queues:
+            if queue.queue_id == queue_id:
+                return queue
+        if queues:
+            raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
+        raise UnknownTopic(f"the broker has no topic {topic}; quorumlog broker status lists its topics")
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
         """Of the first message of the queue that was stored at this time (a datetime, or milliseconds
         since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
-        answer = answer_of(await self._calls.call(request))
-        assert isinstance(answer, OffsetResponse), answer
-        return answer.offset
+        return (await self._calls.ask(request, OffsetResponse)).offset
 
     async def status(self) -> BrokerStatusResponse:
         """State of the broker: role, offsets in bytes, queues, problems."""
-        answer = answer_of(await self._calls.call(BrokerStatusRequest()))
-        assert isinstance(answer, BrokerStatusResponse), answer
-        return answer
+        return await self._calls.ask(BrokerStatusRequest(), BrokerStatusResponse)
 
     async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
         """Bytes of the classic store that the broker's group has taken over: `size_bytes` from
         `position` on; without a size its record (`taken-over`)."""
         request = OldLogRequest(position=position, size_bytes=size_bytes)
-        answer = answer_of(await self._calls.call(request))
-        assert isinstance(answer, OldLogResponse), answer
-        return answer
+        return await self._calls.ask(request, OldLogResponse)
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """State of a master or a slave, after the requested change. Raises NotReplicated."""
-        message = ReplicaRequest() if request is None else request
-        answer = answer_of(await self._calls.call(message))
-        assert isinstance(answer, ReplicaResponse), answer
-        return answer
+        return await self._calls.ask(request or ReplicaRequest(), ReplicaResponse)
 
     async def failover(self, *, resigns: bool = False) -> FailoverResponse:
         """State of the broker towards its coordinator; `resigns`: after it has given up leadership.
         Raises NotReplicated."""
         request = FailoverRequest(verb="resign" if resigns else "")
-        answer = answer_of(await self._calls.call(request))
-        assert isinstance(answer, FailoverResponse), answer
-        return answer
+        return await self._calls.ask(request, FailoverResponse)
 
 
 def connect_async(

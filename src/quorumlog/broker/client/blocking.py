@@ -10,14 +10,16 @@ from datetime import datetime
 
 from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
 from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
-from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, StartPoint
+from quorumlog.broker.client.async_consumer import AsyncConsumer
 from quorumlog.broker.client.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.blocking_shells import ONE_MEMBER, BlockingRun, ConnectingShell
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
+    EARLIEST,
     PullResult,
     QueueInfo,
     SendReceipt,
+    StartPoint,
     TimeRange,
 )
 from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.errors import MessageDamaged, UnknownTopic
+from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message import Message, StoredMessage, encode_records, host_bytes, message_id_of
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.wire import (
@@ -27,7 +27,10 @@ from quorumlog.broker.wire import (
     EarlierHelloResponse,
     FailoverRequest,
     GroupCommandRequest,
+    OffsetAtRequest,
+    OffsetResponse,
     PullResponse,
+    QueuesRequest,
     QueuesResponse,
     ReplicaRequest,
     RoleNotice,
@@ -37,16 +40,14 @@ from quorumlog.broker.wire import (
     SendResponse,
     SessionSendRequest,
     broker_decoder,
-    message_of,
     records_of,
 )
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, Unreachable, WrongPort
 from quorumlog.net.credentials import ClientUser
-from quorumlog.net.errors import ErrorResponse, error_of
-from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder, encode_frame
-from quorumlog.net.hello import BROKER, HelloResponse, client_hello
+from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder
+from quorumlog.net.hello import BROKER, HelloResponse
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.calls import LEADER, Call, Link, RequestTarget, TargetKind
 from quorumlog.net.rpc.product import Product
@@ -76,20 +77,21 @@ class SendReceipt(NamedTuple):
     positions: bytes = b""
     """Physical offset of each, 8 bytes big-endian; empty: they lie one right after the other."""
 
-    def singles(self, sizes: Sequence[int]) -> Iterator[SendReceipt]:
-        """One for each message; `sizes` of their records."""
-        position = self.physical_offset
-        for number, size in enumerate(sizes):
-            if self.positions:
-                at = self.positions[8 * number : 8 * number + 8]
-                position = int.from_bytes(at, "big")
+    def split(self, parts: Iterable[tuple[int, int]]) -> Iterator[SendReceipt]:
+        """One for each part, in order: its messages, and the bytes of their records."""
+        at, position = 0, self.physical_offset
+        for count, size_bytes in parts:
+            positions = self.positions[8 * at : 8 * (at + count)]
+            if positions:
+                position = int.from_bytes(positions[:8], "big")
             yield self._replace(
-                queue_offset=self.queue_offset + number,
+                queue_offset=self.queue_offset + at,
                 physical_offset=position,
-                message_count=1,
-                positions=b"",
+                message_count=count,
+                positions=positions if count > 1 else b"",
             )
-            position += size
+            at += count
+            position += size_bytes
 
     @property
     def message_id(self) -> str:
@@ -130,6 +132,10 @@ def checked(records: RecordBatch) -> RecordBatch:
 
 DEFAULT_TIMEOUT_MS = 10_000
 TimeRange = tuple[float | int | datetime | None, float | int | datetime | None]
+EARLIEST, LATEST = "earliest", "latest"
+StartPoint = str | float | datetime
+"""EARLIEST, LATEST, or a time: a datetime, or milliseconds since 1970."""
+_Answer = TypeVar("_Answer", bound=ClientMessage)
 
 
 class Encoded(NamedTuple):
@@ -162,15 +168,6 @@ def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, 
     return Encoded(buffer, sizes, queue_id, messages[0].topic, waits)
 
 
-def frame_of(message: AnyBrokerMessage, encoded: Encoded | None = None) -> list[Buffer]:
-    batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
-    return encode_frame(GROUP, message, batch)
-
-
-def own_host(name: Any) -> bytes:
-    return host_bytes(name[0], name[1]) if isinstance(name, tuple) else bytes(8)
-
-
 def milliseconds(moment: float | datetime | None, default: int) -> int:
     """Since 1970, of a datetime or a number of milliseconds."""
     if moment is None:
@@ -185,64 +182,26 @@ def time_range(time_: TimeRange | None) -> tuple[int, int]:
     return milliseconds(begin, 0), milliseconds(end, sys.maxsize)
 
 
-def hello() -> list[Buffer]:
-    return frame_of(client_hello(BROKER))
-
-
-def answer_of(frame: Frame) -> AnyBrokerMessage:
-    """Raises the broker's refusal."""
-    message = message_of(frame)
-    if isinstance(message, ErrorResponse):
-        raise error_of(message)
-    return message
-
-
 def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
-    message = answer_of(frame)
-    if not isinstance(message, SendResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a send")
+    answer = frame.message
+    assert isinstance(answer, SendResponse), answer
     return SendReceipt(
         encoded.topic,
         encoded.queue_id,
-        message.queue_offset,
-        message.physical_offset,
-        message.message_count,
-        message.store_time_ms,
-        message.store_host,
-        message.positions,
+        answer.queue_offset,
+        answer.physical_offset,
+        answer.message_count,
+        answer.store_time_ms,
+        answer.store_host,
+        answer.positions,
     )
 
 
 def pulled_of(frame: Frame) -> PullResult:
-    message = answer_of(frame)
-    if not isinstance(message, PullResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a pull")
+    answer = frame.message
+    assert isinstance(answer, PullResponse), answer
     records = checked(records_of(frame))
-    return PullResult(records, message.next_offset, message.min_offset, message.max_offset)
-
-
-def queues_of(frame: Frame) -> list[QueueInfo]:
-    message = answer_of(frame)
-    if not isinstance(message, QueuesResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a request for queues")
-    return [QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in message.queues]
-
-
-def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo:
-    """`queues`: of the topic. Raises UnknownTopic."""
-    for queue in queues:
-        if queue.queue_id == queue_id:
-            return queue
-    if queues:
-        raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
-    raise UnknownTopic(f"the broker has no topic {topic}; quorumlog broker status lists its topics")
-
-
-def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for queue in queues:
-        counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
-    return counts
+    return PullResult(records, answer.next_offset, answer.min_offset, answer.max_offset)
 
 
 # ---------------------------------------------------------------- BrokerCalls
@@ -285,7 +244,7 @@ class BrokerProduct(Product):
             raise WrongPort(f"the broker at {link.address} is {version}: use a client of its release")
         greeting = super().greeting_of(link, message)
         name = None if link.context is None else link.context.get_extra_info("sockname")
-        self.own_host = own_host(name)
+        self.own_host = host_bytes(*name[:2]) if isinstance(name, tuple) else bytes(8)
         return greeting
 
     def ungreeted(self, link: Link) -> str:
@@ -420,6 +379,37 @@ class BrokerCalls:
         self._io.submit((call,))
         await self._io.wait(call)
         return frame_of_answer(call)
+
+    async def ask(
+        self,
+        message: AnyBrokerMessage,
+        kind: type[_Answer],
+        encoded: Encoded | None = None,
+        wait_ms: int = 0,
+    ) -> _Answer:
+        """An answer without records; `kind`: the one of `RESPONSE_OF`. Raises as `call`."""
+        answer = (await self.call(message, encoded, wait_ms)).message
+        assert isinstance(answer, kind), answer
+        return answer
+
+    async def queues(self, topic: str) -> list[QueueInfo]:
+        """Of this topic; empty: of all."""
+        answer = await self.ask(QueuesRequest(topic=topic), QueuesResponse)
+        return [
+            QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in answer.queues
+        ]
+
+    async def offset_for(self, queue: QueueInfo, at: StartPoint) -> int:
+        """Of the first message there is at or after `at`."""
+        if at == EARLIEST:
+            return queue.min_offset
+        if at == LATEST:
+            return queue.max_offset
+        assert not isinstance(at, str)
+        request = OffsetAtRequest(
+            topic=queue.topic, queue_id=queue.queue_id, time_ms=milliseconds(at, 0)
+        )
+        return max((await self.ask(request, OffsetResponse)).offset, queue.min_offset)
 
 
 def frame_of_answer(call: Call) -> Frame:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from weakref import ref
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.broker_port import TICK_MS, PutQueue, ReadQueue, WaitingPulls, greet
+from quorumlog.broker.broker_port import MOST_READS, TICK_MS, PutQueue, ReadQueue, WaitingPulls, greet
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.store.dispatch import MESSAGES
@@ -147,7 +147,10 @@ class SimBrokers(SimPorts):
         loop = cast(Any, _Loop(member))
         waiting = WaitingPulls(loop)
         broker.open(
-            endpoint, lambda message_log: PutQueue(message_log, loop), ReadQueue(_Reads()), waiting
+            endpoint,
+            lambda message_log: PutQueue(message_log, loop),
+            ReadQueue(_Reads(), MOST_READS),
+            waiting,
         )
 
         def tick() -> None:

@@ -143,7 +143,8 @@ class BrokerService(Protocol):
     def status(self, request_id: int) -> BrokerStatusResponse: ...
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        """Of a kind that not every broker knows; False: neither does this one."""
+        """Of a kind that not every broker knows; False: neither does this one. Raises the LedgerError
+        that refuses it."""
 
     def lost(self, session: BrokerSession) -> None:
         """Its connection has ended."""
@@ -205,10 +206,47 @@ class WaitingPulls:
             again()
 
 
+# ---------------------------------------------------------------- ReadQueue
+
+
+class ReadQueue:
+    """A `ReadPool` of which only so many reads are under way, each begun while there `is_room`. On the
+    loop."""
+
+    def __init__(self, pool: ReadPool, most: int, is_room: Callable[[], bool] = lambda: True) -> None:
+        self._pool = pool
+        self._most = most
+        self._is_room = is_room
+        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._under_way = 0
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._waiting.append((work, done))
+        self.begin()
+
+    def begin(self) -> None:
+        """Those that may: there may be room again."""
+        while self._waiting and self._under_way < self._most and self._is_room():
+            work, done = self._waiting.popleft()
+            self._under_way += 1
+            self._pool.submit(work, partial(self._done, done))
+
+    def _done(self, done: Callable[[Any], None], outcome: Any) -> None:
+        self._under_way -= 1
+        try:
+            done(outcome)
+        finally:
+            self.begin()
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+
 # ---------------------------------------------------------------- BrokerSession
 # One connection of a client.
 
-ReadCallback = Callable[[Any], None]
+Response = Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]]
+"""(request id, outcome) to the answer and its records."""
 MOST_OPEN = 1_000
 """Pulls that wait and requests that are to be read for, of one connection."""
 RETRY_FULL_MS = 100
@@ -218,13 +256,17 @@ MOST_READING = 2
 """Requests of one client that are read for at a time: nobody knows how much each is answered with."""
 
 
-def error_of_status(status: PutStatus) -> LedgerError:
-    """Of a put that was written: none of these says that it is not there."""
-    if status is PutStatus.FLUSH_DISK_TIMEOUT:
+def refusal_of_put(outcome: PutOutcome) -> LedgerError | None:
+    """None: it is acknowledged. Of one that was written no status says that it is not there."""
+    if isinstance(outcome, LedgerError):
+        return outcome
+    if outcome.status is PutStatus.PUT_OK:
+        return None
+    if outcome.status is PutStatus.FLUSH_DISK_TIMEOUT:
         return FlushDiskTimeout("FLUSH_DISK_TIMEOUT: written, and not known to be on disk")
-    if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
+    if outcome.status is PutStatus.FLUSH_SLAVE_TIMEOUT:
         return FlushSlaveTimeout("FLUSH_SLAVE_TIMEOUT: written, and too few slaves acknowledged it")
-    if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+    if outcome.status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
         return InSyncReplicasNotEnough("too few slaves are in sync")
     return OutcomeUnknown("the disk failed while this was being written: the broker stops")
 
@@ -237,8 +279,7 @@ class BrokerSession:
         self._connection = connection
         self._access = access
         self._caller = Caller(access, connection)
-        self._to_read: deque[tuple[Callable[[], Any], ReadCallback]] = deque()
-        self._reading = 0
+        self._reads = ReadQueue(server.reads, MOST_READING, lambda: not connection.is_full)
         self._pending: dict[int, tuple[type, float]] = {}
         """Of requests that are not answered: what is asked, and since when."""
         self._open = 0
@@ -277,15 +318,15 @@ class BrokerSession:
             self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
         elif isinstance(message, BrokerStatusRequest):
             self.answer(self._server.status(message.request_id))
-        elif not self._server.request(self, message, frame):
-            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+        else:
+            self.proceed(message.request_id, lambda: self._request(message, frame))
 
     def lost(self) -> None:
-        self._to_read.clear()
+        self._reads.clear()
         self._server.lost(self)
 
     def writable(self) -> None:
-        self._read_on()
+        self._reads.begin()
 
     def violate(self, violation: ProtocolViolation) -> None:
         """See `client_guard`."""
@@ -326,6 +367,10 @@ class BrokerSession:
 
     # ---------------------------------------------------------------- requests
 
+    def _request(self, message: AnyBrokerMessage, frame: Frame) -> None:
+        if not self._server.request(self, message, frame):
+            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+
     def _send(self, message: SendRequest, frame: Frame) -> None:
         records = records_of(frame)
         request_id = message.request_id
@@ -334,26 +379,22 @@ class BrokerSession:
             return
 
         def answer(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutMessageResult) and outcome.status is PutStatus.PUT_OK:
-                self.answer(
-                    SendResponse(
-                        request_id=request_id,
-                        queue_offset=outcome.queue_offset,
-                        physical_offset=outcome.physical_offset,
-                        message_count=outcome.message_count,
-                        store_time_ms=outcome.store_time_ms,
-                        store_host=self._server.store_host,
-                        positions=(
-                            b""
-                            if outcome.positions is None
-                            else outcome.positions.astype(">i8").tobytes()
-                        ),
-                    )
+            if (refusal := refusal_of_put(outcome)) is not None:
+                self.refuse(request_id, refusal)
+                return
+            assert isinstance(outcome, PutMessageResult), outcome
+            positions = outcome.positions
+            self.answer(
+                SendResponse(
+                    request_id=request_id,
+                    queue_offset=outcome.queue_offset,
+                    physical_offset=outcome.physical_offset,
+                    message_count=outcome.message_count,
+                    store_time_ms=outcome.store_time_ms,
+                    store_host=self._server.store_host,
+                    positions=b"" if positions is None else positions.astype(">i8").tobytes(),
                 )
-            elif isinstance(outcome, PutMessageResult):
-                self.refuse(request_id, error_of_status(outcome.status))
-            else:
-                self.refuse(request_id, outcome)
+            )
 
         self._server.puts.add(records, message.waits, answer)
 
@@ -375,9 +416,6 @@ class BrokerSession:
             )
             return response, pulled.records
 
-        def again() -> None:
-            self._pull(message, 0)
-
         def done(outcome: Any) -> None:
             outcome = self._still(message, outcome)
             if isinstance(outcome, Pulled) and not len(outcome.records) and wait_ms > 0:
@@ -385,7 +423,7 @@ class BrokerSession:
                 if queue is not None and queue.max_offset > message.offset:
                     self._pull(message, 0)
                     return
-                if self._server.waiting.add(key, wait_ms, again):
+                if self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
                     return
                 outcome = Overloaded(
                     f"{MOST_WAITING} pulls wait at this broker", retry_after_ms=RETRY_FULL_MS
@@ -393,7 +431,7 @@ class BrokerSession:
             self._respond(message.request_id, outcome, answer)
 
         if not self._connection.closed:
-            self._read(pull, done)
+            self._reads.submit(pull, done)
 
     def _query(self, message: QueryRequest) -> None:
         def query() -> RecordBatch:
@@ -435,11 +473,11 @@ class BrokerSession:
         self,
         message: AnyBrokerMessage,
         work: Callable[[], Any],
-        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
+        answer: Response,
     ) -> None:
         """Work that may wait for the disk."""
         if self._opens(message.request_id):
-            self._read(
+            self._reads.submit(
                 work,
                 lambda outcome: self._respond(message.request_id, self._still(message, outcome), answer),
             )
@@ -453,27 +491,7 @@ class BrokerSession:
         self._open += 1
         return True
 
-    def _read(self, work: Callable[[], Any], done: ReadCallback) -> None:
-        self._to_read.append((work, done))
-        self._read_on()
-
-    def _read_on(self) -> None:
-        while self._to_read and self._reading < MOST_READING and not self._connection.is_full:
-            work, done = self._to_read.popleft()
-            self._reading += 1
-            self._server.reads.submit(work, partial(self._was_read, done))
-
-    def _was_read(self, done: ReadCallback, outcome: Any) -> None:
-        self._reading -= 1
-        done(outcome)
-        self._read_on()
-
-    def _respond(
-        self,
-        request_id: int,
-        outcome: Any,
-        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
-    ) -> None:
+    def _respond(self, request_id: int, outcome: Any, answer: Response) -> None:
         self._open -= 1
         if isinstance(outcome, StoreFailure):
             self._server.store.on_failure(outcome)
@@ -482,6 +500,20 @@ class BrokerSession:
             self.refuse(request_id, outcome)
         else:
             self.answer(*answer(request_id, outcome))
+
+    def proceed(self, request_id: int, step: Callable[[], None]) -> None:
+        """A LedgerError that `step` raises refuses the request."""
+        try:
+            step()
+        except LedgerError as error:
+            self.refuse(request_id, error)
+
+    def settle(self, outcome: Any, response: AnyBrokerMessage) -> None:
+        """`response`, unless `outcome` is a LedgerError."""
+        if isinstance(outcome, LedgerError):
+            self.refuse(response.request_id, outcome)
+        else:
+            self.answer(response)
 
     def refuse(self, request_id: int, error: LedgerError) -> None:
         self.answer(error_response(request_id, error))
@@ -646,30 +678,7 @@ def greet(
 # thread that reads, pulls that wait, and ticks.
 
 MOST_READS = 4
-
-
-class ReadQueue:
-    """Bounds concurrent reads of all clients: data read is in memory until the loop has sent it."""
-
-    def __init__(self, thread: ReadPool) -> None:
-        self._thread = thread
-        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        self._under_way = 0
-
-    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._waiting.append((work, done))
-        self._begin()
-
-    def _begin(self) -> None:
-        while self._waiting and self._under_way < MOST_READS:
-            work, done = self._waiting.popleft()
-            self._under_way += 1
-            self._thread.submit(work, partial(self._done, done))
-
-    def _done(self, done: Callable[[Any], None], outcome: Any) -> None:
-        self._under_way -= 1
-        self._begin()
-        done(outcome)
+"""Of all clients at a time: what was read is in memory until the loop has sent it."""
 
 
 class BrokerPort:
@@ -703,7 +712,7 @@ class BrokerPort:
         self._access = access
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
-        self.reads = ReadQueue(self._thread)
+        self.reads = ReadQueue(self._thread, MOST_READS)
         self.waiting = WaitingPulls(self._loop)
         access.moved.append(self.waiting.wake_all)
 

@@ -48,7 +48,7 @@ from quorumlog.broker.wire import (
     TailRow,
 )
 from quorumlog.config import LimitOptions, UsersOptions, parse_address
-from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
+from quorumlog.errors import BadRequest, ConfigError, StoreFailure
 from quorumlog.measures import Requests
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
@@ -358,26 +358,18 @@ class BrokerServer:
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         if isinstance(message, FailoverRequest):
-            try:
-                session.answer(self.failover_status(message))
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
+            session.answer(self.failover_status(message))
         elif isinstance(message, ReplicaRequest):
-            try:
-                self._replica_request(session, message)
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
+            self._replica_request(session, message)
         elif isinstance(message, RoleRequest):
             self.roles.take(session, message)
         elif isinstance(message, ChangeUsersRequest | UsersRequest):
-            try:
-                self.users.request(session, message)
-            except LedgerError as error:
-                session.refuse(message.request_id, error)
+            self.users.request(session, message)
         elif isinstance(message, OldLogRequest):
             # No violation: a client need not know what only a broker on a replicated log does.
-            what = "a log that was taken over lies below that of brokers with --role dledger only"
-            session.refuse(message.request_id, NeedsReplicatedRole(what))
+            raise NeedsReplicatedRole(
+                "a log that was taken over lies below that of brokers with --role dledger only"
+            )
         else:
             return self.groups.request(session, message, frame)
         return True
@@ -411,10 +403,7 @@ class BrokerServer:
                 raise BadRequest(str(error)) from None
 
         def done(outcome: Any) -> None:
-            if isinstance(outcome, LedgerError):
-                session.refuse(request.request_id, outcome)
-            else:
-                session.answer(_state_of_service(service, request.request_id))
+            session.settle(outcome, _state_of_service(service, request.request_id))
 
         service.submit(carry_out, done)
 

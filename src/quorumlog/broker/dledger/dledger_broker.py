@@ -588,11 +588,13 @@ class DLedgerBroker:
             session.later(message, lambda: piece_of(self.old_log, message), _old_log_answer)
         elif isinstance(message, ReplicaRequest | FailoverRequest):
             # No violation: a client need not know what kind of broker it asks.
-            what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
-            session.refuse(message.request_id, NotReplicated(what))
+            raise NotReplicated(
+                "--role dledger has neither slaves by hand nor a coordinator: its log elects"
+            )
         elif isinstance(message, ChangeUsersRequest | UsersRequest):
-            what = "the users of this broker are those of its log: name the ports of that in --servers"
-            session.refuse(message.request_id, BadRequest(what))
+            raise BadRequest(
+                "the users of this broker are those of its log: name the ports of that in --servers"
+            )
         elif self.groups is None:
             return False
         elif isinstance(message, SessionSendRequest | OpenSessionRequest):

@@ -56,19 +56,18 @@ class SendSessions:
     def request(
         self, session: BrokerSession, message: OpenSessionRequest | SessionSendRequest, frame: Frame
     ) -> None:
-        try:
-            if isinstance(message, OpenSessionRequest):
-                self._open(session, message)
-            else:
-                records = records_in(frame)
-                self._broker.topics_table.check_writes(records)
-                self._send(session, message, records)
-        except LedgerError as error:
-            session.refuse(message.request_id, error)
+        """Raises BadRequest, TopicNotPermitted."""
+        check_producer(message.producer)
+        if isinstance(message, OpenSessionRequest):
+            self._open(session, message)
+            return
+        records = records_in(frame)
+        self._broker.topics_table.check_writes(records)
+        if not len(records):
+            raise BadRequest("a send has one message at least")
+        self._send(session, message, records)
 
     def _open(self, session: BrokerSession, request: OpenSessionRequest) -> None:
-        """Raises BadRequest."""
-        check_producer(request.producer)
 
         def on_connected(answer: ProducerConnected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
@@ -94,12 +93,6 @@ class SendSessions:
         self._broker.member.enter(connect, session)
 
     def _send(self, session: BrokerSession, request: SessionSendRequest, records: RecordBatch) -> None:
-        """Raises BadRequest."""
-        check_producer(request.producer)
-        if not len(records):
-            session.refuse(request.request_id, BadRequest("a send has one message at least"))
-            return
-
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, LedgerError):
                 session.refuse(request.request_id, self._broker.refusal_of(outcome))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.broker.broker_port import BrokerSession, Puts, ReadPool, error_of_status
+from quorumlog.broker.broker_port import BrokerSession, Puts, ReadPool, refusal_of_put
 from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
 from quorumlog.broker.group_commands import (
     COMMANDS_QUEUE,
@@ -53,8 +53,6 @@ from quorumlog.broker.groups.rebalancer import DoneCallback, OffsetCallback, Res
 from quorumlog.broker.message import (
     SCHEDULE_TOPIC,
     Message,
-    PutMessageResult,
-    PutStatus,
     StoredMessage,
     encode_records,
 )
@@ -428,17 +426,12 @@ class ClassicGroupLog:
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         if not isinstance(message, OpenSessionRequest | SessionSendRequest):
             return self._groups.request(session, message)
-        refusal: LedgerError = NeedsReplicatedRole(
+        if isinstance(message, SessionSendRequest):
+            self.topics.check_writes(records_of(frame))
+        raise NeedsReplicatedRole(
             "sessions of producers (idempotent, producer_id) need brokers with --role dledger: their log"
             " knows each session"
         )
-        try:
-            if isinstance(message, SessionSendRequest):
-                self.topics.check_writes(records_of(frame))
-        except LedgerError as not_permitted:
-            refusal = not_permitted
-        session.refuse(message.request_id, refusal)
-        return True
 
     def lost(self, session: BrokerSession) -> None:
         self._groups.lost(session)
@@ -562,12 +555,10 @@ class ClassicGroupLog:
         self._waiting[token] = told
 
         def answered(outcome: PutOutcome) -> None:
-            if isinstance(outcome, PutMessageResult):
-                if outcome.status is PutStatus.PUT_OK:
-                    return  # what it answers is told once it is carried out
-                outcome = error_of_status(outcome.status)
-            if self._waiting.pop(token, None) is not None:
-                told(outcome)
+            # What one answers that is acknowledged is told once it is carried out.
+            refusal = refusal_of_put(outcome)
+            if refusal is not None and self._waiting.pop(token, None) is not None:
+                told(refusal)
 
         self._put(COMMANDS, token + encode(command), answered)
 
@@ -682,10 +673,8 @@ class ClassicReleases:
         def answered(outcome: PutOutcome) -> None:
             nonlocal left
             left -= 1
-            if isinstance(outcome, LedgerError):
-                failed.append(outcome)
-            elif outcome.status is not PutStatus.PUT_OK:
-                failed.append(error_of_status(outcome.status))
+            if (refusal := refusal_of_put(outcome)) is not None:
+                failed.append(refusal)
             if left:
                 return
             if failed:

@@ -166,7 +166,9 @@ class Proposals:
         with suppress(TooManyNames):
             self.propose(command, lambda outcome: None)
 
-    def commit(self, command: CommitOffsets, done: Callable[[LedgerError | None], None]) -> None:
+    def carry_out(self, command: Command, done: DoneCallback) -> None:
+        """`done` gets the refusal, whoever it comes from; None: it has taken effect. Raises
+        TooManyNames."""
         self.propose(command, lambda outcome: done(refusal_in(outcome)))
 
     def _with_ends(self, command: Command) -> Command:
@@ -187,8 +189,7 @@ class Proposals:
 # What members commit. An entry leaves at once, unless one of the group is on its way: what comes
 # meanwhile is gathered, and leaves as the next one.
 
-CommitCallback = Callable[[LedgerError | None], None]
-Propose = Callable[[CommitOffsets, CommitCallback], None]
+Propose = Callable[[CommitOffsets, DoneCallback], None]
 
 
 @dataclass(slots=True)
@@ -198,7 +199,7 @@ class _Gathered:
     generation: int
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """The highest, by member and queue."""
-    waiting: list[CommitCallback] = field(default_factory=list)
+    waiting: list[DoneCallback] = field(default_factory=list)
 
 
 class OffsetCommits:
@@ -209,7 +210,7 @@ class OffsetCommits:
         """Entries of this master, by group: several only where a generation ends."""
 
     def add(
-        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: CommitCallback
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: DoneCallback
     ) -> None:
         """`done` is called once the entry that holds them has taken effect."""
         gathered = self._gathered.get(group)

@@ -17,6 +17,7 @@ from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
 from quorumlog.broker.store.dispatch import Dispatcher, load_queues, save_queues
 from quorumlog.broker.store.flush import StoreCheckpoint
 from quorumlog.broker.store.index import INDEX_FOLDER_NAME, IndexService
+from quorumlog.broker.store.log_files import disk_work
 from quorumlog.broker.store.queues import QUEUE_ENDS_NAME, QUEUES_NAME, ConsumeQueues
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES
@@ -26,13 +27,12 @@ from quorumlog.errors import (
     DirectoryDamaged,
     LeaderNotReady,
     LedgerError,
-    StoreFailure,
 )
 from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.log_state.log_state import Reset, Resets, counted_ms
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.disk import Disk
 
 # ---------------------------------------------------------------- A record as the body of an entry
 # The entry at position p of the log holds the record at p + 48, which is what its PHYSICALOFFSET says.
@@ -231,14 +231,12 @@ class QueueEndsAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 def wipe(disk: Disk, root: str) -> None:
     """Delete files that an earlier process derived from the log. Raises StoreFailure."""
-    try:
+    with disk_work(root, "cleared"):
         disk.make_directory(root)
         folders = [f"{root}/{INDEX_FOLDER_NAME}"]
         for topic in disk.list(f"{root}/{QUEUES_NAME}"):
-            folders += [
-                f"{root}/{QUEUES_NAME}/{topic}/{queue_id}"
-                for queue_id in disk.list(f"{root}/{QUEUES_NAME}/{topic}")
-            ]
+            of_topic = f"{root}/{QUEUES_NAME}/{topic}"
+            folders += [f"{of_topic}/{queue_id}" for queue_id in disk.list(of_topic)]
         for folder in folders:
             for name in disk.list(folder):
                 disk.unlink(f"{folder}/{name}")
@@ -246,8 +244,6 @@ def wipe(disk: Disk, root: str) -> None:
             disk.unlink(f"{root}/{QUEUE_ENDS_NAME}")  # an earlier release recorded what nobody asks
         for name in (QUEUES_NAME, INDEX_FOLDER_NAME):
             disk.make_directory(f"{root}/{name}")
-    except OSError as error:
-        raise StoreFailure(refusal(root, "cleared", error)) from error
 
 
 class MessageMachine(StateMachine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import deque
@@ -35,6 +34,7 @@ from quorumlog.broker.store.log_files import (
     PutRequest,
     damaged,
     read_records,
+    sync_files,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, LedgerError, StoreFailure
 from quorumlog.store.segment import PAGE_BYTES
@@ -510,14 +510,7 @@ class CommitLog:
         is_full = self.files.base_of(end_position) != self.files.base_of(first)
         if pages < least_pages and not is_full:
             return
-        for base in range(self.files.base_of(first), end_position, self.files.segment_bytes):
-            file = self.files.file_at(base)
-            if file is None or not file.acquire():
-                continue  # deleted by age meanwhile
-            try:
-                file.sync()
-            finally:
-                file.release()
+        sync_files(self.files, first, end_position)
         self.flushed_offset = end_position
         self._flushed_file.record(end_position)
         checkpoint = self._store.checkpoint
@@ -541,6 +534,3 @@ class CommitLog:
     def close(self) -> None:
         self._flushed_file.close()
         self.files.close()
-
-
-log = logging.getLogger("quorumlog.broker")

@@ -32,6 +32,7 @@ from quorumlog.broker.store.log_files import (
     FLUSHED_NAME,
     FlushedFile,
     LogEnd,
+    disk_work,
     first_time_ms,
     open_file_list,
     records_below,
@@ -213,7 +214,8 @@ class MessageStore:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:
             self._check_replicated()
-            self.users_mark = self._users_mark()
+            with disk_work(f"{root}/{USERS_NAME}", "read"):
+                self.users_mark = read_file(self.disk, f"{root}/{USERS_NAME}") or b""
             if not self.replicated:
                 self.leave_master_behind()
             self._recover(lost)
@@ -243,10 +245,8 @@ class MessageStore:
         """On disk when this returns, and only then may the log have any. Raises StoreFailure."""
         if _strength(mark) > _strength(self.users_mark):
             path = f"{self.root}/{USERS_NAME}"
-            try:
+            with disk_work(path, "written"):
                 replace_file(self.disk, path, mark, synced=True)
-            except OSError as error:
-                raise StoreFailure(refusal(path, "written", error)) from error
             self.users_mark = mark
 
     def leave_master_behind(self) -> None:
@@ -264,12 +264,6 @@ class MessageStore:
                 " written without it would belong to no epoch, and slaves could not detect them."
                 f" To leave replication for good, delete {self.root}/{REPLICA_NAME}"
             )
-
-    def _users_mark(self) -> bytes:
-        try:
-            return read_file(self.disk, f"{self.root}/{USERS_NAME}") or b""
-        except OSError as error:
-            raise StoreFailure(refusal(f"{self.root}/{USERS_NAME}", "read", error)) from error
 
     def _first_look(self) -> str:
         """Why the queues of a store that another software wrote are to be derived anew. Raises
@@ -455,9 +449,9 @@ class MessageStore:
         for key, queue in self.queues.items():
             is_more = held is not None and queue.max_offset != held.get(key)
             if is_more and (key in (held or {}) or queue.last_unit[0] >= begin):
-                raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
+                raise QueueHole(key, "it has more than the log")
             if not queue.ends_in_order:
-                raise QueueHole(f"{key.topic} queue {key.queue_id} ends with half a unit")
+                raise QueueHole(key, "it ends with half a unit")
             if not self.was_clean:
                 queue.doubt_from(begin)
         if self.index is not None and self.index.truncate_to_position(end.position):
@@ -472,12 +466,10 @@ class MessageStore:
 
     def _make_abort(self) -> None:
         path = f"{self.root}/{ABORT_NAME}"
-        try:
+        with disk_work(path, "created"):
             if not self.disk.exists(path):
                 self.disk.open(path, create=True).close()
                 self.disk.sync_directory(self.root)
-        except OSError as error:
-            raise StoreFailure(refusal(path, "created", error)) from error
 
     def stored_offset(self, key: QueueKey) -> int:
         """Next offset of a queue, after the last message that a client may know of."""

@@ -4,6 +4,7 @@ thread."""
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -197,16 +198,10 @@ class StoreReader:
             return 0
         low, high = max(queue.min_offset, self._begin_of(key) or 0), queue.max_offset
         resets = self._resets()
-        while low < high:
-            middle = (low + high) // 2
-            if self._store_time_ms(queue, middle, resets) < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
-    def _store_time_ms(self, queue: ConsumeQueue, offset: int, resets: Resets) -> int:
-        units = queue.units(offset, offset + 1)
-        records = self._records_of(units)
-        stored_ms = int(records.columns.store_times_ms[0])
-        return counted_ms(int(units["position"][0]), stored_ms, resets)
+        def stored_ms(offset: int) -> int:
+            units = queue.units(offset, offset + 1)
+            record_ms = int(self._records_of(units).columns.store_times_ms[0])
+            return counted_ms(int(units["position"][0]), record_ms, resets)
+
+        return low + bisect_left(range(low, high), time_ms, key=stored_ms)

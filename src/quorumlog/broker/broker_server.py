@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 import uvloop
+from msgspec import convert
+from msgspec.structs import replace
 
 from quorumlog.broker.broker_port import (
     EXPIRY_INTERVAL_S,
@@ -30,7 +32,7 @@ from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.acknowledgements import SlaveState
-from quorumlog.broker.replication.ha_service import HAService
+from quorumlog.broker.replication.ha_service import HAClient, HAService
 from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
@@ -99,31 +101,14 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
 # What a client asks of a broker as master or slave, and makes it be.
 
 
-def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
-    client = service.client
-    if service.replica.role is not BrokerRole.SLAVE or client is None:
-        return state_of(service.replica, request_id, dialect=service.dialect)
-    return state_of(
-        service.replica,
-        request_id,
-        dialect=service.dialect,
-        problem=client.problem,
-        master_offset=client.master_offset,
-        master_release=client.master_release,
-    )
-
-
 def state_of(
-    replica: BrokerReplica,
-    request_id: int = 0,
-    *,
-    dialect: str,
-    problem: str = "",
-    master_offset: int = -1,
-    master_release: str = "",
+    replica: BrokerReplica, request_id: int = 0, *, dialect: str, client: HAClient | None = None
 ) -> ReplicaResponse:
+    """`client`: its connection to a master; None: it has none."""
     record, history = replica.record, replica.history
     is_slave = replica.role is BrokerRole.SLAVE
+    client = client if is_slave else None
+    problem = client.problem if client else ""
     if replica.fenced_by:
         problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
     in_sync, listed = replica.in_sync_set, history.copy_list
@@ -153,18 +138,10 @@ def state_of(
         copy_list=listed,
         is_list_confirmed=not is_slave and replica.is_run_confirmed,
         master=record.master,
-        master_offset=master_offset,
-        master_release=master_release,
+        master_offset=client.master_offset if client else -1,
+        master_release=client.master_release if client else "",
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
-        tails=[
-            TailRow(
-                epoch=tail.epoch,
-                first_offset=tail.first_offset,
-                stop_offset=tail.stop_offset,
-                path=tail.path,
-            )
-            for tail in record.tails
-        ],
+        tails=[convert(tail, TailRow, from_attributes=True) for tail in record.tails],
         problem=problem,
         has_users=replica.store.has_users,
     )
@@ -175,12 +152,8 @@ def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], Non
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
     epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
-    master = Peer(
-        id=broker_id,
-        directory_id=directory_id,
-        address=request.address,
-        ha_address=request.ha_address,
-    )
+    at = {"address": request.address, "ha_address": request.ha_address}
+    master = Peer(id=broker_id, directory_id=directory_id, **at)
     return {
         "promise": lambda: replica.promise(epoch, directory_id, anew=True),
         "lead": lambda: replica.lead(
@@ -205,21 +178,9 @@ def _refuse_as_another(broker_id: str) -> None:
 
 
 def _slave_row(replica: BrokerReplica, slave: SlaveState) -> PeerRow:
-    peer = replica.peer_of(slave.id)
-    return PeerRow(
-        id=slave.id,
-        directory_id=slave.directory_id,
-        address=peer.address,
-        ha_address=peer.ha_address,
-        counts=replica.counts(slave.member),
-        is_connected=slave.is_connected,
-        written_offset=slave.written_offset,
-        flushed_offset=slave.flushed_offset,
-        lag_bytes=slave.lag_bytes,
-        lag_ms=slave.lag_ms,
-        is_caught_up=slave.is_caught_up,
-        release=slave.release,
-    )
+    peer, row = replica.peer_of(slave.id), convert(slave, PeerRow, from_attributes=True)
+    counts = replica.counts(slave.member)
+    return replace(row, address=peer.address, ha_address=peer.ha_address, counts=counts)
 
 
 # ---------------------------------------------------------------- BrokerServer
@@ -389,8 +350,14 @@ class BrokerServer:
         if request.verb == "drain":
             # Never blocks, and must not wait behind what does.
             service.replica.drain()
+
+        def state() -> ReplicaResponse:
+            return state_of(
+                service.replica, request.request_id, dialect=service.dialect, client=service.client
+            )
+
         if request.verb in ("", "drain"):
-            session.answer(_state_of_service(service, request.request_id))
+            session.answer(state())
             return
         work = work_of(service.replica, request)
         if work is None:
@@ -402,10 +369,7 @@ class BrokerServer:
             except ConfigError as error:
                 raise BadRequest(str(error)) from None
 
-        def done(outcome: Any) -> None:
-            session.settle(outcome, _state_of_service(service, request.request_id))
-
-        service.submit(carry_out, done)
+        service.submit(carry_out, lambda outcome: session.settle(outcome, state()))
 
     def lost(self, session: BrokerSession) -> None:
         self.roles.lost(session)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from quorumlog.broker.client.blocking import BrokerClient
@@ -62,12 +63,7 @@ class SwitchReport(NamedTuple):
 
 
 def shown_by(answer: ReplicaResponse) -> Shown:
-    me = Peer(
-        id=answer.id,
-        directory_id=answer.directory_id,
-        address=answer.address,
-        ha_address=answer.ha_address,
-    )
+    me = convert(answer, Peer, from_attributes=True)
     history = EpochHistory(answer.history)
     return Shown(me, history, answer.flushed_offset, RunKey(*answer.confirmed))
 
@@ -257,9 +253,8 @@ class Switch:
         if master is not None and master.id == to:
             if not self.without and epoch_of(master) >= max(map(epoch_of, answers.values())):
                 return self._gather(master)
-            master = (
-                None  # somebody has promised a newer epoch, in vain, or its list is to be another one
-            )
+            # Somebody has promised a newer epoch, in vain, or its list is to be another one.
+            master = None
         count = count_of(shown_by(answers[to]), probe.shown())
         if master is not None:
             count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it

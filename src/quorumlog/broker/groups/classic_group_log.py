@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from quorumlog.broker.broker_port import BrokerSession, Puts, ReadPool, refusal_of_put
 from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
@@ -60,7 +60,7 @@ from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.store.java_store import read_java_config
 from quorumlog.broker.store.log_files import BrokerRole, PutOutcome
-from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.message_store import MessageStore, wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import AnyBrokerMessage, OpenSessionRequest, SessionSendRequest, records_of
 from quorumlog.errors import (
@@ -246,27 +246,19 @@ class StateFollower:
         """As messages of SNAPSHOTS. `commands_end`: of the whole log, with those on their way to it.
         `only_users`: with these every broker begins anew; all commands are carried out."""
         assert self.next_command is not None
-        state: GroupState = self.machine.state
+        state, position = self.machine.state, _FROM_HERE
         if only_users is not None:
-            state = msgspec.structs.replace(state, users=only_users)
+            state, position = replace(state, users=only_users), _ANEW
         data = saved_bytes(state)
-        # Whatever is on its way was written behind the last one that was carried out.
-        position = _FROM_HERE if only_users is None else _ANEW
         if self.next_command != commands_end:
             assert only_users is None
+            # Whatever is on its way was written behind the last one that was carried out.
             position = self.last_position if self.last_position >= 0 else self.needed_position
-        parts = max(-(-len(data) // part_bytes), 1)
+        pieces = [data[at : at + part_bytes] for at in range(0, len(data), part_bytes)]
+        head = self.next_command, position
         return [
-            msgspec.msgpack.encode(
-                (
-                    self.next_command,
-                    position,
-                    part,
-                    parts,
-                    data[part * part_bytes : (part + 1) * part_bytes],
-                )
-            )
-            for part in range(parts)
+            msgspec.msgpack.encode((*head, part, len(pieces), piece))
+            for part, piece in enumerate(pieces)
         ]
 
     @property
@@ -305,10 +297,6 @@ SNAPSHOT_PART_BYTES = 1 << 20
 OWN_TOPICS = GROUPS_TOPIC.encode(), SCHEDULE_TOPIC.encode()
 
 
-def _wall_ms() -> float:
-    return time.time() * 1000
-
-
 class ClassicTopics(GroupTopics):
     """Those of the state, and those that the broker was started with or holds: these exist until changed
     or deleted."""
@@ -316,12 +304,11 @@ class ClassicTopics(GroupTopics):
     def __init__(self, feed: GroupFeed, store: MessageStore, before_delayed: Callable[[], None]) -> None:
         """`before_delayed` is called before a delayed message is put."""
         super().__init__(feed)
-        self._state = feed
         self._store = store
         self._before_delayed = before_delayed
 
     def _exists(self, topic: str) -> bool:
-        state = self._state.state
+        state = self._feed.state
         return topic not in state.topics and topic not in state.ended and topic != GROUPS_TOPIC
 
     def existing_queues(self, topic: str) -> int:
@@ -367,7 +354,7 @@ class ClassicGroupLog:
         groups: GroupService,
         replica: BrokerReplica | None = None,
         *,
-        wall_ms: Callable[[], float] = _wall_ms,
+        wall_ms: Callable[[], float] = wall_clock_ms,
     ) -> None:
         """`replica`: None for a single broker."""
         self._store = store
@@ -501,12 +488,10 @@ class ClassicGroupLog:
             return
         if not follower.is_whole:
             return  # what is missing would be taken for what never was
-        files = commit_log.files
         behind_bytes = commit_log.max_offset - follower.needed_position
-        is_far = behind_bytes > files.segment_bytes + 4 * follower.snapshot_bytes
-        if not is_far and follower.since_snapshot < SNAPSHOT_COMMANDS:
-            return
-        self._save()
+        is_far = behind_bytes > commit_log.files.segment_bytes + 4 * follower.snapshot_bytes
+        if is_far or follower.since_snapshot >= SNAPSHOT_COMMANDS:
+            self._save()
 
     @property
     def lacks_commands(self) -> bool:
@@ -601,7 +586,7 @@ class ClassicGroupLog:
         machine = GroupMachine()
         state, existing = self._feed.state, self.topics.existing()
         topics = {name: Topic(READ | WRITE, 0, (0,) * count) for name, count in existing.items()}
-        machine.state = msgspec.structs.replace(state, topics={**topics, **state.topics})
+        machine.state = replace(state, topics={**topics, **state.topics})
         told(machine.query(question))
 
     def confirm(self, told: DoneCallback, session: BrokerSession) -> None:
@@ -634,13 +619,6 @@ class ClassicGroupLog:
         owned = RecordBatch.contiguous(bytearray(records.joined().buffer), records.sizes)
         self._puts.add(owned, True, answered)
 
-    def released_to(self, level: int) -> int:
-        return self._feed.state.delayed.get(level, 0)
-
-    @property
-    def is_active(self) -> bool:
-        return self.follower.next_command not in (None, 0)
-
 
 class ClassicReleases:
     """A batch is put, and then the command that says so: where a broker is lost, or an outcome is not
@@ -656,13 +634,12 @@ class ClassicReleases:
         return 0
 
     def ask(self, level: int, begin: int, told: OffsetCallback) -> None:
-        if self._log.is_active:
-            told(self._log.released_to(level))
+        if self._log.follower.next_command:
+            told(self._log.state.delayed.get(level, 0))
         else:
             told(LeaderNotReady("nothing was delayed here yet", retry_after_ms=RETRY_MS))
 
-    def open(self, level: int, begin: int, told: OffsetCallback) -> None:
-        self.ask(level, begin, told)
+    open = ask
 
     def release(
         self, level: int, begin: int, offset: int, records: RecordBatch, done: DoneCallback

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.broker_port import Puts
@@ -102,61 +104,28 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """Of a classic broker; those of one on a replicated log are its log's."""
 
 
-def empty_state() -> GroupState:
-    return GroupState(
-        {
-            SCHEDULE_TOPIC: Topic(READ | WRITE, 0, (0,) * LEVELS),
-            UNDELIVERED_TOPIC: Topic(READ | WRITE, 0, (0,)),
-        },
-        {},
-        {},
-    )
-
-
 def begun_state(old: OldState | None) -> GroupState:
     """The state before the log's first entry. `old`: of a store that was taken over."""
-    state = empty_state()
+    topics = {
+        SCHEDULE_TOPIC: Topic(READ | WRITE, 0, (0,) * LEVELS),
+        UNDELIVERED_TOPIC: Topic(READ | WRITE, 0, (0,)),
+    }
     if old is None:
-        return state
-    topics = {each.name: Topic(each.perm, 0, (0,) * each.queues) for each in old.topics}
+        return GroupState(topics, {}, {})
+    taken = {each.name: Topic(each.perm, 0, (0,) * each.queues) for each in old.topics}
     groups = {
         each.name: Group(offsets={(topic, queue): at for topic, queue, at in each.offsets})
         for each in old.groups
     }
-    return _replace(state, topics={**topics, **state.topics}, groups=groups, delayed=dict(old.delayed))
+    return GroupState(taken | topics, groups, dict(old.delayed))
 
 
 def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:
     """The state after it, and its answer. Raises LedgerError, and nothing has changed then."""
-    if isinstance(command, CommitOffsets):
-        return _commit(state, command), None
-    if isinstance(command, Assign):
-        return _assign(state, command), command.generation
-    if isinstance(command, CreateTopic):
-        return _create_topic(state, command), None
-    if isinstance(command, UpdateTopic):
-        return _update_topic(state, command), None
-    if isinstance(command, DeleteTopic):
-        return _delete_topic(state, command.topic), None
-    if isinstance(command, TrimQueues):
-        return _trim(state, command), None
-    if isinstance(command, CreateGroup):
-        return _create_group(state, command), None
-    if isinstance(command, DeleteGroup):
-        return _delete_group(state, command.group), None
-    if isinstance(command, ResetOffsets):
-        return _reset(state, command)
-    if isinstance(command, ReleaseDelayed):
-        return _release(state, command), None
-    if isinstance(command, ChangeUsers):
-        change = change_of(state.users, command.order, command.secret)
-        return _replace(state, users=state.users.changed(change)), None
-    assert isinstance(command, SkipDelayed), command
-    return _skip(state, command), None
-
-
-def _replace(state: GroupState, **changes: object) -> GroupState:
-    return msgspec.structs.replace(state, **changes)
+    changed = _EFFECTS[type(command)](state, command)
+    if isinstance(command, Assign | ResetOffsets):
+        return changed, changed.groups[command.group].generation
+    return changed, None
 
 
 # ---------------------------------------------------------------- topics
@@ -176,15 +145,15 @@ def _begins(state: GroupState, name: str, begins: tuple[int, ...], count: int) -
 
 def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
     check_topic_name(command.topic)
-    made = Topic(
-        command.perm, command.retention_ms, _begins(state, command.topic, command.begins, command.queues)
-    )
     there = state.topics.get(command.topic)
     if there is not None:
-        if (there.queues, there.perm, there.retention_ms) == (made.queues, made.perm, made.retention_ms):
+        wanted = command.queues, command.perm, command.retention_ms
+        if (there.queues, there.perm, there.retention_ms) == wanted:
             return state  # said twice, since the first answer was lost
         raise TopicExists(f"topic {command.topic} exists with other settings: topic update changes them")
-    return _replace(state, topics={**state.topics, command.topic: made})
+    begins = _begins(state, command.topic, command.begins, command.queues)
+    made = Topic(command.perm, command.retention_ms, begins)
+    return replace(state, topics={**state.topics, command.topic: made})
 
 
 def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
@@ -201,27 +170,27 @@ def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
         there.retention_ms if command.retention_ms is None else command.retention_ms,
         begins,
     )
-    return _replace(state, topics={**state.topics, command.topic: changed})
+    return replace(state, topics={**state.topics, command.topic: changed})
 
 
-def _delete_topic(state: GroupState, name: str) -> GroupState:
-    check_topic_name(name)
-    topic_of(state, name)
-    return _without_topics(state, {name})
+def _delete_topic(state: GroupState, command: DeleteTopic) -> GroupState:
+    check_topic_name(command.topic)
+    topic_of(state, command.topic)
+    return _without_topics(state, {command.topic})
 
 
 def _without_topics(state: GroupState, names: set[str]) -> GroupState:
     """What groups had committed of them is of no topic that may be made later."""
+
+    def rest(numbers: dict[Queue, int]) -> dict[Queue, int]:
+        return {queue: number for queue, number in numbers.items() if queue[0] not in names}
+
     groups = {
-        group: msgspec.structs.replace(
-            each,
-            offsets={queue: at for queue, at in each.offsets.items() if queue[0] not in names},
-            resets={queue: at for queue, at in each.resets.items() if queue[0] not in names},
-        )
+        group: replace(each, offsets=rest(each.offsets), resets=rest(each.resets))
         for group, each in state.groups.items()
     }
     topics = {name: topic for name, topic in state.topics.items() if name not in names}
-    return _replace(state, topics=topics, groups=groups, ended=state.ended | names)
+    return replace(state, topics=topics, groups=groups, ended=state.ended | names)
 
 
 def _trim(state: GroupState, command: TrimQueues) -> GroupState:
@@ -231,11 +200,8 @@ def _trim(state: GroupState, command: TrimQueues) -> GroupState:
         if topic is not None and queue_id < topic.queues:
             of_topic = begins.setdefault(name, list(topic.begins))
             of_topic[queue_id] = max(of_topic[queue_id], offset)
-    trimmed = {
-        name: msgspec.structs.replace(state.topics[name], begins=tuple(of_topic))
-        for name, of_topic in begins.items()
-    }
-    return _replace(state, topics={**state.topics, **trimmed})
+    trimmed = {name: replace(state.topics[name], begins=tuple(its)) for name, its in begins.items()}
+    return replace(state, topics={**state.topics, **trimmed})
 
 
 # ---------------------------------------------------------------- groups
@@ -250,7 +216,7 @@ def group_of(state: GroupState, name: str) -> Group:
 
 
 def _with_group(state: GroupState, name: str, group: Group) -> GroupState:
-    return _replace(state, groups={**state.groups, name: group})
+    return replace(state, groups={**state.groups, name: group})
 
 
 def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
@@ -261,15 +227,15 @@ def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
     for number, name in enumerate((retry_topic(command.group), dlq_topic(command.group))):
         begins = _begins(state, name, command.begins[number : number + 1], 1)
         topics[name] = Topic(READ | WRITE, 0, begins)
-    return _with_group(_replace(state, topics=topics), command.group, Group())
+    return _with_group(replace(state, topics=topics), command.group, Group())
 
 
-def _delete_group(state: GroupState, name: str) -> GroupState:
-    group = group_of(state, name)
+def _delete_group(state: GroupState, command: DeleteGroup) -> GroupState:
+    name, group = command.group, group_of(state, command.group)
     if group.members:
         raise GroupInUse(f"{len(group.members)} members read in group {name}: stop them first")
     rest = {each: value for each, value in state.groups.items() if each != name}
-    return _without_topics(_replace(state, groups=rest), {retry_topic(name), dlq_topic(name)})
+    return _without_topics(replace(state, groups=rest), {retry_topic(name), dlq_topic(name)})
 
 
 def _assign(state: GroupState, command: Assign) -> GroupState:
@@ -282,7 +248,7 @@ def _assign(state: GroupState, command: Assign) -> GroupState:
     queues = [queue for member in command.members for queue in member.queues]
     if len(set(queues)) != len(queues):
         raise BadRequest(f"two members of group {command.group} were to read one queue")
-    changed = msgspec.structs.replace(group, generation=command.generation, members=command.members)
+    changed = replace(group, generation=command.generation, members=command.members)
     return _with_group(state, command.group, changed)
 
 
@@ -293,25 +259,22 @@ def _commit(state: GroupState, command: CommitOffsets) -> GroupState:
             f"the generation of group {command.group} is {group.generation}, not {command.generation}:"
             " its queues were assigned anew"
         )
-    owned: Mapping[str, frozenset[Queue]] = {
-        member.member: frozenset(member.queues) for member in group.members
-    }
+    owned = {member.member: frozenset(member.queues) for member in group.members}
     offsets = dict(group.offsets)
     for member, rows in command.members:
         if group.members and member not in owned:
-            raise UnknownGroupMember(
-                f"{member or 'a consumer without a name'} is no member of the group"
-            )
+            name = member or "a consumer without a name"
+            raise UnknownGroupMember(f"{name} is no member of the group")
         for topic, queue_id, offset in rows:
             queue = (topic, queue_id)
             if group.members and queue not in owned[member]:
                 raise UnknownGroupMember(f"{member} does not read queue {queue_id} of topic {topic}")
             if topic in state.topics and queue_id < state.topics[topic].queues:
                 offsets[queue] = max(offsets.get(queue, 0), offset)
-    return _with_group(state, command.group, msgspec.structs.replace(group, offsets=offsets))
+    return _with_group(state, command.group, replace(group, offsets=offsets))
 
 
-def _reset(state: GroupState, command: ResetOffsets) -> tuple[GroupState, int]:
+def _reset(state: GroupState, command: ResetOffsets) -> GroupState:
     group = group_of(state, command.group)
     generation, offsets, resets = group.generation + 1, dict(group.offsets), dict(group.resets)
     for topic, queue_id, offset in command.offsets:
@@ -319,25 +282,46 @@ def _reset(state: GroupState, command: ResetOffsets) -> tuple[GroupState, int]:
             raise UnknownTopic(f"topic {topic} has no queue {queue_id}")
         offsets[topic, queue_id] = offset
         resets[topic, queue_id] = generation
-    changed = Group(generation, group.members, offsets, resets)
-    return _with_group(state, command.group, changed), changed.generation
+    return _with_group(state, command.group, Group(generation, group.members, offsets, resets))
 
 
-# ---------------------------------------------------------------- what is delayed
+# ---------------------------------------------------------------- what is delayed, and users
 
 
 def _skip(state: GroupState, command: SkipDelayed) -> GroupState:
     begin = state.delayed.get(command.level, 0)
     if command.from_offset != begin or command.to_offset <= begin:
         raise StaleGeneration(f"delay level {command.level} begins at {begin}")
-    return _replace(state, delayed={**state.delayed, command.level: command.to_offset})
+    return replace(state, delayed={**state.delayed, command.level: command.to_offset})
 
 
 def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
     delayed = dict(state.delayed)
     for level, offset in command.levels:
         delayed[level] = max(delayed.get(level, 0), offset)
-    return _replace(state, delayed=delayed)
+    return replace(state, delayed=delayed)
+
+
+def _change_users(state: GroupState, command: ChangeUsers) -> GroupState:
+    return replace(
+        state, users=state.users.changed(change_of(state.users, command.order, command.secret))
+    )
+
+
+_EFFECTS: Mapping[type, Callable[[GroupState, Any], GroupState]] = {
+    CreateTopic: _create_topic,
+    UpdateTopic: _update_topic,
+    DeleteTopic: _delete_topic,
+    TrimQueues: _trim,
+    CreateGroup: _create_group,
+    DeleteGroup: _delete_group,
+    Assign: _assign,
+    CommitOffsets: _commit,
+    ResetOffsets: _reset,
+    SkipDelayed: _skip,
+    ReleaseDelayed: _release,
+    ChangeUsers: _change_users,
+}
 
 
 # ---------------------------------------------------------------- GroupMachine

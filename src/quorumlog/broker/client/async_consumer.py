@@ -522,6 +522,12 @@ class AsyncConsumer:
         async with self._changed:
             self._changed.notify_all()
 
+    async def _wait(self, most_s: float, until: Callable[[], bool] | None = None) -> None:
+        """`until`: None: the next change."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s), self._changed:
+                await (self._changed.wait_for(until) if until else self._changed.wait())
+
     # ---------------------------------------------------------------- reading
 
     async def _fetch(self, queue: ConsumerQueue) -> None:
@@ -565,14 +571,12 @@ class AsyncConsumer:
         self, most_messages: int, wait_ms: int
     ) -> list[tuple[ConsumerQueue, StoredMessage]]:
         self._check_joined()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_ms / 1000), self._changed:
-                await self._changed.wait_for(
-                    lambda: (
-                        self._failure is not None
-                        or (self._may_take and any(q.can_take for q in self.queues.values()))
-                    )
-                )
+
+        def is_over() -> bool:
+            may_take = self._may_take and any(queue.can_take for queue in self.queues.values())
+            return self._failure is not None or may_take
+
+        await self._wait(wait_ms / 1000, is_over)
         if self._failure is not None:
             raise self._failure
         self._held_at_poll = self._held_at_poll or list(self.queues.values())
@@ -613,24 +617,21 @@ class AsyncConsumer:
 
     async def _commit_in_present_generation(self) -> None:
         """What is lost is not committed, and keeps nothing else from it. Raises LedgerError."""
-        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        stop_s = time.monotonic() + self._timeout_s
+
+        def is_known(generation: int) -> bool:
+            return self._failure is not None or self.generation != generation
+
         while True:
             generation = self.generation
             try:
                 await self._commit_done()
                 return
             except (StaleGeneration, UnknownGroupMember):
-                if not await self._has_another_generation(generation, deadline_s):
+                # The next heartbeat's answer brings another one, and says what is left.
+                await self._wait(stop_s - time.monotonic(), partial(is_known, generation))
+                if self._failure is not None or self.generation == generation:
                     raise
-
-    async def _has_another_generation(self, generation: int, deadline_s: float) -> bool:
-        """The next heartbeat's answer brings it, and says what is left."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline_s), self._changed:
-                await self._changed.wait_for(
-                    lambda: self._failure is not None or self.generation != generation
-                )
-        return self._failure is None and self.generation != generation
 
     async def run(
         self,
@@ -672,9 +673,7 @@ class AsyncConsumer:
                 most = threads or min(len(self.queues), MOST_AT_ONCE)
                 while len(workers) < most and (found := self._take(in_order=working.in_order)):
                     workers.add(asyncio.create_task(self._work_off(*found, working)))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PAUSE_S), self._changed:
-                        await self._changed.wait()
+                await self._wait(PAUSE_S)
             await asyncio.gather(*workers)
         finally:
             for task in workers:
@@ -765,9 +764,7 @@ class AsyncConsumer:
             now_s = time.monotonic()
             if now_s >= stop_s:
                 return self._may_take
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(stop_s - now_s, PAUSE_S)), self._changed:
-                    await self._changed.wait()
+            await self._wait(min(stop_s - now_s, PAUSE_S))
         return False
 
     # ---------------------------------------------------------------- again, later

@@ -23,6 +23,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self, cast
 
@@ -143,34 +145,31 @@ def slave_id_of(member_id: str) -> int:
     return int(digits) + 1
 
 
+@dataclass(eq=False)
 class RolePassThrough:
     """On the loop."""
 
-    def __init__(
-        self,
-        member: NodeHandle,
-        member_id: str,
-        filler: MessageStamper,
-        machines: Collection[str],
-        became: Callable[[RoleState], None],
-    ) -> None:
-        """`machines`: names of all that have to be up to date before the member is master."""
-        self._member = member
-        self._slave_id = slave_id_of(member_id)
-        self._member_id = member_id
-        self._filler = filler
-        self._machines = machines
-        self._became = became
-        self._asked_term: int | None = None
-        self._answers: dict[str, bytes] = {}
-        self.state = RoleState(BrokerRole.SLAVE, self._slave_id, 0, "")
-        self.why_not = ""
-        """In a sentence, why a member that leads is not master yet."""
+    _member: NodeHandle
+    _member_id: str
+    _filler: MessageStamper
+    _machines: Collection[str]
+    """Names of all that have to be up to date before the member is master."""
+    _became: Callable[[RoleState], None]
+    _asked_term: int | None = None
+    _answers: dict[str, bytes] = field(default_factory=dict)
+    why_not: str = ""
+    """In a sentence, why a member that leads is not master yet."""
+
+    def __post_init__(self) -> None:
+        self.state = self._slave(0)
+
+    def _slave(self, term: int, leader: str = "") -> RoleState:
+        return RoleState(BrokerRole.SLAVE, slave_id_of(self._member_id), term, leader)
 
     def look(self) -> None:
         """In a turn of the member: whenever its role has changed, and every now and then."""
         if not self._member.is_up:
-            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, self.state.term, ""))
+            self._become(self._slave(self.state.term))
             return
         raft, term = self._member.node().raft, self._member.leads_in
         leader = "" if raft.leader is None else raft.leader.member_id
@@ -179,11 +178,11 @@ class RolePassThrough:
         if term is None:
             self._asked_term = None
             self.why_not = ""
-            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, raft.term, leader))
+            self._become(self._slave(raft.term, leader))
         elif self._filler.term == term:
             self._become(RoleState(BrokerRole.SYNC_MASTER, 0, term, self._member_id))
         else:
-            self._become(RoleState(BrokerRole.SLAVE, self._slave_id, term, leader))
+            self._become(self._slave(term, leader))
             if self._asked_term != term:
                 self._ask(term)
 
@@ -191,10 +190,7 @@ class RolePassThrough:
         self._asked_term = term
         self._answers.clear()
         for machine in self._machines:
-
-            def on_answer(answer: Answer, machine: str = machine) -> None:
-                self._on_answer(term, machine, answer)
-
+            on_answer = partial(self._on_answer, term, machine)
             self._member.ask(machine, b"", ASK_TIMEOUT_MS, on_answer, self)
 
     def _on_answer(self, term: int, machine: str, answer: Answer) -> None:
@@ -224,24 +220,17 @@ class RolePassThrough:
             self._became(state)
 
 
+@dataclass(frozen=True, slots=True)
 class DLedgerCommitLog:
     """A `MessageLog`. A message is acknowledged once a majority has it on disk, so any next leader has
     it; `WAIT=false` does not change that. On the loop, but for reads."""
 
-    def __init__(
-        self,
-        member: NodeHandle,
-        filler: MessageStamper,
-        machines: MessageMachines,
-        refusal: Callable[[LedgerError], LedgerError],
-        old_log: OldLog | None,
-    ) -> None:
-        """`refusal`: an error of the log as a client of the broker is to have it."""
-        self._member = member
-        self._filler = filler
-        self._machines = machines
-        self._refusal = refusal
-        self._old_log = old_log
+    _member: NodeHandle
+    _filler: MessageStamper
+    _machines: MessageMachines
+    _refusal: Callable[[LedgerError], LedgerError]
+    """An error of the log as a client of the broker is to have it."""
+    _old_log: OldLog | None
 
     @property
     def min_offset(self) -> int:
@@ -304,14 +293,10 @@ class DLedgerCommitLog:
             assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
             self._answer(turn, filled[0])
 
-        self._filler.checked = batch  # PutTurn has looked at it
+        self._filler.checked = batch  # PutBatch has looked at it
         try:
             self._member.append(
-                batch,
-                MESSAGES,
-                TIMEOUT_MS,
-                done,
-                self,
+                *(batch, MESSAGES, TIMEOUT_MS, done, self),
                 filled=lambda place: filled.append(cast(Filled, place)),
                 awaits_results=False,
             )

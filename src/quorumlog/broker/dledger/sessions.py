@@ -9,6 +9,7 @@ or one whose last append is unknown, releases nothing twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,11 +113,7 @@ class SendSessions:
         def append() -> None:
             place = SessionPlace(request.producer, ProducerEpoch(*request.epoch), request.sequence)
             self._broker.member.append(
-                entries_of(records),
-                MESSAGES,
-                TIMEOUT_MS,
-                done,
-                session,
+                *(entries_of(records), MESSAGES, TIMEOUT_MS, done, session),
                 place=place,
                 awaits_results=False,
             )
@@ -151,15 +148,11 @@ def session_of(level: int, begin: int) -> str:
     return f"{SYSTEM_PREFIX}SCHEDULE%{level}@{begin}"
 
 
+@dataclass(eq=False)
 class SessionReleases:
-    def __init__(
-        self,
-        broker: DLedgerBroker,
-        token: Callable[[], bytes],
-    ) -> None:
-        self._broker = broker
-        self._token = token
-        self._epochs: dict[int, ProducerEpoch] = {}
+    _broker: DLedgerBroker
+    _token: Callable[[], bytes]
+    _epochs: dict[int, ProducerEpoch] = field(default_factory=dict)
 
     def lead(self) -> None:
         self._epochs.clear()

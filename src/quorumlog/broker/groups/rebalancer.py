@@ -432,27 +432,25 @@ class _Parked(NamedTuple):
     deadline_ms: float
 
 
+@dataclass(eq=False)
 class Rebalancer:
     """On the loop."""
 
-    def __init__(
-        self, feed: GroupFeed, members: GroupMembers, commits: OffsetCommits, proposals: Proposals
-    ) -> None:
-        self._feed = feed
-        self._members = members
-        self._commits = commits
-        self._proposals = proposals
-        self._is_master = False
-        self._now_ms = 0.0
-        self._parked: list[_Parked] = []
-        self._assigning: set[str] = set()
-        self._settled: dict[str, int] = {}
-        """Groups whose assignment was looked at, in which generation: for the topics and changes of
-        members of `_settled_at`."""
-        self._settled_at: tuple[Mapping[str, Topic] | None, int] = (None, -1)
-        self._settled_state: GroupState | None = None
-        self._asked_for: dict[str, dict[str, tuple[QueueRow, ...]]] = {}
-        """By group and orderly member: queues that are to go to others, once they are given up."""
+    _feed: GroupFeed
+    _members: GroupMembers
+    _commits: OffsetCommits
+    _proposals: Proposals
+    _is_master: bool = False
+    _now_ms: float = 0.0
+    _parked: list[_Parked] = field(default_factory=list)
+    _assigning: set[str] = field(default_factory=set)
+    _settled: dict[str, int] = field(default_factory=dict)
+    """Groups whose assignment was looked at, in which generation: for the topics and changes of members
+    of `_settled_at`."""
+    _settled_at: tuple[Mapping[str, Topic] | None, int] = (None, -1)
+    _settled_state: GroupState | None = None
+    _asked_for: dict[str, dict[str, tuple[QueueRow, ...]]] = field(default_factory=dict)
+    """By group and orderly member: queues that are to go to others, once they are given up."""
 
     def begin(self, now_ms: float) -> None:
         """This member is master."""

@@ -108,10 +108,6 @@ class IndexFile:
         return cls(path, file, slot_count, entry_count)
 
     @property
-    def is_full(self) -> bool:
-        return self.count >= self.entry_count
-
-    @property
     def room(self) -> int:
         return self.entry_count - self.count
 
@@ -416,7 +412,7 @@ class IndexService:
 
     def _writable_file(self) -> IndexFile:
         last = self.files[-1] if self.files else None
-        if last is not None and not last.is_full:
+        if last is not None and last.room > 0:
             return last
         name = index_file_name(self._wall_clock())
         if last is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,27 +33,19 @@ class Pulled(NamedTuple):
     max_offset: int
 
 
+@dataclass(frozen=True, slots=True)
 class StoreReader:
-    def __init__(
-        self,
-        log: MessageLog,
-        queues: ConsumeQueues,
-        index: IndexService | None,
-        has_queue: Callable[[QueueKey], bool],
-        stored_offset: Callable[[QueueKey], int],
-        begin_of: Callable[[QueueKey], int | None] = lambda key: 0,
-        resets: Callable[[], Resets] = tuple,
-    ) -> None:
-        """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
-        `stored_offset`: after its last message that was written, seen or not. `begin_of`: nothing below
-        is shown; None: nothing of it. `resets`: of the clock, by position."""
-        self._resets = resets
-        self._begin_of = begin_of
-        self._has_queue = has_queue
-        self._stored_offset = stored_offset
-        self._log = log
-        self._queues = queues
-        self._index = index
+    _log: MessageLog
+    _queues: ConsumeQueues
+    _index: IndexService | None
+    _has_queue: Callable[[QueueKey], bool]
+    """There is such a queue, though nothing may have been sent to it yet."""
+    _stored_offset: Callable[[QueueKey], int]
+    """After its last message that was written, seen or not."""
+    _begin_of: Callable[[QueueKey], int | None] = lambda key: 0
+    """Nothing below is shown; None: nothing of it."""
+    _resets: Callable[[], Resets] = tuple
+    """Of the clock, by position."""
 
     def queue(self, key: QueueKey) -> ConsumeQueue | None:
         """None of one that nothing was sent to yet. Raises UnknownTopic."""

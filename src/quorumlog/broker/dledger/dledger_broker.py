@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Self, cast
 
 import msgspec
@@ -55,7 +56,7 @@ from quorumlog.broker.dledger.message_machine import (
 )
 from quorumlog.broker.dledger.sessions import SendSessions, SessionReleases
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.group_commands import Command, FreshnessProbe, encode, refusal_in
+from quorumlog.broker.group_commands import READ, WRITE, Command, FreshnessProbe, encode, refusal_in
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
 from quorumlog.broker.groups.rebalancer import DoneCallback, ResultCallback
@@ -66,12 +67,12 @@ from quorumlog.broker.message import (
     PutStatus,
     host_bytes,
 )
-from quorumlog.broker.offline.old_log import OldLog, piece_of, taken_over
+from quorumlog.broker.offline.old_log import OldLog, OldState, OldTopic, piece_of, taken_over
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.commit_log import PutBatch
 from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.broker.store.log_files import BrokerRole, LogRecords, PutRequest
-from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
+from quorumlog.broker.store.message_store import wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
@@ -344,29 +345,6 @@ class DLedgerCommitLog:
         return self._filler.next_offsets.get(key, 0)
 
 
-class FixedTopics:
-    """As the broker was started with; None: any queue of a send."""
-
-    def __init__(self, topics: Mapping[str, int] | None) -> None:
-        self._topics = topics
-
-    def takes(self, key: QueueKey) -> bool:
-        if self._topics is None:
-            return key.queue_id >= 0
-        return 0 <= key.queue_id < self._topics.get(key.topic, 0)
-
-    def counts(self) -> Mapping[str, int]:
-        return self._topics or {}
-
-    def begin(self, key: QueueKey) -> int | None:
-        return 0
-
-    begin_to_read = begin
-
-    def check_writes(self, records: RecordBatch) -> None:
-        """All may be written."""
-
-
 class DLedgerBroker:
     """A `BrokerService`, the store that it serves, and the `GroupLog` of its groups. On the loop."""
 
@@ -378,8 +356,7 @@ class DLedgerBroker:
         *,
         member_id: str,
         brokers: Mapping[str, str],
-        topics: TopicTable,
-        groups: GroupService | None = None,
+        groups: GroupService,
         old_log: OldLog | None = None,
         wall_ms: Callable[[], float] = wall_clock_ms,
         token: Callable[[], bytes] = lambda: os.urandom(16),
@@ -389,13 +366,13 @@ class DLedgerBroker:
         slave_id_of(member_id)
         self.member_id = member_id
         self.brokers = dict(brokers)
-        self.topics_table = topics
+        self.topics_table = groups.topics
         self.config = config
         self.groups = groups
         self.disk = disk
         self.root = root
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
-        self.filler = MessageStamper(topics.takes, self._leads_in, self._resets)
+        self.filler = MessageStamper(groups.topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
             self.filler,
             lambda: MessageMachine(disk, root, config, self._grown, self._first_position, old_log),
@@ -417,8 +394,7 @@ class DLedgerBroker:
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        own: dict[str, MachineFactory] = {MESSAGES: self.machine_of_messages}
-        return own if self.groups is None else {**own, **self.groups.machines}
+        return {MESSAGES: self.machine_of_messages, **self.groups.machines}
 
     def open(
         self,
@@ -438,10 +414,9 @@ class DLedgerBroker:
         self.log = DLedgerCommitLog(
             member, self.filler, self.machine_of_messages, self.refusal_of, self.old_log
         )
-        self.puts, self.reads, self.waiting = puts(self.log), reads, waiting
-        if self.groups is not None:
-            self.puts = CheckedPuts(self.puts, self.groups.topics)
-            self.groups.open(self, self.config.delays_ms())
+        self.puts = CheckedPuts(puts(self.log), self.topics_table)
+        self.reads, self.waiting = reads, waiting
+        self.groups.open(self, self.config.delays_ms())
         self._is_open = True
         self.role_changed()
 
@@ -460,14 +435,12 @@ class DLedgerBroker:
             state.master_id or "unknown",
         )
         self._watchers.changed()
-        if self.groups is not None:
-            self.groups.lead(state.is_master)
+        self.groups.lead(state.is_master)
 
     def tick(self, now_ms: float) -> None:
         """Every `TICK_MS`. `now_ms`: a clock that continues while the machine sleeps."""
         self.role_changed()
-        if self.groups is not None:
-            self.groups.tick(now_ms)
+        self.groups.tick(now_ms)
 
     def _grown(self, keys: list[QueueKey]) -> None:
         if self._is_open:
@@ -580,8 +553,6 @@ class DLedgerBroker:
             raise BadRequest(
                 "the users of this broker are those of its log: name the ports of that in --servers"
             )
-        elif self.groups is None:
-            return False
         elif isinstance(message, SessionSendRequest | OpenSessionRequest):
             self._sessions.request(session, message, frame)
         else:
@@ -590,8 +561,7 @@ class DLedgerBroker:
 
     def lost(self, session: BrokerSession) -> None:
         self._watchers.lost(session)
-        if self.groups is not None:
-            self.groups.lost(session)
+        self.groups.lost(session)
 
     @property
     def master_address(self) -> str:
@@ -805,7 +775,7 @@ class LocalBrokers:
         self,
         members: int = 3,
         *,
-        topics: Mapping[str, int] | None = None,
+        topics: Mapping[str, int] = MappingProxyType({}),
         config: MessageStoreConfig = SMALL_INDEX,
         groups: Callable[[str], GroupService | None] = lambda member_id: None,
         starts: bool = True,
@@ -814,8 +784,8 @@ class LocalBrokers:
         staging: bool = True,
         tls: Callable[[str], TlsOptions | None] = lambda member_id: None,
     ) -> None:
-        """`topics`: how many queues each has. `groups`: of a member, by its id; None: it has those
-        topics only. `directory`, `storage`, `staging`, `tls`: as of `LocalCluster`."""
+        """`groups`: of a member, by its id; None: the log begins with `topics`, each with so many
+        queues. `directory`, `storage`, `staging`, `tls`: as of `LocalCluster`."""
         ports = free_ports(members)
         self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
         self.brokers: dict[str, DLedgerBroker] = {}
@@ -838,13 +808,15 @@ class LocalBrokers:
         disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
         old = taken_over(disk, directory)
         groups = self._groups(member_id)
+        if groups is None:
+            topics = [OldTopic(*each, READ | WRITE) for each in self._topics.items()]
+            groups = GroupService(old=OldState(topics, [], {}))
         broker = self.brokers[member_id] = DLedgerBroker(
             disk,
             str(Path(self._folder.name) / member_id),
             self._config,
             member_id=member_id,
             brokers=self.addresses,
-            topics=FixedTopics(self._topics) if groups is None else groups.topics,
             groups=groups,
             old_log=None if old is None else OldLog(disk, directory, old),
         )

@@ -159,8 +159,7 @@ class SessionReleases:
 
     def begin_of(self, level: int) -> int:
         """Where it begins by the replicated state."""
-        groups = self._broker.groups
-        return 0 if groups is None else groups.feed.state.delayed.get(level, 0)
+        return self._broker.groups.feed.state.delayed.get(level, 0)
 
     def ask(self, level: int, begin: int, on_offset: OffsetCallback) -> None:
         def shown(answer: KnownProducer | LedgerError) -> None:

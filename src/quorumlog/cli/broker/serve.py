@@ -255,7 +255,6 @@ def serve_dledger(
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=groups.topics,
         groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )

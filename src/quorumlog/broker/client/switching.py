@@ -119,12 +119,11 @@ class BrokerProbe(ABC):
 class ClusterProbe(BrokerProbe):
     """Every broker named by any other, asked once; none of them has a coordinator."""
 
-    def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
+    def __init__(self, server: str) -> None:
         """`server`: HOST:PORT,... of which one has to answer; an emptied one names no others. Raises its
         refusal, Unreachable, SwitchRefused."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
-        self._timeout_ms = timeout_ms
         self._stack = ExitStack()
         try:
             self._ask_all(server)
@@ -155,15 +154,15 @@ class ClusterProbe(BrokerProbe):
     def _has_users_at(self, address: str) -> bool:
         """A broker that has not heard its master refuses everybody who is no administrator alike, and
         says in its bare status whether it is for users."""
-        with suppress(LedgerError), self._looking_at(address) as client:
+        with (
+            suppress(LedgerError),
+            BrokerClient(address, timeout_ms=ASK_TIMEOUT_MS, only_looks=True) as client,
+        ):
             return client.status().has_users
         return False
 
-    def _looking_at(self, address: str) -> BrokerClient:
-        return BrokerClient(address, timeout_ms=self._timeout_ms, only_looks=True)
-
     def _ask(self, address: str) -> ReplicaResponse:
-        client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
+        client = self._stack.enter_context(BrokerClient(address, timeout_ms=ASK_TIMEOUT_MS))
         answer = client.replica()
         self.answers[answer.id] = answer
         self._clients[answer.id] = client

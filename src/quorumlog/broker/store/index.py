@@ -111,10 +111,9 @@ class IndexFile:
     def room(self) -> int:
         return self.entry_count - self.count
 
-    @property
-    def is_in_memory(self) -> bool:
-        """True if all that `put` needs is in memory."""
-        return self._slots is not None
+    def has_room(self, keys: int) -> bool:
+        """And all that `put` needs is in memory."""
+        return self._slots is not None and keys <= self.room
 
     # ---------------------------------------------------------------- writing
 
@@ -325,7 +324,6 @@ class IndexService:
         set_aside: SetAside | None,
         *,
         is_clean: bool,
-        writable: bool = True,
     ) -> None:
         """After an unclean stop a file with more than the checkpoint vouches for is deleted, and derived
         anew. Raises StoreFailure."""
@@ -345,7 +343,7 @@ class IndexService:
             with disk_work(path, "opened"):
                 file = IndexFile(
                     path,
-                    disk.open(path, writable=writable),
+                    disk.open(path),
                     config.max_hash_slot_num,
                     config.max_index_num,
                     slots_are_good=is_clean,
@@ -364,8 +362,7 @@ class IndexService:
     def has_room(self, keys: int, since_ms: int) -> bool:
         """`put` of so many makes no file and reads none: the last one has grown since then."""
         last = self.files[-1] if self.files else None
-        is_hot = last is not None and last.end_time_ms >= since_ms
-        return keys == 0 or (last is not None and is_hot and last.is_in_memory and keys <= last.room)
+        return not keys or (last is not None and last.end_time_ms >= since_ms and last.has_room(keys))
 
     def put(self, records: RecordBatch, record_positions: Int64Array) -> None:
         """Keys of records, each at its position in the log. Raises DiskFull, StoreFailure."""

@@ -147,7 +147,7 @@ def open_file_list(
     folder: str,
     file_bytes: int,
     *,
-    option: str,
+    option: str = "mapped_file_size_commit_log",
     set_aside: SetAside | None = None,
     writable: bool = True,
     sizes_are_known: bool = False,
@@ -450,9 +450,8 @@ def start_by_time(files: SegmentList, time_ms: int) -> int:
 
 def start_by_position(files: SegmentList, position: int) -> int:
     """The file in which the queues end; the first, if they are lost."""
-    return files.base_of(position) if files.first_position < position <= files.end_position else (
-        files.first_position
-    )  # fmt: skip
+    is_there = files.first_position < position <= files.end_position
+    return files.base_of(position) if is_there else files.first_position
 
 
 def settle_end(
@@ -524,9 +523,7 @@ def _written_behind(files: SegmentList, position: int) -> int:
 def _pieces(files: SegmentList, position: int, stop: int) -> Iterator[bytes]:
     while position < stop:
         try:
-            data = files.pread(
-                min(READ_BYTES, stop - position, files.stop_of(position) - position), position
-            )
+            data = files.pread(min(READ_BYTES, min(stop, files.stop_of(position)) - position), position)
         except OSError:
             data = bytes(min(4096, stop - position))
         if not data:

@@ -273,13 +273,8 @@ class MessageStore:
             return ""
         refuse_other_queues(disk, root)
         with ExitStack() as opened:
-            files = open_file_list(
-                disk,
-                f"{root}/{COMMIT_LOG_NAME}",
-                config.mapped_file_size_commit_log,
-                option="mapped_file_size_commit_log",
-                writable=False,
-            )
+            folder, file_bytes = f"{root}/{COMMIT_LOG_NAME}", config.mapped_file_size_commit_log
+            files = open_file_list(disk, folder, file_bytes, writable=False)
             opened.callback(files.close)
             queues = ConsumeQueues(disk, root, config, None, writable=False)
             opened.callback(queues.close)
@@ -289,18 +284,14 @@ class MessageStore:
     def _recover(self, lost: str) -> None:
         """`lost`: why queues and index are to be derived anew; empty: nothing is known."""
         disk, root, config = self.disk, self.root, self.config
-        self.set_aside = set_aside_of(
-            disk, root, config.max_set_aside_bytes, config.mapped_file_size_commit_log
-        )
+        is_ours, file_bytes = self._was_ours, config.mapped_file_size_commit_log
+        self.set_aside = set_aside_of(disk, root, config.max_set_aside_bytes, file_bytes)
         self.was_clean = not disk.exists(f"{root}/{ABORT_NAME}")
-        is_ours = self._was_ours
         if lost:  # a start that is killed from here on leaves a store that is ours
             self._make_abort()
             with closing(StoreCheckpoint.open(disk, root)) as checkpoint:
                 checkpoint.forget_queues()
-        flushed = FlushedFile.open(
-            disk, root, config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue
-        )
+        flushed = FlushedFile.open(disk, root, file_bytes, config.mapped_file_size_consume_queue)
         self._make_abort()
         self.checkpoint = StoreCheckpoint.open(disk, root)
         self._torn_from = flushed.load() if is_ours and not self.was_clean else sys.maxsize
@@ -308,7 +299,6 @@ class MessageStore:
             disk,
             f"{root}/{COMMIT_LOG_NAME}",
             config.mapped_file_size_commit_log,
-            option="mapped_file_size_commit_log",
             set_aside=self.set_aside,
             sizes_are_known=is_ours,
         )
@@ -347,15 +337,13 @@ class MessageStore:
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
             # Consumers saw no more: what lies after it may be cut yet.
-            confirmed = self.checkpoint.confirm_phy_offset
-            self._dispatch_stop = max(confirmed, self.queues.last_position)
+            self._dispatch_stop = max(self.checkpoint.confirm_phy_offset, self.queues.last_position)
         end = self._derive(files, dispatcher)
         settle_end(files, end, flushed.load(), self.set_aside, flushed.record_synced)
         last_time_ms = max(end.last_time_ms, self.checkpoint.physic_msg_timestamp)
         self.commit_log = CommitLog(self, files, flushed, end.position, last_time_ms)
-        self.commit_log.next_queue_offsets = {
-            key: queue.max_offset for key, queue in self.queues.items()
-        }
+        ends = {key: queue.max_offset for key, queue in self.queues.items()}
+        self.commit_log.next_queue_offsets = ends
         # A slave may have got its log from the middle on, without the first messages of some queues.
         self.queues.begins_anywhere = self.replicated and files.first_position > 0
         dispatcher.queues_restart, dispatcher.was_deleted = False, lambda topic: False
@@ -384,8 +372,7 @@ class MessageStore:
             begin = start_by_time(files, self.checkpoint.min_timestamp)
         if self.index is not None:
             indexed = self.index.end_position
-            begin = min(begin, files.base_of(indexed) if indexed >= files.first_position else (
-                files.first_position))  # fmt: skip
+            begin = min(begin, files.base_of(max(indexed, files.first_position)))
         # Of one that is lost messages may lie before where the walk begins.
         self.queues.begins_anywhere = begin == files.first_position > 0
         lost = self.queues.lost
@@ -540,8 +527,7 @@ class MessageStore:
         """Queues and index, and then their checkpoint. Raises StoreFailure."""
         now = self.clock()
         config = self.config
-        if now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval:
-            thorough = True
+        thorough |= now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval
         least_pages = 0 if thorough else config.flush_consume_queue_least_pages
         time_ms = self._dispatcher.last_time_ms
         if self.replicated:

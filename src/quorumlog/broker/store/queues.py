@@ -428,11 +428,9 @@ class ConsumeQueues:
     ) -> None:
         """`log_begin`: of the commit log; earlier messages are not shown. `sizes_are_known`: see
         `open_file_list`. Raises StoreFailure, ConfigError."""
-        self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
         self._disk = disk = cast(Disk, OpenFiles(disk))
-        self._config = config
-        self._set_aside = set_aside
+        self._file_bytes = config.mapped_file_size_consume_queue
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._log_begin = log_begin
         self.begins_anywhere = False
@@ -455,29 +453,23 @@ class ConsumeQueues:
         for topic in disk.list(self.path):
             for name in disk.list(f"{self.path}/{topic}"):
                 if name.isascii() and name.isdigit():
-                    key = QueueKey(topic, int(name))
+                    key, folder = QueueKey(topic, int(name)), f"{self.path}/{topic}/{int(name)}"
                     try:
-                        queue = self._open(key, writable)
+                        files = open_file_list(
+                            *(disk, folder, self._file_bytes),
+                            option="mapped_file_size_consume_queue",
+                            set_aside=set_aside,
+                            writable=writable,
+                            sizes_are_known=sizes_are_known,
+                        )
+                        queue = ConsumeQueue(disk, files)
                         queue.show_from(log_begin)
                         queue.begin_is_known &= key not in unsure
                     except StoreFailure as failure:
                         self.lost = str(failure)
-                        files = SegmentList(disk, f"{self.path}/{topic}/{name}", 20, 0)
-                        queue = self._queues[key] = ConsumeQueue(disk, files)
+                        queue = ConsumeQueue(disk, SegmentList(disk, folder, QUEUE_UNIT_BYTES, 0))
+                    self._queues[key] = queue
                     self.last_position = max(self.last_position, queue.last_position)
-
-    def _open(self, key: QueueKey, writable: bool) -> ConsumeQueue:
-        files = open_file_list(
-            self._disk,
-            f"{self.path}/{key.topic}/{key.queue_id}",
-            self._config.mapped_file_size_consume_queue,
-            option="mapped_file_size_consume_queue",
-            set_aside=self._set_aside,
-            writable=writable,
-            sizes_are_known=self._sizes_are_known,
-        )
-        queue = self._queues[key] = ConsumeQueue(self._disk, files)
-        return queue
 
     def get(self, key: QueueKey) -> ConsumeQueue | None:
         return self._queues.get(key)
@@ -509,7 +501,7 @@ class ConsumeQueues:
             self._disk.make_directory(folder)
             self._disk.sync_directory(topic_folder)
             self._disk.sync_directory(self.path)
-        files = SegmentList(self._disk, folder, self._config.mapped_file_size_consume_queue, 0)
+        files = SegmentList(self._disk, folder, self._file_bytes, 0)
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
         self.record_ends()
         return queue

@@ -15,6 +15,7 @@ import uvloop
 from msgspec import convert
 from msgspec.structs import replace
 
+from quorumlog.broker import wire
 from quorumlog.broker.broker_port import (
     EXPIRY_INTERVAL_S,
     BrokerPort,
@@ -36,19 +37,6 @@ from quorumlog.broker.replication.ha_service import HAClient, HAService
 from quorumlog.broker.replication.replica import BrokerReplica
 from quorumlog.broker.store.log_files import BrokerRole
 from quorumlog.broker.store.message_store import MessageStore
-from quorumlog.broker.wire import (
-    AnyBrokerMessage,
-    BrokerStatusResponse,
-    FailoverRequest,
-    FailoverResponse,
-    OldLogRequest,
-    PeerRow,
-    ReplicaRequest,
-    ReplicaResponse,
-    RoleRequest,
-    RoleResponse,
-    TailRow,
-)
 from quorumlog.config import LimitOptions, UsersOptions, parse_address
 from quorumlog.errors import BadRequest, ConfigError, StoreFailure
 from quorumlog.measures import Requests
@@ -62,10 +50,10 @@ from quorumlog.wire.client_messages import ChangeUsersRequest, UsersRequest
 _MASTER, _SLAVE = 0, 1
 
 
-def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> RoleResponse:
+def role_response(address: str, replica: BrokerReplica | None, request_id: int) -> wire.RoleResponse:
     """The master, as a classic broker knows it; without a `replica` the broker itself."""
     if replica is None:
-        return RoleResponse(
+        return wire.RoleResponse(
             request_id=request_id,
             member_id=address,
             role=BrokerRole.ASYNC_MASTER.value,
@@ -83,7 +71,7 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
     if known is not None and known.id:
         peers[known.id] = known.address
     peers[replica.id] = replica.me.address
-    return RoleResponse(
+    return wire.RoleResponse(
         request_id=request_id,
         member_id=replica.id,
         role=replica.role.value if is_master else BrokerRole.SLAVE.value,
@@ -103,7 +91,7 @@ def role_response(address: str, replica: BrokerReplica | None, request_id: int) 
 
 def state_of(
     replica: BrokerReplica, request_id: int = 0, *, dialect: str, client: HAClient | None = None
-) -> ReplicaResponse:
+) -> wire.ReplicaResponse:
     """`client`: its connection to a master; None: it has none."""
     record, history = replica.record, replica.history
     is_slave = replica.role is BrokerRole.SLAVE
@@ -114,7 +102,7 @@ def state_of(
     in_sync, listed = replica.in_sync_set, history.copy_list
     if listed is not None and not listed.copies:
         listed = None  # a coordinator says who counts
-    return ReplicaResponse(
+    return wire.ReplicaResponse(
         request_id=request_id,
         id=replica.id,
         directory_id=replica.directory_id,
@@ -141,13 +129,13 @@ def state_of(
         master_offset=client.master_offset if client else -1,
         master_release=client.master_release if client else "",
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
-        tails=[convert(tail, TailRow, from_attributes=True) for tail in record.tails],
+        tails=[convert(tail, wire.TailRow, from_attributes=True) for tail in record.tails],
         problem=problem,
         has_users=replica.store.has_users,
     )
 
 
-def work_of(replica: BrokerReplica, request: ReplicaRequest) -> Callable[[], None] | None:
+def work_of(replica: BrokerReplica, request: wire.ReplicaRequest) -> Callable[[], None] | None:
     """None for an unknown operation. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
@@ -177,8 +165,8 @@ def _refuse_as_another(broker_id: str) -> None:
     )
 
 
-def _slave_row(replica: BrokerReplica, slave: SlaveState) -> PeerRow:
-    peer, row = replica.peer_of(slave.id), convert(slave, PeerRow, from_attributes=True)
+def _slave_row(replica: BrokerReplica, slave: SlaveState) -> wire.PeerRow:
+    peer, row = replica.peer_of(slave.id), convert(slave, wire.PeerRow, from_attributes=True)
     counts = replica.counts(slave.member)
     return replace(row, address=peer.address, ha_address=peer.ha_address, counts=counts)
 
@@ -317,16 +305,16 @@ class BrokerServer:
     def store_host(self) -> bytes:
         return self.store.commit_log.store_host
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        if isinstance(message, FailoverRequest):
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, wire.FailoverRequest):
             session.answer(self.failover_status(message))
-        elif isinstance(message, ReplicaRequest):
+        elif isinstance(message, wire.ReplicaRequest):
             self._replica_request(session, message)
-        elif isinstance(message, RoleRequest):
+        elif isinstance(message, wire.RoleRequest):
             self.roles.take(session, message)
         elif isinstance(message, ChangeUsersRequest | UsersRequest):
             self.users.request(session, message)
-        elif isinstance(message, OldLogRequest):
+        elif isinstance(message, wire.OldLogRequest):
             # No violation: a client need not know what only a broker on a replicated log does.
             raise NeedsReplicatedRole(
                 "a log that was taken over lies below that of brokers with --role dledger only"
@@ -335,7 +323,7 @@ class BrokerServer:
             return self.groups.request(session, message, frame)
         return True
 
-    def _replica_request(self, session: BrokerSession, request: ReplicaRequest) -> None:
+    def _replica_request(self, session: BrokerSession, request: wire.ReplicaRequest) -> None:
         """What blocks runs on the service's thread for it. Raises NotReplicated, SwitchRefused,
         BadRequest."""
         service = self.ha_service
@@ -351,7 +339,7 @@ class BrokerServer:
             # Never blocks, and must not wait behind what does.
             service.replica.drain()
 
-        def state() -> ReplicaResponse:
+        def state() -> wire.ReplicaResponse:
             return state_of(
                 service.replica, request.request_id, dialect=service.dialect, client=service.client
             )
@@ -392,7 +380,7 @@ class BrokerServer:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(fail)
 
-    def status(self, request_id: int) -> BrokerStatusResponse:
+    def status(self, request_id: int) -> wire.BrokerStatusResponse:
         store = self.store
         queues = store.queues.items()
         usage = store.disk.usage(store.root)
@@ -404,7 +392,7 @@ class BrokerServer:
         if process_limits().problem:
             problems.append(process_limits().problem)
         problems += self.users.problems
-        return BrokerStatusResponse(
+        return wire.BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=store.commit_log.role.value,
@@ -427,7 +415,7 @@ class BrokerServer:
             has_users=self.store.has_users,
         )
 
-    def failover_status(self, request: FailoverRequest) -> FailoverResponse:
+    def failover_status(self, request: wire.FailoverRequest) -> wire.FailoverResponse:
         """Raises NotReplicated, BadRequest."""
         failover = self.failover
         if failover is None:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Self, TypeVar
 
+from quorumlog.broker import group_commands as commands
+from quorumlog.broker import wire
 from quorumlog.broker.client.async_consumer import revived
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
@@ -20,18 +22,6 @@ from quorumlog.broker.client.broker_calls import (
 )
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
 from quorumlog.broker.group_commands import (
-    Command,
-    CreateGroup,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    GroupRow,
-    GroupsQuestion,
-    Question,
-    ResetOffsets,
-    TopicRow,
-    TopicsQuestion,
-    UpdateTopic,
     check_group_name,
     dlq_topic,
     encode,
@@ -39,16 +29,6 @@ from quorumlog.broker.group_commands import (
     read_answer,
 )
 from quorumlog.broker.message import StoredMessage
-from quorumlog.broker.wire import (
-    CommitRequest,
-    GroupAnswer,
-    GroupCommandRequest,
-    GroupQuestionRequest,
-    PullRequest,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-)
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.users import UserOrder, checked_order
 from quorumlog.net.credentials import ClientUser
@@ -106,16 +86,16 @@ class AsyncBrokerAdmin:
         """End its connections; waiting calls raise Unreachable or OutcomeUnknown."""
         await self._link.close()
 
-    async def route(self) -> RoleResponse:
+    async def route(self) -> wire.RoleResponse:
         """The master, and the addresses of the other brokers."""
-        return await self._link.ask(RoleRequest(), RoleResponse)
+        return await self._link.ask(wire.RoleRequest(), wire.RoleResponse)
 
-    async def _command(self, command: Command) -> None:
-        answer = await self._link.ask(GroupCommandRequest(body=encode(command)), GroupAnswer)
+    async def _command(self, command: commands.Command) -> None:
+        answer = await self._link.ask(wire.GroupCommandRequest(body=encode(command)), wire.GroupAnswer)
         read_answer(answer.body, object)
 
-    async def _question(self, question: Question, kind: type[_T]) -> _T:
-        answer = await self._link.ask(GroupQuestionRequest(body=encode(question)), GroupAnswer)
+    async def _question(self, question: commands.Question, kind: type[_T]) -> _T:
+        answer = await self._link.ask(wire.GroupQuestionRequest(body=encode(question)), wire.GroupAnswer)
         return read_answer(answer.body, kind)
 
     # ---------------------------------------------------------------- users
@@ -139,7 +119,7 @@ class AsyncBrokerAdmin:
         """`perm`: 4 read, 2 send, 6 both. `retention_ms`: how long messages are shown, 0: as long as
         the log has them. Raises TopicExists if the topic exists with other settings, TooManyNames,
         BadRequest for an invalid name."""
-        await self._command(CreateTopic(topic, queues, perm, retention_ms))
+        await self._command(commands.CreateTopic(topic, queues, perm, retention_ms))
 
     async def update_topic(
         self,
@@ -150,21 +130,21 @@ class AsyncBrokerAdmin:
         retention_ms: int | None = None,
     ) -> None:
         """None: unchanged; queues cannot be reduced. Raises UnknownTopic, BadRequest."""
-        await self._command(UpdateTopic(topic, queues, perm, retention_ms))
+        await self._command(commands.UpdateTopic(topic, queues, perm, retention_ms))
 
     async def delete_topic(self, topic: str) -> None:
         """Its messages are no longer shown, even if a topic of the name is created again. No effect if
         there is none. Raises BadRequest for a topic of the broker's own."""
         try:
-            await self._command(DeleteTopic(topic))
+            await self._command(commands.DeleteTopic(topic))
         except UnknownTopic:
             if any(row.topic == topic for row in await self.topics()):
                 raise
 
-    async def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+    async def topics(self, topic: str = "", *, system: bool = False) -> list[commands.TopicRow]:
         """All topics, or this one, by name, with their settings; `system`: including the broker's own.
         Raises UnknownTopic."""
-        rows = await self._question(TopicsQuestion(topic), list[TopicRow])
+        rows = await self._question(commands.TopicsQuestion(topic), list[commands.TopicRow])
         return [row for row in rows if system or topic or not is_system_topic(row.topic)]
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
@@ -173,27 +153,27 @@ class AsyncBrokerAdmin:
 
     # ---------------------------------------------------------------- groups
 
-    async def groups(self, group: str = "") -> list[GroupRow]:
+    async def groups(self, group: str = "") -> list[commands.GroupRow]:
         """All groups, or this one: members, their queues, committed offsets. Raises
         UnknownConsumerGroup."""
-        return await self._question(GroupsQuestion(group), list[GroupRow])
+        return await self._question(commands.GroupsQuestion(group), list[commands.GroupRow])
 
     async def create_group(self, group: str) -> None:
         """No effect if it exists. Raises TooManyNames."""
         with suppress(ConsumerGroupExists):
-            await self._command(CreateGroup(group))
+            await self._command(commands.CreateGroup(group))
 
     async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """(topic, queue) -> offset of the next message, for a group without members, whose messages
         another program reads. Offsets never decrease. Raises UnknownConsumerGroup, UnknownGroupMember.
         """
         rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]
-        await self._link.call(CommitRequest(group=group, offsets=rows))
+        await self._link.call(wire.CommitRequest(group=group, offsets=rows))
 
     async def delete_group(self, group: str) -> None:
         """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
         UnknownConsumerGroup."""
-        await self._command(DeleteGroup(group))
+        await self._command(commands.DeleteGroup(group))
 
     async def dead_letters(
         self, group: str, offset: int = 0, *, most_messages: int = 100
@@ -206,7 +186,7 @@ class AsyncBrokerAdmin:
         found: list[StoredMessage] = []
         offset = max(offset, info.min_offset)
         while len(found) < most_messages and offset < info.max_offset:
-            request = PullRequest(
+            request = wire.PullRequest(
                 topic=info.topic,
                 queue_id=info.queue_id,
                 offset=offset,
@@ -229,7 +209,7 @@ class AsyncBrokerAdmin:
             letters += found
         for letter in letters:
             encoded = revived(letter, group)
-            receipt_of(await self._link.call(SendRequest(), encoded), encoded)
+            receipt_of(await self._link.call(wire.SendRequest(), encoded), encoded)
         return len(letters)
 
     async def lag(self, group: str) -> list[QueueLag]:
@@ -252,7 +232,7 @@ class AsyncBrokerAdmin:
         return lags
 
     async def _age_s(self, queue: tuple[str, int], offset: int) -> float:
-        request = PullRequest(topic=queue[0], queue_id=queue[1], offset=offset, most_messages=1)
+        request = wire.PullRequest(topic=queue[0], queue_id=queue[1], offset=offset, most_messages=1)
         try:
             pulled = pulled_of(await self._link.call(request))
         except LedgerError:
@@ -285,5 +265,7 @@ class AsyncBrokerAdmin:
                 raise UnknownTopic(f"there is no topic {topic}")
             for each in rows:
                 offsets[topic, each.queue_id] = await self._link.offset_for(each, to)
-        await self._command(ResetOffsets(group, tuple((*queue, at) for queue, at in offsets.items())))
+        await self._command(
+            commands.ResetOffsets(group, tuple((*queue, at) for queue, at in offsets.items()))
+        )
         return offsets

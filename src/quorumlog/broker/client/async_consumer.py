@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Self
 
+from quorumlog.broker import wire
 from quorumlog.broker.client.async_producer import AsyncProducer
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
@@ -57,13 +58,6 @@ from quorumlog.broker.message import (
     encode_again,
     encode_properties,
     properties_that_fit,
-)
-from quorumlog.broker.wire import (
-    AssignmentResponse,
-    CommitRequest,
-    GroupHeartbeatRequest,
-    LeaveRequest,
-    PullRequest,
 )
 from quorumlog.errors import NO_RIGHT, BadRequest, ClusterChanged, LedgerError
 from quorumlog.net.credentials import ClientUser
@@ -384,7 +378,7 @@ class AsyncConsumer:
                     with suppress(LedgerError):
                         await self._commit_done()
                     with suppress(LedgerError):
-                        await self._link.call(LeaveRequest(group=self.group, member=self.name))
+                        await self._link.call(wire.LeaveRequest(group=self.group, member=self.name))
                     await self._producer.close()
         finally:  # a waiting caller may give up
             await self._producer._end()
@@ -403,7 +397,7 @@ class AsyncConsumer:
         """Says that this member is there, and takes over what it is given; `waits` for news."""
         wait_ms = self._heartbeat_wait_ms if waits else 0
         generation, said_s = self.generation, time.monotonic()
-        request = GroupHeartbeatRequest(
+        request = wire.GroupHeartbeatRequest(
             group=self.group,
             member=self.name,
             topics=sorted(self.topics.items()),
@@ -413,7 +407,7 @@ class AsyncConsumer:
             asked_for=tuple(key for key, queue in self.queues.items() if queue.is_asked_for),
             gives_up=tuple(self._given_up),
         )
-        answer = await self._link.ask(request, AssignmentResponse, wait_ms=wait_ms)
+        answer = await self._link.ask(request, wire.AssignmentResponse, wait_ms=wait_ms)
         async with self._joining:
             if self.generation != generation:
                 return  # another answer came meanwhile: the next one says what is new since
@@ -431,7 +425,7 @@ class AsyncConsumer:
                 self._ask_for(self.queues[key])
         await self._notify()
 
-    async def _begin_generation(self, answer: AssignmentResponse) -> None:
+    async def _begin_generation(self, answer: wire.AssignmentResponse) -> None:
         """Another generation. Raises what the first look at a queue is refused with."""
         assigned = {(topic, queue_id): offset for topic, queue_id, offset in answer.queues}
         resets = set(answer.resets)
@@ -534,7 +528,7 @@ class AsyncConsumer:
         if not queue.has_room:
             async with self._changed:
                 await self._changed.wait_for(lambda: queue.has_room)
-        request = PullRequest(
+        request = wire.PullRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
             offset=queue.next_offset,
@@ -810,7 +804,7 @@ class AsyncConsumer:
             done = {q: q.done_offset for q in self.queues.values() if q.done_offset > q.committed_offset}
             if not done:
                 return
-            request = CommitRequest(
+            request = wire.CommitRequest(
                 group=self.group,
                 member=self.name,
                 generation=self.generation,

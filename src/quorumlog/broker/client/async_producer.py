@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from quorumlog.broker import wire
 from quorumlog.broker.client.broker_calls import (
     DEFAULT_TIMEOUT_MS,
     BrokerCalls,
@@ -29,15 +30,6 @@ from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.group_commands import LEVELS, REAL_QUEUE, REAL_TOPIC, SYSTEM_PREFIX
 from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message
 from quorumlog.broker.record_batch import java_hash
-from quorumlog.broker.wire import (
-    OpenSessionRequest,
-    OpenSessionResponse,
-    SendRequest,
-    SessionSendRequest,
-    SessionSendResponse,
-    TopicRouteRequest,
-    TopicRouteResponse,
-)
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -210,7 +202,7 @@ class AsyncProducer:
 
     async def queue_count(self, topic: str) -> int:
         """Number of queues of a topic. Raises UnknownTopic."""
-        answer = await self._link.ask(TopicRouteRequest(topic=topic), TopicRouteResponse)
+        answer = await self._link.ask(wire.TopicRouteRequest(topic=topic), wire.TopicRouteResponse)
         until_s = asyncio.get_running_loop().time() + ROUTE_INTERVAL_S
         self._queues[topic] = answer.queues, until_s
         return answer.queues
@@ -240,7 +232,7 @@ class AsyncProducer:
             if self._is_session:
                 receipts = await self._store_in_session(parts, whole)
             else:
-                frame = await self._link.call(SendRequest(waits=whole.waits), whole)
+                frame = await self._link.call(wire.SendRequest(waits=whole.waits), whole)
                 shares = [(len(each.encoded.sizes), len(each.encoded.buffer)) for each in parts]
                 receipts = list(receipt_of(frame, whole).split(shares))
         except Exception as error:  # whatever it is, its callers hear it, and what waits goes on
@@ -270,9 +262,9 @@ class AsyncProducer:
         self._token = self._token or os.urandom(16)
         ends = self._epoch
         for _ in range(16):
-            request = OpenSessionRequest(producer=self.producer_id, token=self._token, ends=ends)
+            request = wire.OpenSessionRequest(producer=self.producer_id, token=self._token, ends=ends)
             try:
-                answer = await self._link.ask(request, OpenSessionResponse)
+                answer = await self._link.ask(request, wire.OpenSessionResponse)
             except ProducerExpired:
                 is_named = self._epoch is not None and not self._is_anonymous
                 self._epoch = ends = None
@@ -294,11 +286,11 @@ class AsyncProducer:
         if self._must_open:
             await self._open()
         assert self._epoch is not None
-        request = SessionSendRequest(
+        request = wire.SessionSendRequest(
             producer=self.producer_id, epoch=self._epoch, sequence=self._sequence
         )
         try:
-            answer = await self._link.ask(request, SessionSendResponse, whole)
+            answer = await self._link.ask(request, wire.SessionSendResponse, whole)
         except ProducerExpired:
             self._epoch, self._must_open = None, True
             if not self._is_anonymous:
@@ -314,7 +306,7 @@ class AsyncProducer:
         return _of_session(answer, parts)
 
 
-def _of_session(answer: SessionSendResponse, parts: Sequence[_Part]) -> list[SendReceipt]:
+def _of_session(answer: wire.SessionSendResponse, parts: Sequence[_Part]) -> list[SendReceipt]:
     offsets = np.frombuffer(answer.queue_offsets, ">i8").tolist()
     positions = np.frombuffer(answer.positions, ">i8").tolist()
     receipts, at = [], 0

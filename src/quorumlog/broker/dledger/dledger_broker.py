@@ -33,6 +33,7 @@ import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker import wire
 from quorumlog.broker.broker_port import (
     BrokerPort,
     BrokerSession,
@@ -74,18 +75,6 @@ from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.broker.store.log_files import BrokerRole, LogRecords, PutRequest
 from quorumlog.broker.store.message_store import wall_clock_ms
 from quorumlog.broker.store.store_reader import StoreReader
-from quorumlog.broker.wire import (
-    AnyBrokerMessage,
-    BrokerStatusResponse,
-    FailoverRequest,
-    OldLogRequest,
-    OldLogResponse,
-    OpenSessionRequest,
-    ReplicaRequest,
-    RoleRequest,
-    RoleResponse,
-    SessionSendRequest,
-)
 from quorumlog.config import StoreConfig, TlsOptions, parse_address
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
@@ -539,12 +528,12 @@ class DLedgerBroker:
             retry_after_ms=error.retry_after_ms,
         )
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        if isinstance(message, RoleRequest):
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, wire.RoleRequest):
             self._watchers.take(session, message)
-        elif isinstance(message, OldLogRequest):
+        elif isinstance(message, wire.OldLogRequest):
             session.later(message, lambda: piece_of(self.old_log, message), _old_log_answer)
-        elif isinstance(message, ReplicaRequest | FailoverRequest):
+        elif isinstance(message, wire.ReplicaRequest | wire.FailoverRequest):
             # No violation: a client need not know what kind of broker it asks.
             raise NotReplicated(
                 "--role dledger has neither slaves by hand nor a coordinator: its log elects"
@@ -553,7 +542,7 @@ class DLedgerBroker:
             raise BadRequest(
                 "the users of this broker are those of its log: name the ports of that in --servers"
             )
-        elif isinstance(message, SessionSendRequest | OpenSessionRequest):
+        elif isinstance(message, wire.SessionSendRequest | wire.OpenSessionRequest):
             self._sessions.request(session, message, frame)
         else:
             return self.groups.request(session, message)
@@ -568,9 +557,9 @@ class DLedgerBroker:
         """Of the broker that is master, or about to be, as far as is known; else empty."""
         return self.brokers.get(self.role.state.master_id, "")
 
-    def _role_response(self, request_id: int) -> RoleResponse:
+    def _role_response(self, request_id: int) -> wire.RoleResponse:
         state = self.role.state
-        return RoleResponse(
+        return wire.RoleResponse(
             request_id=request_id,
             member_id=self.member_id,
             role=state.role.value,
@@ -583,7 +572,7 @@ class DLedgerBroker:
             ],
         )
 
-    def status(self, request_id: int) -> BrokerStatusResponse:
+    def status(self, request_id: int) -> wire.BrokerStatusResponse:
         state = self.role.state
         problems = [process_limits().problem] if process_limits().problem else []
         min_offset = max_offset = flushed_offset = confirm_offset = 0
@@ -602,7 +591,7 @@ class DLedgerBroker:
             problems.append(f"leads and is not master yet: {self.role.why_not}")
         queues = self.queues.items()
         usage = self.disk.usage(self.root)
-        return BrokerStatusResponse(
+        return wire.BrokerStatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
             role=state.role.value,
@@ -688,7 +677,7 @@ class DLedgerBroker:
         )
 
 
-def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMessage, None]:
+def _old_log_answer(request_id: int, piece: wire.OldLogResponse) -> tuple[wire.AnyBrokerMessage, None]:
     return msgspec.structs.replace(piece, request_id=request_id), None
 
 

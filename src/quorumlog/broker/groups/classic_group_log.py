@@ -113,11 +113,6 @@ class News(NamedTuple):
     """No command is missing; else it begins anew with the next snapshot."""
 
 
-class Outcome(NamedTuple):
-    token: bytes
-    answer: bytes
-
-
 class StateFollower:
     """`read` on one thread, which may wait for the disk; the rest on the loop."""
 
@@ -153,9 +148,7 @@ class StateFollower:
         if not is_anew and snapshots_end != self.snapshots_end:
             is_anew = not self.is_whole or self._is_begun_anew(snapshots_end)
         snapshot, at = None, None if is_anew else self.next_command
-        needed, is_whole = self.needed_position, is_anew or self.is_whole
-        if is_anew:
-            needed = -1
+        needed, is_whole = -1 if is_anew else self.needed_position, is_anew or self.is_whole
         size_bytes = self.snapshot_bytes
         if at is None or snapshots_end != self.snapshots_end:
             newest = self.newest_snapshot()
@@ -217,8 +210,8 @@ class StateFollower:
 
     # ---------------------------------------------------------------- on the loop
 
-    def take(self, news: News) -> list[Outcome]:
-        """The commands' answers, by proposer. Raises ProtocolViolation."""
+    def take(self, news: News) -> list[tuple[bytes, bytes]]:
+        """The token of each command, and its answer. Raises ProtocolViolation."""
         if news.is_anew:
             self.machine.state = self._feed.begun
         if news.snapshot is not None:
@@ -231,7 +224,7 @@ class StateFollower:
         outcomes = []
         for message in news.commands:
             token, command = message.body[:TOKEN_BYTES], message.body[TOKEN_BYTES:]
-            outcomes.append(Outcome(token, self.machine.carry_out(command)))
+            outcomes.append((token, self.machine.carry_out(command)))
             self.last_position = message.physical_offset
             self.since_snapshot += 1
         self.needed_position = news.needed_position

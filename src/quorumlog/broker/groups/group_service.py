@@ -12,19 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
+from quorumlog.broker import group_commands as commands
+from quorumlog.broker import wire
 from quorumlog.broker.errors import ConsumerGroupExists, TopicExists, UnknownTopic
 from quorumlog.broker.group_commands import (
     FROM_CLIENTS,
-    Assignment,
-    Command,
-    CreateGroup,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    OffsetRow,
-    Offsets,
-    ResetOffsets,
-    UpdateTopic,
     check_group_name,
     check_new_topic_name,
     check_topic_name,
@@ -43,18 +35,6 @@ from quorumlog.broker.groups.rebalancer import (
 )
 from quorumlog.broker.offline.old_log import OldState
 from quorumlog.broker.record_batch import QueueKey
-from quorumlog.broker.wire import (
-    AnyBrokerMessage,
-    CommitRequest,
-    DoneResponse,
-    GroupAnswer,
-    GroupCommandRequest,
-    GroupHeartbeatRequest,
-    GroupQuestionRequest,
-    LeaveRequest,
-    TopicRouteRequest,
-    TopicRouteResponse,
-)
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.node import MachineFactory
 from quorumlog.wire.field_names import UNREADABLE, named_reason
@@ -132,19 +112,19 @@ class GroupService:
     def lost(self, session: BrokerSession) -> None:
         self._rebalancer.lost(session)
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage) -> bool:
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage) -> bool:
         """False: it is none of these. Raises the refusal."""
         handler = self._HANDLERS.get(type(message))
         if handler is None:
             return False
-        if not isinstance(message, GroupQuestionRequest):
+        if not isinstance(message, wire.GroupQuestionRequest):
             self._check_master()
         handler(self, session, message)
         return True
 
-    def _leave(self, session: BrokerSession, message: LeaveRequest) -> None:
+    def _leave(self, session: BrokerSession, message: wire.LeaveRequest) -> None:
         self._rebalancer.left(message.group, message.member)
-        session.answer(DoneResponse(request_id=message.request_id))
+        session.answer(wire.DoneResponse(request_id=message.request_id))
 
     def _check_master(self) -> None:
         """Raises NotLeader, LeaderNotReady."""
@@ -152,7 +132,7 @@ class GroupService:
             raise self._log.not_master()
 
     def _after(
-        self, session: BrokerSession, message: AnyBrokerMessage, step: Callable[[], None]
+        self, session: BrokerSession, message: wire.AnyBrokerMessage, step: Callable[[], None]
     ) -> DoneCallback:
         """Continues with `step` once what a request waits for is done, if this is the master still."""
 
@@ -166,50 +146,50 @@ class GroupService:
 
     # ---------------------------------------------------------------- topics and groups
 
-    def _ask(self, session: BrokerSession, message: GroupQuestionRequest) -> None:
+    def _ask(self, session: BrokerSession, message: wire.GroupQuestionRequest) -> None:
         self._log.ask(message.body, partial(_tell, session, message), session)
 
-    def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
+    def _command(self, session: BrokerSession, message: wire.GroupCommandRequest) -> None:
         try:
             command = command_of_client(message.body)
         except UNREADABLE as error:
-            reason = named_reason(error, message.body, Command)
+            reason = named_reason(error, message.body, commands.Command)
             raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
             raise BadRequest(f"{type(command).__name__} is for the master to send")
 
         def propose() -> None:
-            if isinstance(command, ResetOffsets):
+            if isinstance(command, commands.ResetOffsets):
                 self._check_ends(command.offsets)
-            if isinstance(command, ResetOffsets | DeleteGroup):
+            if isinstance(command, commands.ResetOffsets | commands.DeleteGroup):
                 self._commits.flush(command.group)  # before what ends its generation
             self._proposals.propose(command, partial(_tell, session, message))
 
-        if isinstance(command, CreateTopic) and not self._log.existing_queues(command.topic):
+        if isinstance(command, commands.CreateTopic) and not self._log.existing_queues(command.topic):
             # Not where it is applied: an entry of an earlier release may name a longer one.
             check_new_topic_name(command.topic)
         named: set[str] = set()
-        if isinstance(command, CreateTopic | UpdateTopic | DeleteTopic):
+        if isinstance(command, commands.CreateTopic | commands.UpdateTopic | commands.DeleteTopic):
             named = {command.topic}
-        elif isinstance(command, ResetOffsets):
+        elif isinstance(command, commands.ResetOffsets):
             named = {topic for topic, _, _ in command.offsets}
         self._with_topics(named, session, message, propose)
 
-    def _route(self, session: BrokerSession, message: TopicRouteRequest) -> None:
+    def _route(self, session: BrokerSession, message: wire.TopicRouteRequest) -> None:
         topic = self.feed.state.topics.get(message.topic)
         if topic is None:
             again = partial(self._route, session, message)
             self._make_topic(message.topic, self._after(session, message, again))
             return
         session.answer(
-            TopicRouteResponse(request_id=message.request_id, queues=topic.queues, perm=topic.perm)
+            wire.TopicRouteResponse(request_id=message.request_id, queues=topic.queues, perm=topic.perm)
         )
 
     def _with_topics(
         self,
         named: Collection[str],
         session: BrokerSession,
-        message: AnyBrokerMessage,
+        message: wire.AnyBrokerMessage,
         then: Callable[[], None],
     ) -> None:
         """Once those of them that the broker has beside the state are in it. Raises what `then` does."""
@@ -229,7 +209,7 @@ class GroupService:
         check_topic_name(name)
         if not self._log.existing_queues(name):
             check_new_topic_name(name)
-        self._proposals.carry_out(CreateTopic(name, queues), done)
+        self._proposals.carry_out(commands.CreateTopic(name, queues), done)
 
     def _make_first_topics(self, now_ms: float) -> None:
         topics = self.feed.state.topics
@@ -237,14 +217,14 @@ class GroupService:
         if lacking and now_ms >= self._first_topics_at_ms:
             self._first_topics_at_ms = now_ms + FIRST_TOPICS_RETRY_MS
             for name, queues in lacking.items():
-                self._proposals.quietly(CreateTopic(name, queues))
+                self._proposals.quietly(commands.CreateTopic(name, queues))
 
     # ---------------------------------------------------------------- members
 
-    def _heartbeat(self, session: BrokerSession, message: GroupHeartbeatRequest) -> None:
+    def _heartbeat(self, session: BrokerSession, message: wire.GroupHeartbeatRequest) -> None:
         """Makes the group, and in `dev` its topics, if they are not there."""
         check_group_name(message.group)
-        _checked((message.member, message.topics, ()), Assignment, "a heartbeat")
+        _checked((message.member, message.topics, ()), commands.Assignment, "a heartbeat")
         state = self.feed.state
         again = self._after(session, message, partial(self._heartbeat, session, message))
         heard = partial(self._rebalancer.on_heartbeat, session, message)
@@ -257,16 +237,16 @@ class GroupService:
                 self._make_topic(topic, made)
                 return
         if message.group not in state.groups:
-            self._proposals.carry_out(CreateGroup(message.group), made)
+            self._proposals.carry_out(commands.CreateGroup(message.group), made)
         elif message.is_orderly:
             # What it is told lets it work on its queues for a while: nobody else may say otherwise yet.
             self._log.confirm(self._after(session, message, heard), session)
         else:
             heard()
 
-    def _commit(self, session: BrokerSession, message: CommitRequest) -> None:
-        rows = _checked(message.offsets, Offsets, "a commit")
-        response = DoneResponse(request_id=message.request_id)
+    def _commit(self, session: BrokerSession, message: wire.CommitRequest) -> None:
+        rows = _checked(message.offsets, commands.Offsets, "a commit")
+        response = wire.DoneResponse(request_id=message.request_id)
 
         def commit() -> None:
             generation = self._rebalancer.check_commit(message)
@@ -276,7 +256,7 @@ class GroupService:
 
         self._with_topics({topic for topic, _, _ in rows}, session, message, commit)
 
-    def _check_ends(self, rows: Sequence[OffsetRow]) -> None:
+    def _check_ends(self, rows: Sequence[commands.OffsetRow]) -> None:
         """A group that begins after a queue's end would miss what comes there first. Raises
         BadRequest."""
         for topic, queue_id, offset in rows:
@@ -285,18 +265,18 @@ class GroupService:
                 raise BadRequest(f"queue {queue_id} of topic {topic} ends at {end}, below {offset}")
 
     _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
-        GroupQuestionRequest: _ask,
-        GroupCommandRequest: _command,
-        GroupHeartbeatRequest: _heartbeat,
-        CommitRequest: _commit,
-        TopicRouteRequest: _route,
-        LeaveRequest: _leave,
+        wire.GroupQuestionRequest: _ask,
+        wire.GroupCommandRequest: _command,
+        wire.GroupHeartbeatRequest: _heartbeat,
+        wire.CommitRequest: _commit,
+        wire.TopicRouteRequest: _route,
+        wire.LeaveRequest: _leave,
     }
 
 
-def _tell(session: BrokerSession, message: AnyBrokerMessage, outcome: bytes | LedgerError) -> None:
+def _tell(session: BrokerSession, message: wire.AnyBrokerMessage, outcome: bytes | LedgerError) -> None:
     body = outcome if isinstance(outcome, bytes) else b""
-    session.settle(outcome, GroupAnswer(request_id=message.request_id, body=body))
+    session.settle(outcome, wire.GroupAnswer(request_id=message.request_id, body=body))
 
 
 def _checked(value: object, kind: type[_T], what: str) -> _T:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker import group_commands as commands
 from quorumlog.broker.broker_port import Puts
 from quorumlog.broker.errors import (
     ConsumerGroupExists,
@@ -25,25 +26,6 @@ from quorumlog.broker.group_commands import (
     READ,
     UNDELIVERED_TOPIC,
     WRITE,
-    Assign,
-    Assignment,
-    ChangeUsers,
-    Command,
-    CommitOffsets,
-    CreateGroup,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    FreshnessProbe,
-    GroupRow,
-    GroupsQuestion,
-    ReleaseDelayed,
-    ResetOffsets,
-    SkipDelayed,
-    TopicRow,
-    TopicsQuestion,
-    TrimQueues,
-    UpdateTopic,
     check_group_name,
     check_topic_name,
     decode_command,
@@ -82,7 +64,7 @@ class Topic(msgspec.Struct, frozen=True, array_like=True):
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
-    members: tuple[Assignment, ...] = ()
+    members: tuple[commands.Assignment, ...] = ()
     offsets: dict[Queue, int] = {}
     """Committed, by queue."""
     resets: dict[Queue, int] = {}
@@ -120,10 +102,10 @@ def begun_state(old: OldState | None) -> GroupState:
     return GroupState(taken | topics, groups, dict(old.delayed))
 
 
-def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:
+def carry_out(state: GroupState, command: commands.Command) -> tuple[GroupState, object]:
     """The state after it, and its answer. Raises LedgerError, and nothing has changed then."""
     changed = _EFFECTS[type(command)](state, command)
-    if isinstance(command, Assign | ResetOffsets):
+    if isinstance(command, commands.Assign | commands.ResetOffsets):
         return changed, changed.groups[command.group].generation
     return changed, None
 
@@ -143,7 +125,7 @@ def _begins(state: GroupState, name: str, begins: tuple[int, ...], count: int) -
     return (begins + (0,) * count)[:count] if name in state.ended else (0,) * count
 
 
-def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
+def _create_topic(state: GroupState, command: commands.CreateTopic) -> GroupState:
     check_topic_name(command.topic)
     there = state.topics.get(command.topic)
     if there is not None:
@@ -156,7 +138,7 @@ def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
     return replace(state, topics={**state.topics, command.topic: made})
 
 
-def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
+def _update_topic(state: GroupState, command: commands.UpdateTopic) -> GroupState:
     check_topic_name(command.topic)
     there = topic_of(state, command.topic)
     queues = command.queues or there.queues
@@ -173,7 +155,7 @@ def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
     return replace(state, topics={**state.topics, command.topic: changed})
 
 
-def _delete_topic(state: GroupState, command: DeleteTopic) -> GroupState:
+def _delete_topic(state: GroupState, command: commands.DeleteTopic) -> GroupState:
     check_topic_name(command.topic)
     topic_of(state, command.topic)
     return _without_topics(state, {command.topic})
@@ -193,7 +175,7 @@ def _without_topics(state: GroupState, names: set[str]) -> GroupState:
     return replace(state, topics=topics, groups=groups, ended=state.ended | names)
 
 
-def _trim(state: GroupState, command: TrimQueues) -> GroupState:
+def _trim(state: GroupState, command: commands.TrimQueues) -> GroupState:
     begins: dict[str, list[int]] = {}
     for name, queue_id, offset in command.queues:
         topic = state.topics.get(name)
@@ -219,7 +201,7 @@ def _with_group(state: GroupState, name: str, group: Group) -> GroupState:
     return replace(state, groups={**state.groups, name: group})
 
 
-def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
+def _create_group(state: GroupState, command: commands.CreateGroup) -> GroupState:
     check_group_name(command.group)
     if command.group in state.groups:
         raise ConsumerGroupExists(f"there is a consumer group {command.group}")
@@ -230,7 +212,7 @@ def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
     return _with_group(replace(state, topics=topics), command.group, Group())
 
 
-def _delete_group(state: GroupState, command: DeleteGroup) -> GroupState:
+def _delete_group(state: GroupState, command: commands.DeleteGroup) -> GroupState:
     name, group = command.group, group_of(state, command.group)
     if group.members:
         raise GroupInUse(f"{len(group.members)} members read in group {name}: stop them first")
@@ -238,7 +220,7 @@ def _delete_group(state: GroupState, command: DeleteGroup) -> GroupState:
     return _without_topics(replace(state, groups=rest), {retry_topic(name), dlq_topic(name)})
 
 
-def _assign(state: GroupState, command: Assign) -> GroupState:
+def _assign(state: GroupState, command: commands.Assign) -> GroupState:
     group = group_of(state, command.group)
     if command.generation != group.generation + 1:
         raise StaleGeneration(
@@ -252,7 +234,7 @@ def _assign(state: GroupState, command: Assign) -> GroupState:
     return _with_group(state, command.group, changed)
 
 
-def _commit(state: GroupState, command: CommitOffsets) -> GroupState:
+def _commit(state: GroupState, command: commands.CommitOffsets) -> GroupState:
     group = group_of(state, command.group)
     if command.generation != group.generation:
         raise StaleGeneration(
@@ -274,7 +256,7 @@ def _commit(state: GroupState, command: CommitOffsets) -> GroupState:
     return _with_group(state, command.group, replace(group, offsets=offsets))
 
 
-def _reset(state: GroupState, command: ResetOffsets) -> GroupState:
+def _reset(state: GroupState, command: commands.ResetOffsets) -> GroupState:
     group = group_of(state, command.group)
     generation, offsets, resets = group.generation + 1, dict(group.offsets), dict(group.resets)
     for topic, queue_id, offset in command.offsets:
@@ -288,39 +270,39 @@ def _reset(state: GroupState, command: ResetOffsets) -> GroupState:
 # ---------------------------------------------------------------- what is delayed, and users
 
 
-def _skip(state: GroupState, command: SkipDelayed) -> GroupState:
+def _skip(state: GroupState, command: commands.SkipDelayed) -> GroupState:
     begin = state.delayed.get(command.level, 0)
     if command.from_offset != begin or command.to_offset <= begin:
         raise StaleGeneration(f"delay level {command.level} begins at {begin}")
     return replace(state, delayed={**state.delayed, command.level: command.to_offset})
 
 
-def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
+def _release(state: GroupState, command: commands.ReleaseDelayed) -> GroupState:
     delayed = dict(state.delayed)
     for level, offset in command.levels:
         delayed[level] = max(delayed.get(level, 0), offset)
     return replace(state, delayed=delayed)
 
 
-def _change_users(state: GroupState, command: ChangeUsers) -> GroupState:
+def _change_users(state: GroupState, command: commands.ChangeUsers) -> GroupState:
     return replace(
         state, users=state.users.changed(change_of(state.users, command.order, command.secret))
     )
 
 
 _EFFECTS: Mapping[type, Callable[[GroupState, Any], GroupState]] = {
-    CreateTopic: _create_topic,
-    UpdateTopic: _update_topic,
-    DeleteTopic: _delete_topic,
-    TrimQueues: _trim,
-    CreateGroup: _create_group,
-    DeleteGroup: _delete_group,
-    Assign: _assign,
-    CommitOffsets: _commit,
-    ResetOffsets: _reset,
-    SkipDelayed: _skip,
-    ReleaseDelayed: _release,
-    ChangeUsers: _change_users,
+    commands.CreateTopic: _create_topic,
+    commands.UpdateTopic: _update_topic,
+    commands.DeleteTopic: _delete_topic,
+    commands.TrimQueues: _trim,
+    commands.CreateGroup: _create_group,
+    commands.DeleteGroup: _delete_group,
+    commands.Assign: _assign,
+    commands.CommitOffsets: _commit,
+    commands.ResetOffsets: _reset,
+    commands.SkipDelayed: _skip,
+    commands.ReleaseDelayed: _release,
+    commands.ChangeUsers: _change_users,
 }
 
 
@@ -335,7 +317,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class _SavedGroups(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     form: int
     topics: list[tuple[str, Topic]]
-    groups: list[GroupRow]
+    groups: list[commands.GroupRow]
     delayed: dict[int, int]
     ended: list[str]
     users: Users = NO_USERS
@@ -379,10 +361,10 @@ class GroupMachine(StateMachine):
     def carry_out(self, body: memoryview | bytes) -> bytes:
         """One command. Returns its answer."""
         try:
-            command: Command = decode_command(body)
+            command: commands.Command = decode_command(body)
         except UNREADABLE as error:
             return refused(BadRequest(f"no command of topics and groups: {error}"))
-        if isinstance(command, ChangeUsers) and not self._has_users:
+        if isinstance(command, commands.ChangeUsers) and not self._has_users:
             return refused(BadRequest("the users of this broker are those of its log"))
         try:
             self.state, answer = carry_out(self.state, command)
@@ -403,11 +385,11 @@ class GroupMachine(StateMachine):
             decoded = decode_question(question)
         except UNREADABLE as error:
             raise BadRequest(f"no question to topics and groups: {error}") from None
-        if isinstance(decoded, TopicsQuestion):
+        if isinstance(decoded, commands.TopicsQuestion):
             return topic_rows(self.state, decoded.topic)
-        if isinstance(decoded, GroupsQuestion):
+        if isinstance(decoded, commands.GroupsQuestion):
             return group_rows(self.state, decoded.group)
-        assert isinstance(decoded, FreshnessProbe), decoded
+        assert isinstance(decoded, commands.FreshnessProbe), decoded
         return None
 
     # ---------------------------------------------------------------- snapshots
@@ -432,23 +414,23 @@ class GroupMachines:
         return GroupMachine(self._feed)
 
 
-def topic_rows(state: GroupState, name: str = "") -> list[TopicRow]:
+def topic_rows(state: GroupState, name: str = "") -> list[commands.TopicRow]:
     """Raises UnknownTopic."""
     if name:
         topic_of(state, name)
     return [
-        TopicRow(each, topic.queues, topic.perm, topic.retention_ms, topic.begins)
+        commands.TopicRow(each, topic.queues, topic.perm, topic.retention_ms, topic.begins)
         for each, topic in sorted(state.topics.items())
         if name in ("", each)
     ]
 
 
-def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
+def group_rows(state: GroupState, name: str = "") -> list[commands.GroupRow]:
     """Raises UnknownConsumerGroup."""
     if name:
         group_of(state, name)
     return [
-        GroupRow(
+        commands.GroupRow(
             each,
             group.generation,
             group.members,

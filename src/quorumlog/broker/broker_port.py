@@ -206,9 +206,6 @@ class WaitingPulls:
             again()
 
 
-# ---------------------------------------------------------------- ReadQueue
-
-
 class ReadQueue:
     """A `ReadPool` of which only so many reads are under way, each begun while there `is_room`. On the
     loop."""
@@ -700,7 +697,7 @@ class BrokerPort:
         self._tick_service = tick
         self._ports = ports
         self._loop = asyncio.get_running_loop()
-        self._listener = Listener(
+        self.listener = Listener(
             "the broker",
             self._connect,
             decoder=broker_request_decoder,
@@ -719,23 +716,14 @@ class BrokerPort:
     async def open(self) -> None:
         """Raises ConfigError, after which nothing is left of it."""
         try:
-            await self._listener.open(*self._listen)
+            await self.listener.open(*self._listen)
         except BaseException:
             self.ended()
             raise
 
-    @property
-    def address(self) -> str:
-        return self._listener.address
-
-    @property
-    def speaks(self) -> str:
-        """As `Listener.speaks`."""
-        return self._listener.speaks
-
     def close(self) -> None:
         """Connected clients stay."""
-        self._listener.close()
+        self.listener.close()
         if self.waiting.wake_all in self._access.moved:
             self._access.moved.remove(self.waiting.wake_all)
         if self._timer is not None:
@@ -743,10 +731,7 @@ class BrokerPort:
 
     async def close_connections(self) -> None:
         await asyncio.sleep(0)  # what was answered last leaves
-        self._listener.close_connections()
-
-    def abort_connections(self) -> None:
-        self._listener.abort_connections()
+        self.listener.close_connections()
 
     def ended(self) -> None:
         """Nothing more is read."""

@@ -532,7 +532,11 @@ class DLedgerBroker:
         if isinstance(message, wire.RoleRequest):
             self._watchers.take(session, message)
         elif isinstance(message, wire.OldLogRequest):
-            session.later(message, lambda: piece_of(self.old_log, message), _old_log_answer)
+            session.later(
+                message,
+                lambda: piece_of(self.old_log, message),
+                lambda request_id, piece: (msgspec.structs.replace(piece, request_id=request_id), None),
+            )
         elif isinstance(message, wire.ReplicaRequest | wire.FailoverRequest):
             # No violation: a client need not know what kind of broker it asks.
             raise NotReplicated(
@@ -677,10 +681,6 @@ class DLedgerBroker:
         )
 
 
-def _old_log_answer(request_id: int, piece: wire.OldLogResponse) -> tuple[wire.AnyBrokerMessage, None]:
-    return msgspec.structs.replace(piece, request_id=request_id), None
-
-
 # ---------------------------------------------------------------- DLedgerEndpoint
 # The broker's port on a member.
 
@@ -707,7 +707,7 @@ class DLedgerEndpoint(Endpoint):
     def address(self) -> str:
         """Where it listens."""
         assert self._port is not None, "the endpoint is not open"
-        return self._port.address
+        return self._port.listener.address
 
     async def open(self, member: NodeHandle) -> None:
         loop = asyncio.get_running_loop()
@@ -718,7 +718,9 @@ class DLedgerEndpoint(Endpoint):
         await port.open()
         self._port = port
         member.ports[BROKER] = self.address
-        log.info("the broker listens on %s%s", self.address, port.speaks, extra={"event": "listens"})
+        log.info(
+            "the broker listens on %s%s", self.address, port.listener.speaks, extra={"event": "listens"}
+        )
         port.tick()
 
     def _tick(self) -> None:
@@ -735,7 +737,7 @@ class DLedgerEndpoint(Endpoint):
     def abandon(self) -> None:
         self._end()
         if self._port is not None:
-            self._port.abort_connections()
+            self._port.listener.abort_connections()
 
     def _end(self) -> None:
         if self._port is not None:

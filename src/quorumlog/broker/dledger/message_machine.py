@@ -68,12 +68,8 @@ def records_of(entries: EntryBatch) -> RecordBatch:
     return RecordBatch(entries.buffer, entries.starts + BODY_OFFSET, entries.sizes - BODY_OFFSET)
 
 
-# ---------------------------------------------------------------- LogResets
-# Resets of the log's clock, by position: messages are known by where they lie.
-
-
 class LogResets:
-    """Any thread."""
+    """Resets of the log's clock, by position: messages are known by where they lie. Any thread."""
 
     def __init__(self, node: Callable[[], LedgerNode | None]) -> None:
         """`node`: the one of now; None while there is none."""
@@ -88,12 +84,8 @@ class LogResets:
         state = None if node is None else node.log_state.appended
         if node is None or state is None or not state.clock_resets:
             return ()
-        found = []
-        for reset in state.clock_resets:
-            position = self._position_of(node, reset.index)
-            if position is not None:
-                found.append(Reset(position, reset.time_ms))
-        return tuple(found)
+        found = [(self._position_of(node, each.index), each.time_ms) for each in state.clock_resets]
+        return tuple(Reset(at, time_ms) for at, time_ms in found if at is not None)
 
     def _position_of(self, node: LedgerNode, index: int) -> int | None:
         known = self._positions.get(index)

@@ -477,12 +477,9 @@ def loaded_state(data: bytes) -> GroupState:
     return GroupState(dict(saved.topics), loaded, saved.delayed, frozenset(saved.ended), saved.users)
 
 
-# ---------------------------------------------------------------- GroupTopics
-# Which queues a broker has, by the replicated state, and what may be done with them.
-
-
 class GroupTopics:
-    """A `TopicTable` of this member's applied state. Any thread."""
+    """A `TopicTable`: the queues of this member's applied state, and what may be done with them. Any
+    thread."""
 
     def __init__(self, feed: GroupFeed) -> None:
         self._feed = feed

@@ -121,12 +121,8 @@ class GroupLog(Protocol):
         """Why this member is none."""
 
 
-# ---------------------------------------------------------------- Proposals
-# Commands of topics and groups on their way into the log.
-
-
 class Proposals:
-    """On the loop."""
+    """Commands of topics and groups on their way into the log. On the loop."""
 
     most_topics, most_groups, most_queues = MOST_TOPICS, MOST_GROUPS, MOST_QUEUES_IN_ALL
 

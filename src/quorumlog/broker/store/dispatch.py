@@ -172,12 +172,8 @@ class Dispatcher:
         return codes
 
 
-# ---------------------------------------------------------------- ReputMessageService
-# Follows the commit log up to its confirm offset, and dispatches.
-
-
 class ReputMessageService:
-    """`run_once` from one thread."""
+    """Follows the commit log up to its confirm offset, and dispatches. `run_once` from one thread."""
 
     interval_ms = 50
     """Where nothing wakes it."""
@@ -225,9 +221,9 @@ class ReputMessageService:
 # ----------------------------------------------------------------
 # What the state machine of messages is saved as:
 #
-# head      4 bytes of length, msgpack: version, end position, last time, queues, number of keys queues
-# the units of each in the order of the head, 20 bytes each keys      hash 8, position 8, time 8 of each
-# entry of the index, oldest first
+#     head    4 bytes of length, msgpack: end position, last time, queues, number of keys
+#     queues  the units of each in the order of the head, 20 bytes each
+#     keys    hash 8, position 8, time 8 of each entry of the index, oldest first
 
 MESSAGES = "messages"
 PIECE_UNITS = 50_000

@@ -122,11 +122,9 @@ class FlushService:
             request.complete(PutStatus.SERVICE_NOT_AVAILABLE)
 
 
-# ---------------------------------------------------------------- ServiceThread
-# Calls a service again and again, when its interval is over or when it is woken.
-
-
 class ServiceThread:
+    """Calls a service again and again, when its interval is over or when it is woken."""
+
     def __init__(
         self,
         name: str,

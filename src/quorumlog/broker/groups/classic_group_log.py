@@ -507,14 +507,11 @@ class ClassicGroupLog:
         part_bytes = min(SNAPSHOT_PART_BYTES, self._store.commit_log.files.segment_bytes // 4)
         parts = self.follower.state_to_keep(self._told_end, part_bytes, only_users)
         self._is_saving = True
-        left = len(parts)
 
-        def answered(outcome: PutOutcome) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._is_saving = False
+        def saved(refusal: LedgerError | None) -> None:
+            self._is_saving = False
 
+        answered = once_all_are_put(len(parts), saved)
         for part in parts:
             self._put(SNAPSHOTS, part, answered)
 
@@ -613,6 +610,18 @@ class ClassicGroupLog:
         self._puts.add(owned, True, answered)
 
 
+def once_all_are_put(count: int, done: DoneCallback) -> Callable[[PutOutcome], None]:
+    """Gets the outcomes of so many puts; `done` the first refusal among them."""
+    refusals: list[LedgerError | None] = []
+
+    def answered(outcome: PutOutcome) -> None:
+        refusals.append(refusal_of_put(outcome))
+        if len(refusals) == count:
+            done(next(filter(None, refusals), None))
+
+    return answered
+
+
 class ClassicReleases:
     """A batch is put, and then the command that says so: where a broker is lost, or an outcome is not
     known, in between, the next master releases that batch again, as RocketMQ does."""
@@ -637,21 +646,13 @@ class ClassicReleases:
     def release(
         self, level: int, begin: int, offset: int, records: RecordBatch, done: DoneCallback
     ) -> None:
-        left = len(records.queues)
-        failed: list[LedgerError] = []
-
-        def answered(outcome: PutOutcome) -> None:
-            nonlocal left
-            left -= 1
-            if (refusal := refusal_of_put(outcome)) is not None:
-                failed.append(refusal)
-            if left:
-                return
-            if failed:
-                done(failed[0])
-            else:
+        def put(refusal: LedgerError | None) -> None:
+            if refusal is None:
                 self._note(level, offset + len(records), done)
+            else:
+                done(refusal)
 
+        answered = once_all_are_put(len(records.queues), put)
         for _, rows in records.queues:
             self._log.put(records.select(rows), answered)
 

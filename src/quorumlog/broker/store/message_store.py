@@ -296,18 +296,13 @@ class MessageStore:
         self.checkpoint = StoreCheckpoint.open(disk, root)
         self._torn_from = flushed.load() if is_ours and not self.was_clean else sys.maxsize
         files = open_file_list(
-            disk,
-            f"{root}/{COMMIT_LOG_NAME}",
-            config.mapped_file_size_commit_log,
+            *(disk, f"{root}/{COMMIT_LOG_NAME}", file_bytes),
             set_aside=self.set_aside,
             sizes_are_known=is_ours,
         )
         with kept_descriptors.parking(files.park):
             self.queues = ConsumeQueues(
-                disk,
-                root,
-                config,
-                self.set_aside,
+                *(disk, root, config, self.set_aside),
                 log_begin=files.first_position,
                 sizes_are_known=is_ours,
             )
@@ -315,12 +310,7 @@ class MessageStore:
             self.index = None
             if config.message_index_enable:
                 self.index = IndexService(
-                    disk,
-                    root,
-                    config,
-                    self.checkpoint,
-                    self.wall_clock,
-                    self.set_aside,
+                    *(disk, root, config, self.checkpoint, self.wall_clock, self.set_aside),
                     is_clean=self.was_clean,
                 )
         stopped_at = flushed.load()

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+from quorumlog.broker import wire
 from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
 from quorumlog.broker.message import PutMessageResult, PutStatus
 from quorumlog.broker.needs import (
@@ -33,26 +34,6 @@ from quorumlog.broker.store.store_reader import Pulled, StoreReader
 from quorumlog.broker.wire import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
-    AnyBrokerMessage,
-    BrokerStatusRequest,
-    BrokerStatusResponse,
-    EarlierHello,
-    EarlierHelloResponse,
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    PullResponse,
-    QueryRequest,
-    QueueRow,
-    QueuesRequest,
-    QueuesResponse,
-    RecordsResponse,
-    RoleNotice,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-    SendResponse,
-    ViewRequest,
     batch_of,
     broker_request_decoder,
     records_of,
@@ -140,9 +121,9 @@ class BrokerService(Protocol):
     def cluster_id(self) -> str:
         """Of the group whose log it is; empty: of none, or not known yet."""
 
-    def status(self, request_id: int) -> BrokerStatusResponse: ...
+    def status(self, request_id: int) -> wire.BrokerStatusResponse: ...
 
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+    def request(self, session: BrokerSession, message: wire.AnyBrokerMessage, frame: Frame) -> bool:
         """Of a kind that not every broker knows; False: neither does this one. Raises the LedgerError
         that refuses it."""
 
@@ -242,7 +223,7 @@ class ReadQueue:
 # ---------------------------------------------------------------- BrokerSession
 # One connection of a client.
 
-Response = Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]]
+Response = Callable[[int, Any], tuple[wire.AnyBrokerMessage, RecordBatch | None]]
 """(request id, outcome) to the answer and its records."""
 MOST_OPEN = 1_000
 """Pulls that wait and requests that are to be read for, of one connection."""
@@ -285,7 +266,7 @@ class BrokerSession:
     # ---------------------------------------------------------------- as a Session
 
     def frame(self, frame: Frame) -> None:
-        message = cast(AnyBrokerMessage, frame.message)
+        message: Any = frame.message
         self._pending[message.request_id] = type(message), time.monotonic()
         if self._caller.open_in != self._access.generation:
             refusal = self._refusal(message, frame)
@@ -294,26 +275,29 @@ class BrokerSession:
                 return
             if type(message) in ADMINISTRATIVE and self._caller.is_checked:
                 audit.warning("user %s at %s: %s", *self._caller.who, words_of(message))
-        if isinstance(message, SendRequest):
+        if isinstance(message, wire.SendRequest):
             self._send(message, frame)
-        elif isinstance(message, PullRequest):
+        elif isinstance(message, wire.PullRequest):
             if self._opens(message.request_id):
                 self._pull(message, message.wait_ms)
-        elif isinstance(message, QueryRequest):
+        elif isinstance(message, wire.QueryRequest):
             self._query(message)
-        elif isinstance(message, ViewRequest):
+        elif isinstance(message, wire.ViewRequest):
             position = message.physical_offset
             self.later(message, lambda: self._server.store.reader.at_position(position), self._records)
-        elif isinstance(message, OffsetAtRequest):
+        elif isinstance(message, wire.OffsetAtRequest):
             key, time_ms = QueueKey(message.topic, message.queue_id), message.time_ms
             self.later(
                 message,
                 lambda: self._server.store.reader.offset_at(key, time_ms),
-                lambda request_id, offset: (OffsetResponse(request_id=request_id, offset=offset), None),
+                lambda request_id, offset: (
+                    wire.OffsetResponse(request_id=request_id, offset=offset),
+                    None,
+                ),
             )
-        elif isinstance(message, QueuesRequest):
-            self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
-        elif isinstance(message, BrokerStatusRequest):
+        elif isinstance(message, wire.QueuesRequest):
+            self.answer(wire.QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
+        elif isinstance(message, wire.BrokerStatusRequest):
             self.answer(self._server.status(message.request_id))
         else:
             self.proceed(message.request_id, lambda: self._request(message, frame))
@@ -329,7 +313,7 @@ class BrokerSession:
         """See `client_guard`."""
         self._connection.violate(violation)
 
-    def _refusal(self, message: AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
+    def _refusal(self, message: wire.AnyBrokerMessage, frame: Frame | None) -> LedgerError | None:
         """Of this user, as its rights are by now."""
         caller, access = self._caller, self._access
         key = key_of(message)
@@ -357,18 +341,18 @@ class BrokerSession:
                     return refusal
         return None
 
-    def _still(self, message: AnyBrokerMessage, outcome: Any) -> Any:
+    def _still(self, message: wire.AnyBrokerMessage, outcome: Any) -> Any:
         """The outcome of a read, or that this user may not have it any more."""
         is_open = self._caller.open_in == self._access.generation
         return outcome if is_open else self._refusal(message, None) or outcome
 
     # ---------------------------------------------------------------- requests
 
-    def _request(self, message: AnyBrokerMessage, frame: Frame) -> None:
+    def _request(self, message: wire.AnyBrokerMessage, frame: Frame) -> None:
         if not self._server.request(self, message, frame):
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
 
-    def _send(self, message: SendRequest, frame: Frame) -> None:
+    def _send(self, message: wire.SendRequest, frame: Frame) -> None:
         records = records_of(frame)
         request_id = message.request_id
         if not len(records):
@@ -382,7 +366,7 @@ class BrokerSession:
             assert isinstance(outcome, PutMessageResult), outcome
             positions = outcome.positions
             self.answer(
-                SendResponse(
+                wire.SendResponse(
                     request_id=request_id,
                     queue_offset=outcome.queue_offset,
                     physical_offset=outcome.physical_offset,
@@ -395,7 +379,7 @@ class BrokerSession:
 
         self._server.puts.add(records, message.waits, answer)
 
-    def _pull(self, message: PullRequest, wait_ms: int) -> None:
+    def _pull(self, message: wire.PullRequest, wait_ms: int) -> None:
         key = QueueKey(message.topic, message.queue_id)
         store = self._server.store
         most_messages = min(message.most_messages, MOST_MESSAGES)
@@ -404,8 +388,8 @@ class BrokerSession:
         def pull() -> Pulled:
             return store.reader.pull(key, message.offset, most_messages, most_bytes)
 
-        def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
-            response = PullResponse(
+        def answer(request_id: int, pulled: Pulled) -> tuple[wire.AnyBrokerMessage, RecordBatch | None]:
+            response = wire.PullResponse(
                 request_id=request_id,
                 next_offset=pulled.next_offset,
                 min_offset=pulled.min_offset,
@@ -430,7 +414,7 @@ class BrokerSession:
         if not self._connection.closed:
             self._reads.submit(pull, done)
 
-    def _query(self, message: QueryRequest) -> None:
+    def _query(self, message: wire.QueryRequest) -> None:
         def query() -> RecordBatch:
             return self._server.store.reader.query(
                 *(message.topic, message.key, message.begin_ms, message.end_ms),
@@ -441,13 +425,15 @@ class BrokerSession:
         self.later(message, query, self._records)
 
     @staticmethod
-    def _records(request_id: int, records: RecordBatch) -> tuple[AnyBrokerMessage, RecordBatch | None]:
-        return RecordsResponse(request_id=request_id), records
+    def _records(
+        request_id: int, records: RecordBatch
+    ) -> tuple[wire.AnyBrokerMessage, RecordBatch | None]:
+        return wire.RecordsResponse(request_id=request_id), records
 
-    def _queues(self, message: QueuesRequest) -> list[QueueRow]:
+    def _queues(self, message: wire.QueuesRequest) -> list[wire.QueueRow]:
         store = self._server.store
         rows = {
-            key: QueueRow(
+            key: wire.QueueRow(
                 topic=key.topic,
                 queue_id=key.queue_id,
                 min_offset=max(queue.min_offset, begin),
@@ -460,7 +446,7 @@ class BrokerSession:
             for queue_id in range(count if message.topic in ("", topic) else 0):
                 rows.setdefault(
                     QueueKey(topic, queue_id),
-                    QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
+                    wire.QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
                 )
         return [row for _, row in sorted(rows.items())]
 
@@ -468,7 +454,7 @@ class BrokerSession:
 
     def later(
         self,
-        message: AnyBrokerMessage,
+        message: wire.AnyBrokerMessage,
         work: Callable[[], Any],
         answer: Response,
     ) -> None:
@@ -505,7 +491,7 @@ class BrokerSession:
         except LedgerError as error:
             self.refuse(request_id, error)
 
-    def settle(self, outcome: Any, response: AnyBrokerMessage) -> None:
+    def settle(self, outcome: Any, response: wire.AnyBrokerMessage) -> None:
         """`response`, unless `outcome` is a LedgerError."""
         if isinstance(outcome, LedgerError):
             self.refuse(response.request_id, outcome)
@@ -515,7 +501,7 @@ class BrokerSession:
     def refuse(self, request_id: int, error: LedgerError) -> None:
         self.answer(error_response(request_id, error))
 
-    def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+    def answer(self, message: wire.AnyBrokerMessage, records: RecordBatch | None = None) -> None:
         pending = self._pending.pop(message.request_id, None)
         if pending is not None:
             code = message.code if isinstance(message, ErrorResponse) else 0
@@ -527,11 +513,11 @@ class BrokerSession:
 class RoleWatchers:
     """Clients that a broker notifies of a new master. On the loop."""
 
-    def __init__(self, response: Callable[[int], RoleResponse]) -> None:
+    def __init__(self, response: Callable[[int], wire.RoleResponse]) -> None:
         self._response = response
         self._watchers: dict[BrokerSession, int] = {}
 
-    def take(self, session: BrokerSession, request: RoleRequest) -> None:
+    def take(self, session: BrokerSession, request: wire.RoleRequest) -> None:
         if request.watches:
             self._watchers[session] = request.request_id
         session.answer(self._response(request.request_id))
@@ -544,7 +530,7 @@ class RoleWatchers:
         state = self._response(0)
         for session, request_id in list(self._watchers.items()):
             session.answer(
-                RoleNotice(
+                wire.RoleNotice(
                     request_id=request_id,
                     role=state.role,
                     broker_id=state.broker_id,
@@ -652,8 +638,8 @@ def greet(
 ) -> None:
     """A connection begins. Raises ProtocolViolation."""
     hello = frame.message
-    if isinstance(hello, EarlierHello):
-        connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
+    if isinstance(hello, wire.EarlierHello):
+        connection.send(GROUP, wire.EarlierHelloResponse(request_id=hello.request_id))
         connection.close()
         return
     if not isinstance(hello, Hello):

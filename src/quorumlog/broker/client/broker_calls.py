@@ -15,33 +15,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker import wire
 from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message import Message, StoredMessage, encode_records, host_bytes, message_id_of
 from quorumlog.broker.record_batch import RecordBatch
-from quorumlog.broker.wire import (
-    GROUP,
-    RESPONSE_OF,
-    AnyBrokerMessage,
-    CommitRequest,
-    EarlierHello,
-    EarlierHelloResponse,
-    FailoverRequest,
-    GroupCommandRequest,
-    OffsetAtRequest,
-    OffsetResponse,
-    PullResponse,
-    QueuesRequest,
-    QueuesResponse,
-    ReplicaRequest,
-    RoleNotice,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-    SendResponse,
-    SessionSendRequest,
-    broker_decoder,
-    records_of,
-)
+from quorumlog.broker.wire import GROUP, RESPONSE_OF, broker_decoder, records_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation, Unreachable, WrongPort
@@ -184,7 +162,7 @@ def time_range(time_: TimeRange | None) -> tuple[int, int]:
 
 def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
     answer = frame.message
-    assert isinstance(answer, SendResponse), answer
+    assert isinstance(answer, wire.SendResponse), answer
     return SendReceipt(
         encoded.topic,
         encoded.queue_id,
@@ -199,7 +177,7 @@ def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
 
 def pulled_of(frame: Frame) -> PullResult:
     answer = frame.message
-    assert isinstance(answer, PullResponse), answer
+    assert isinstance(answer, wire.PullResponse), answer
     records = checked(records_of(frame))
     return PullResult(records, answer.next_offset, answer.min_offset, answer.max_offset)
 
@@ -213,7 +191,7 @@ SLAVE = "SLAVE"
 class BrokerProduct(Product):
     name = BROKER
     group = GROUP
-    probe = RoleRequest(watches=True)
+    probe = wire.RoleRequest(watches=True)
 
     closed_error = Unreachable
 
@@ -232,11 +210,11 @@ class BrokerProduct(Product):
         return self._only_looks
 
     def hello(self, link: Link) -> ClientMessage:
-        return EarlierHello() if link.address in self._silent else super().hello(link)
+        return wire.EarlierHello() if link.address in self._silent else super().hello(link)
 
     def greeting_of(self, link: Link, message: ClientMessage) -> HelloResponse:
-        if isinstance(message, EarlierHelloResponse):
-            if message.protocol != EarlierHello().protocol:
+        if isinstance(message, wire.EarlierHelloResponse):
+            if message.protocol != wire.EarlierHello().protocol:
                 self._silent.discard(link.address)
                 link.is_greeted_again = True
                 raise Unreachable("it ended a connection at a greeting")  # as it was stopped
@@ -253,7 +231,7 @@ class BrokerProduct(Product):
         return super().ungreeted(link)
 
     def view_of(self, message: ClientMessage) -> ServerView | None:
-        if not isinstance(message, RoleResponse):
+        if not isinstance(message, wire.RoleResponse):
             return None
         members = {name: address for name, _, address in message.brokers if address}
         master = next((name for name, address in members.items() if address == message.master), "")
@@ -263,7 +241,7 @@ class BrokerProduct(Product):
         )
 
     def notice_of(self, message: ClientMessage) -> ServerView | None:
-        if not isinstance(message, RoleNotice):
+        if not isinstance(message, wire.RoleNotice):
             return None
         leads = message.role != SLAVE
         return ServerView("it", message.role, message.term, leads, "", message.master)
@@ -282,21 +260,23 @@ class BrokerProduct(Product):
         return self.view_of(message)
 
 
-def changes(message: AnyBrokerMessage) -> bool:
+_ONCE = wire.SendRequest | wire.SessionSendRequest | wire.GroupCommandRequest | ChangeUsersRequest
+
+
+def changes(message: wire.AnyBrokerMessage) -> bool:
     """True if a repetition could have another effect, after another client's change: deleting a
     recreated topic, undoing a reset, demoting a new master."""
-    if isinstance(message, ReplicaRequest):
+    if isinstance(message, wire.ReplicaRequest):
         return message.verb not in ("", "drain", "slave")  # a drain ends by itself, an epoch is checked
-    if isinstance(message, FailoverRequest):
+    if isinstance(message, wire.FailoverRequest):
         return bool(message.verb)
-    if isinstance(message, CommitRequest):
+    if isinstance(message, wire.CommitRequest):
         return message.generation < 0  # a reset begins another one
-    once = SendRequest | SessionSendRequest | GroupCommandRequest | ChangeUsersRequest
-    return isinstance(message, once)
+    return isinstance(message, _ONCE)
 
 
 def call_of(
-    message: AnyBrokerMessage,
+    message: wire.AnyBrokerMessage,
     target: RequestTarget,
     now_ms: float,
     timeout_ms: float,
@@ -311,7 +291,7 @@ def call_of(
         deadline_ms=now_ms + timeout_ms,
         batch=batch,
         changes=changes(message),
-        is_numbered=isinstance(message, SessionSendRequest),
+        is_numbered=isinstance(message, wire.SessionSendRequest),
         is_once=target is not LEADER,
         wait_ms=wait_ms,
     )
@@ -355,9 +335,11 @@ class BrokerCalls:
     async def connected(self) -> None:
         """Raises Unreachable."""
         if not self._product.own_host:
-            await self.call(RoleRequest(watches=True))
+            await self.call(wire.RoleRequest(watches=True))
 
-    def made(self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0) -> Call:
+    def made(
+        self, message: wire.AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
+    ) -> Call:
         """A broker may take `wait_ms` longer than others."""
         batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
         return call_of(message, self._target, now_ms(), self._timeout_ms, batch=batch, wait_ms=wait_ms)
@@ -371,7 +353,7 @@ class BrokerCalls:
         return self._io.own_loop.running()
 
     async def call(
-        self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
+        self, message: wire.AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
     ) -> Frame:
         """The answer. Raises the broker's refusal, Unreachable, RequestTimeout, OutcomeUnknown: see
         `quorumlog.net.rpc`."""
@@ -382,7 +364,7 @@ class BrokerCalls:
 
     async def ask(
         self,
-        message: AnyBrokerMessage,
+        message: wire.AnyBrokerMessage,
         kind: type[_Answer],
         encoded: Encoded | None = None,
         wait_ms: int = 0,
@@ -394,7 +376,7 @@ class BrokerCalls:
 
     async def queues(self, topic: str) -> list[QueueInfo]:
         """Of this topic; empty: of all."""
-        answer = await self.ask(QueuesRequest(topic=topic), QueuesResponse)
+        answer = await self.ask(wire.QueuesRequest(topic=topic), wire.QueuesResponse)
         return [
             QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in answer.queues
         ]
@@ -406,10 +388,10 @@ class BrokerCalls:
         if at == LATEST:
             return queue.max_offset
         assert not isinstance(at, str)
-        request = OffsetAtRequest(
+        request = wire.OffsetAtRequest(
             topic=queue.topic, queue_id=queue.queue_id, time_ms=milliseconds(at, 0)
         )
-        return max((await self.ask(request, OffsetResponse)).offset, queue.min_offset)
+        return max((await self.ask(request, wire.OffsetResponse)).offset, queue.min_offset)
 
 
 def frame_of_answer(call: Call) -> Frame:

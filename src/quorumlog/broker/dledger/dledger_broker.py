@@ -776,7 +776,8 @@ class LocalBrokers:
         tls: Callable[[str], TlsOptions | None] = lambda member_id: None,
     ) -> None:
         """`groups`: of a member, by its id; None: the log begins with `topics`, each with so many
-        queues. `directory`, `storage`, `staging`, `tls`: as of `LocalCluster`."""
+        queues, or with those of the store that was taken over. `directory`, `storage`, `staging`,
+        `tls`: as of `LocalCluster`."""
         ports = free_ports(members)
         self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
         self.brokers: dict[str, DLedgerBroker] = {}
@@ -801,7 +802,7 @@ class LocalBrokers:
         groups = self._groups(member_id)
         if groups is None:
             topics = [OldTopic(*each, READ | WRITE) for each in self._topics.items()]
-            groups = GroupService(old=OldState(topics, [], {}))
+            groups = GroupService(old=OldState(topics, [], {}) if old is None else old.state)
         broker = self.brokers[member_id] = DLedgerBroker(
             disk,
             str(Path(self._folder.name) / member_id),

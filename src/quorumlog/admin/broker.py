@@ -68,7 +68,7 @@ class BrokerProcess:
 def look_at_member(broker: DLedgerBroker, group: str) -> Look:
     """On the loop of its member, which decides whether it is ready."""
     status = broker.status(0)
-    leads, state = status.broker_id == 0, None if broker.groups is None else broker.groups.feed.state
+    leads, state = status.broker_id == 0, broker.groups.feed.state
     samples = (
         *_samples(status, broker.queues, state),
         *request_samples("broker", broker.requests),

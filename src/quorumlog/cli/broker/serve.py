@@ -255,7 +255,6 @@ def serve_dledger(
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=groups.topics,
         groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
@@ -579,7 +578,7 @@ def serve(
     def ready() -> None:
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"
         announce(
-            f"{DESCRIPTION}: broker listens on {bind}{server.port.speaks},{what}"
+            f"{DESCRIPTION}: broker listens on {bind}{server.port.listener.speaks},{what}"
             f" {config.flush_disk_type}, store in {directory}."
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )

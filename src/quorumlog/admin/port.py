@@ -75,10 +75,7 @@ class AdminPort:
         self._asking: set[object] = set()
         """Connections whose request is being answered."""
         self._lookers = Lookers(tls, is_loopback=is_loopback(host), wrong=self._wrong)
-        self._exposition = Exposition(
-            lambda: self._seen,
-            self._process_samples,
-        )
+        self._exposition = Exposition(lambda: self._seen, self._process_samples)
         try:
             self._socket = socket.create_server((host, port), backlog=MOST_CONNECTIONS)
         except OSError as error:

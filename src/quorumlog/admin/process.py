@@ -275,9 +275,7 @@ def _tables(
     return [
         Table(status.id, ("role", "term", "first", "last", "committed", "release"), [own]),
         Table(
-            "Members",
-            ("id", "address", "part", "reachable", "stored", "behind", "answered"),
-            members,
+            "Members", ("id", "address", "part", "reachable", "stored", "behind", "answered"), members
         ),
         Table("Problems", ("problem",), [(each,) for each in (*status.unready, *status.problems)]),
         Table("State machines", ("name", "applied", "snapshot", "problem"), machines),

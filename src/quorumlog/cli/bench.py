@@ -17,7 +17,7 @@ from quorumlog.cli.options import (
     LogServers,
     Servers,
     TlsOfClients,
-    speaking_tls,
+    option,
     timeout_ms_of,
 )
 from quorumlog.cli.output import err, is_json, out, tell, tell_each
@@ -50,19 +50,17 @@ def bench(
     context: typer.Context,
     servers: Servers = "",
     group: Group = DEFAULT_GROUP,
-    seconds: Annotated[float, typer.Option(help="Seconds per load.", min=0.1, metavar="S")] = 5.0,
+    seconds: Annotated[float, option("Seconds per load.", "S", min=0.1)] = 5.0,
     workload: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Measure this load only; may be repeated. One of {', '.join(LOADS)}.", metavar="NAME"
-        ),
+        option(f"Measure this load only; may be repeated. One of {', '.join(LOADS)}.", "NAME"),
     ] = None,
     raw_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Measure the raw disk in this directory, which should be on the members' disk."
+        option(
+            "Measure the raw disk in this directory, which should be on the members' disk."
             " [default: the current directory if the members run on this machine]",
-            metavar="DIR",
+            "DIR",
         ),
     ] = None,
     *,
@@ -87,7 +85,7 @@ def bench(
 
     at = LogServers(servers, DEAD_AFTER_S, group)
     loads = chosen(workload, LOADS_BY_NAME)
-    context.with_resource(speaking_tls(**tls))
+    context.with_resource(tls.speaking())
     with at.connected(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
         addresses = [row.address for row in log.status() if row.reachable]
     pids = listening_processes(addresses)
@@ -115,9 +113,9 @@ def _shown(measured: Result) -> Result:
 @bench_app.command()
 def flush(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Measure the disk of this directory.", metavar="DIR")
+        Path, option("Measure the disk of this directory.", "DIR", name="--dir")
     ] = Path(),
-    rounds: Annotated[int, typer.Option(help="Syncs per method and size.", min=1, max=MAX_ROUNDS)] = 200,
+    rounds: Annotated[int, option("Syncs per method and size.", min=1, max=MAX_ROUNDS)] = 200,
 ) -> None:
     """Measure the cost of a sync on this disk, for each flush method; needs no running group.
 

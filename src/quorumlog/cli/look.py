@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Directory, check_directory
+from quorumlog.cli.options import Directory, argument, check_directory, option
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, is_json, note, out, print_table, say, tell
 from quorumlog.errors import ConfigError, DirectoryDamaged
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 def inspect(
     directory: Directory,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Do not read every entry; most damage stays unseen.")
-    ] = False,
+    quick: Annotated[bool, option("Do not read every entry; most damage stays unseen.")] = False,
 ) -> None:
     """Show segments, index ranges, terms, hard state, checkpoint, damage and pending repairs.
 
@@ -150,9 +148,7 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
 def verify(
     directories: Annotated[
         list[Path],
-        typer.Argument(
-            help="Data directories of stopped members; several are compared.", metavar="DIR [DIR ...]"
-        ),
+        argument("Data directories of stopped members; several are compared.", "DIR [DIR ...]"),
     ],
 ) -> None:
     """Check structure, CRC and chain of every entry; of several directories also that they agree.
@@ -263,23 +259,18 @@ def _agreement(results: list[Verification]) -> str:
 
 def recover(
     directories: Annotated[
-        list[Path],
-        typer.Argument(help="Data directories of the remaining members, all stopped.", metavar="DIR..."),
+        list[Path], argument("Data directories of the remaining members, all stopped.", "DIR...")
     ],
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Do it; without this option the plan is only shown.")
-    ] = False,
+    unsafe: Annotated[bool, option("Do it; without this option the plan is only shown.")] = False,
     yes: Annotated[
         str | None,
-        typer.Option(
-            "--yes-i-know",
-            help="Confirm with the name of the cluster (its group) instead of at a prompt.",
-            metavar="NAME",
+        option(
+            "Confirm with the name of the cluster (its group) instead of at a prompt.",
+            "NAME",
+            name="--yes-i-know",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("Show what would be done; change nothing.")] = False,
 ) -> None:
     """Make a new cluster of one voter from the rest of a cluster that has lost its majority for good.
 

@@ -6,8 +6,6 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from quorumlog.cli.broker.messages import (
     MOST_QUEUE_ID,
     Queue,
@@ -25,7 +23,7 @@ from quorumlog.cli.broker.replicas import (
     say_failover,
     say_replica,
 )
-from quorumlog.cli.options import BrokerServers, time_ms_of
+from quorumlog.cli.options import BrokerServers, argument, option, time_ms_of
 from quorumlog.cli.output import is_json, print_json, say, spoken_size, tell
 from quorumlog.errors import ConfigError
 
@@ -41,17 +39,14 @@ def send(
     topic: Topic,
     body: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Bodies; without any, each line of standard input is one.", metavar="[BODY]..."
-        ),
+        argument("Bodies; without any, each line of standard input is one.", "[BODY]..."),
     ] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option(help="Key of the message, for queries; may be repeated.", metavar="KEY"),
+        list[str] | None, option("Key of the message, for queries; may be repeated.", "KEY")
     ] = None,
-    tags: Annotated[str, typer.Option(help="Tags of the messages.", metavar="TEXT")] = "",
+    tags: Annotated[str, option("Tags of the messages.", "TEXT")] = "",
     queue: Annotated[
-        int | None, typer.Option(help="Queue. (default: round-robin)", min=0, max=MOST_QUEUE_ID)
+        int | None, option("Queue. (default: round-robin)", min=0, max=MOST_QUEUE_ID)
     ] = None,
 ) -> None:
     """Send messages, and print where they are stored.
@@ -90,17 +85,12 @@ def pull(
     at: BrokerServers,
     topic: Topic,
     queue: Queue = 0,
-    offset: Annotated[
-        int | None, typer.Option(help="First message. (default: the oldest)", min=0)
-    ] = None,
+    offset: Annotated[int | None, option("First message. (default: the oldest)", min=0)] = None,
     since: Annotated[
-        str,
-        typer.Option(
-            help="Only messages stored at this time or later: 2h, 2026-11-23T10:00Z.", metavar="TIME"
-        ),
+        str, option("Only messages stored at this time or later: 2h, 2026-11-23T10:00Z.", "TIME")
     ] = "",
-    most: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 1_000_000_000,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
+    most: Annotated[int, option("Maximum number of messages.", min=1)] = 1_000_000_000,
+    follow: Annotated[bool, option("Wait for more, until Ctrl-C.")] = False,
 ) -> None:
     """Print the messages of a queue in order.
 
@@ -128,19 +118,11 @@ def pull(
 def query(
     at: BrokerServers,
     topic: Topic,
-    key: Annotated[
-        str, typer.Option(help="Key of the messages, or their UNIQ_KEY.", metavar="KEY")
-    ] = "",
-    message_id: Annotated[
-        str, typer.Option("--id", help="Id of one message instead.", metavar="HEX")
-    ] = "",
-    since: Annotated[
-        str, typer.Option(help="Only messages stored at this time or later.", metavar="TIME")
-    ] = "",
-    until: Annotated[
-        str, typer.Option(help="Only messages stored at this time or before.", metavar="TIME")
-    ] = "",
-    most: Annotated[int, typer.Option(help="Maximum number.", min=1, max=1000)] = 64,
+    key: Annotated[str, option("Key of the messages, or their UNIQ_KEY.", "KEY")] = "",
+    message_id: Annotated[str, option("Id of one message instead.", "HEX", name="--id")] = "",
+    since: Annotated[str, option("Only messages stored at this time or later.", "TIME")] = "",
+    until: Annotated[str, option("Only messages stored at this time or before.", "TIME")] = "",
+    most: Annotated[int, option("Maximum number.", min=1, max=1000)] = 64,
 ) -> None:
     """Find messages by key and time, the newest first.
 
@@ -163,9 +145,7 @@ def query(
 
 def status(
     at: BrokerServers,
-    topics: Annotated[
-        bool, typer.Option("--topics", help="Show each queue of the topics instead of sums.")
-    ] = False,
+    topics: Annotated[bool, option("Show each queue of the topics instead of sums.")] = False,
 ) -> None:
     """Show the state of a broker: log, topics, problems. With several brokers, in --servers or known
     to a master, a row for each comes first.

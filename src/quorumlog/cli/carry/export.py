@@ -6,9 +6,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from quorumlog.cli.options import FirstIndex, LogPlace, StopIndex, check_directory
+from quorumlog.cli.options import (
+    FirstIndex,
+    LogPlace,
+    StopIndex,
+    argument,
+    check_directory,
+    refuse_crossed,
+)
 from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -20,10 +25,7 @@ def export(
     at: LogPlace,
     file: Annotated[
         Path,
-        typer.Argument(
-            help="File to write; if it has a part of the export already, the rest is added.",
-            metavar="FILE",
-        ),
+        argument("File to write; if it has a part of the export already, the rest is added.", "FILE"),
     ],
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
@@ -38,8 +40,7 @@ def export(
     from quorumlog.cli.carry.export_file import ExportFile, served, stored
     from quorumlog.cli.carry.export_format import FileDamaged
 
-    if first_index is not None and stop_index is not None and stop_index < first_index:
-        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+    refuse_crossed(first_index, stop_index)
     with ExitStack() as stack:
         if at.path is not None:
             opened = stored(check_directory(at.path), at.group, stop_index)

@@ -9,9 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-import typer
-
-from quorumlog.cli.options import LogServers
+from quorumlog.cli.options import LogServers, argument, option, refuse_crossed
 from quorumlog.cli.output import describe, entry_progress, note, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -21,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(help="File that `export` wrote.", metavar="FILE")],
+    file: Annotated[Path, argument("File that `export` wrote.", "FILE")],
     at: LogServers,
     first_index: Annotated[
-        int, typer.Option("--from", help="First index, by the indices in the file.", min=0)
+        int, option("First index, by the indices in the file.", name="--from", min=0)
     ] = 0,
     stop_index: Annotated[
         int | None,
-        typer.Option(
-            "--to",
-            help="Stop before this index, by the indices in the file. (default: the end of FILE)",
+        option(
+            "Stop before this index, by the indices in the file. (default: the end of FILE)",
+            name="--to",
             min=0,
         ),
     ] = None,
     expected_last: Annotated[
         int,
-        typer.Option(
-            min=-1,
-            metavar="INDEX",
-            help="Append after this index, the last data entry when the import first began; -1:"
+        option(
+            "Append after this index, the last data entry when the import first began; -1:"
             " the log was empty.",
+            "INDEX",
+            min=-1,
         ),
     ] = -1,
 ) -> None:
@@ -55,8 +53,7 @@ def import_file(
     from quorumlog.cli.carry.export_format import ExportReader
     from quorumlog.cli.carry.importer import Importer, ImportStopped, batched
 
-    if stop_index is not None and stop_index < first_index:
-        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+    refuse_crossed(first_index, stop_index)
     with ExitStack() as stack:
         opened = stack.enter_context(_open(file))
         extent, wanted = _survey(file, opened, first_index, stop_index)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from quorumlog.cli.options import App, KafkaPorts
+from quorumlog.cli.options import App, KafkaPorts, argument, option
 from quorumlog.cli.output import tell, tell_rows
 
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC")]
-Group = Annotated[str, typer.Argument(help="Name of the consumer group.", metavar="GROUP")]
+Topic = Annotated[str, argument("Name of the topic.", "TOPIC")]
+Group = Annotated[str, argument("Name of the consumer group.", "GROUP")]
 kafka_app, topic_app, group_app = App(), App(), App()
 
 
@@ -34,7 +32,7 @@ def topic() -> None:
 def create(
     at: KafkaPorts,
     topic: Topic,
-    partitions: Annotated[int, typer.Option(help="Number of partitions.", min=1, max=10_000)] = 1,
+    partitions: Annotated[int, option("Number of partitions.", min=1, max=10_000)] = 1,
 ) -> None:
     """Create a topic.
 
@@ -73,7 +71,7 @@ def show(at: KafkaPorts, topic: Topic) -> None:
 def grow(
     at: KafkaPorts,
     topic: Topic,
-    partitions: Annotated[int, typer.Argument(help="Number of partitions, in all.", min=1, max=10_000)],
+    partitions: Annotated[int, argument("Number of partitions, in all.", min=1, max=10_000)],
 ) -> None:
     """Give a topic more partitions.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, StoreServers
+from quorumlog.cli.options import App, StoreServers, argument, option
 from quorumlog.cli.output import (
     EXIT_REFUSED,
     is_json,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from quorumlog.kv.requests import Operation
 
 
-Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="All keys with this prefix.")]
-PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also print the previous value.")]
+Key = Annotated[str, argument("A key.", "KEY")]
+Prefix = Annotated[bool, option("All keys with this prefix.")]
+PrevKv = Annotated[bool, option("Also print the previous value.")]
 
 
 def range_or_prefix(end: str | None, prefix: bool) -> None:
@@ -181,29 +181,20 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
     return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}
 
 
-Revision = Annotated[
-    int, typer.Option("--revision", help="Read at this revision; 0: the newest.", min=0)
-]
-Stale = Annotated[
-    bool,
-    typer.Option("--stale", help="Read from one member without confirming the leader; may be old."),
-]
+Revision = Annotated[int, option("Read at this revision; 0: the newest.", min=0)]
+Stale = Annotated[bool, option("Read from one member without confirming the leader; may be old.")]
 
 
 def put(
     key: Key,
     at: StoreServers,
-    value: Annotated[
-        str | None, typer.Argument(help="Standard input if left out.", metavar="[VALUE]")
-    ] = None,
-    lease: Annotated[int, typer.Option(help="Lease of the key; 0: none.", min=0, metavar="ID")] = 0,
+    value: Annotated[str | None, argument("Standard input if left out.", "[VALUE]")] = None,
+    lease: Annotated[int, option("Lease of the key; 0: none.", "ID", min=0)] = 0,
     expect_revision: Annotated[
         int | None,
-        typer.Option(
-            help=(
-                "Only if this is the key's mod revision; 0: only if the key does not exist."
-                " Status 1 if not."
-            ),
+        option(
+            "Only if this is the key's mod revision; 0: only if the key does not exist."
+            " Status 1 if not.",
             min=0,
         ),
     ] = None,
@@ -245,9 +236,7 @@ def get(key: Key, at: StoreServers, revision: Revision = 0, stale: Stale = False
 def delete(
     key: Key,
     at: StoreServers,
-    end: Annotated[
-        str | None, typer.Argument(help="All keys from KEY up to this one, excluded.", metavar="[END]")
-    ] = None,
+    end: Annotated[str | None, argument("All keys from KEY up to this one, excluded.", "[END]")] = None,
     prefix: Prefix = False,
     prev_kv: PrevKv = False,
 ) -> None:
@@ -275,17 +264,16 @@ def _show(number: int, items: Iterable[Item[bytes | None]] | None) -> None:
 
 
 def range_(
-    key: Annotated[str, typer.Argument(help="The first key; with --prefix, its beginning.")],
+    key: Annotated[str, argument("The first key; with --prefix, its beginning.")],
     at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="End of the range, excluded; without it to the last key.", metavar="[END]"),
+        str | None, argument("End of the range, excluded; without it to the last key.", "[END]")
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[int, typer.Option(help="Maximum number; 0: all.", min=0)] = 0,
-    descending: Annotated[bool, typer.Option("--descending", help="In descending order.")] = False,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Only the keys.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only their number.")] = False,
+    limit: Annotated[int, option("Maximum number; 0: all.", min=0)] = 0,
+    descending: Annotated[bool, option("In descending order.")] = False,
+    keys_only: Annotated[bool, option("Only the keys.")] = False,
+    count: Annotated[bool, option("Only their number.")] = False,
     revision: Revision = 0,
     stale: Stale = False,
 ) -> None:
@@ -324,10 +312,7 @@ def range_(
 
 def txn(
     at: StoreServers,
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="JSON; standard input if left out.", metavar="[FILE.json]"),
-    ] = None,
+    file: Annotated[Path | None, argument("JSON; standard input if left out.", "[FILE.json]")] = None,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
 
@@ -351,7 +336,7 @@ def txn(
 
 
 lease_app = App()
-LeaseId = Annotated[int, typer.Argument(help="Id of a lease.", metavar="ID", min=1)]
+LeaseId = Annotated[int, argument("Id of a lease.", "ID", min=1)]
 
 
 @lease_app.callback()
@@ -363,7 +348,7 @@ def lease() -> None:
 
 
 @lease_app.command()
-def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at: StoreServers) -> None:
+def grant(ttl: Annotated[float, argument("Seconds.", min=0.001)], at: StoreServers) -> None:
     """Grant a lease; prints its id. A TTL below three election time-outs is raised to that.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
@@ -476,9 +461,7 @@ def status(at: StoreServers) -> None:
 
 
 def compact(
-    revision: Annotated[
-        int, typer.Argument(help="Discard history below this revision.", metavar="REVISION", min=1)
-    ],
+    revision: Annotated[int, argument("Discard history below this revision.", "REVISION", min=1)],
     at: StoreServers,
 ) -> None:
     """Discard history: reads and watches of earlier revisions are refused.
@@ -496,9 +479,9 @@ def _in_the_way(file: Path) -> ConfigError:
 
 
 def snapshot(
-    file: Annotated[Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl")],
+    file: Annotated[Path, argument("Must not exist.", "FILE.jsonl")],
     at: StoreServers,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace FILE.")] = False,
+    replace: Annotated[bool, option("Replace FILE.")] = False,
 ) -> None:
     """Write every key as of one revision to a file, one JSON object per line.
 

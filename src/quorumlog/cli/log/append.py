@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
-from quorumlog.cli.options import LogServers, refuse_dead_servers
+from quorumlog.cli.options import LogServers, argument, option, refuse_dead_servers
 from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, is_json, note, tell
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown, ResultUnknown
 
@@ -34,36 +34,27 @@ MAX_BATCH_LINES = 4096
 
 ExpectedLast = Annotated[
     int | None,
-    typer.Option(
-        "--expected-last",
+    option(
+        "Append all lines as one batch, only if this is the index of the last data entry;"
+        " -1: the log is empty.",
+        "INDEX",
         min=-1,
-        metavar="INDEX",
-        help=(
-            "Append all lines as one batch, only if this is the index of the last data entry;"
-            " -1: the log is empty."
-        ),
     ),
 ]
 
 
 Producer = Annotated[
     str | None,
-    typer.Option(
-        "--producer",
-        metavar="ID",
-        help="Append each line exactly once, as this producer; when repeated, only missing lines are"
+    option(
+        "Append each line exactly once, as this producer; when repeated, only missing lines are"
         " appended.",
+        "ID",
     ),
 ]
 
 
 Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--machine",
-        metavar="NAME",
-        help="Each line is a command for this state machine; print its results.",
-    ),
+    str | None, option("Each line is a command for this state machine; print its results.", "NAME")
 ]
 
 
@@ -217,9 +208,7 @@ class LineSource:
 
 def append(
     at: LogServers,
-    file: Annotated[
-        Path | None, typer.Argument(help="File of lines; standard input if left out.", metavar="FILE")
-    ] = None,
+    file: Annotated[Path | None, argument("File of lines; standard input if left out.", "FILE")] = None,
     expected_last: ExpectedLast = None,
     producer: Producer = None,
     machine: Machine = None,
@@ -523,10 +512,8 @@ class CommandStream:
 
 def ask(
     at: LogServers,
-    name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
-    question: Annotated[
-        str, typer.Argument(help="The question; empty if left out.", metavar="QUESTION")
-    ] = "",
+    name: Annotated[str, argument("Name of the state machine.", "NAME")],
+    question: Annotated[str, argument("The question; empty if left out.", "QUESTION")] = "",
 ) -> None:
     """Ask a state machine a question; the answer reflects every command acknowledged before.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, LogServers, timeout_ms_of
+from quorumlog.cli.options import App, LogServers, argument, option, timeout_ms_of
 from quorumlog.cli.output import EXIT_REFUSED, err, print_table, say, tell, tell_rows
 from quorumlog.errors import (
     ConfigError,
@@ -32,11 +32,9 @@ ANSWERS_WITHIN_S = 5.0
 
 member_app = App()
 
-Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID")]
-Address = Annotated[str, typer.Argument(help="Address at which it listens.", metavar="HOST:PORT")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing; report whether the change could begin.")
-]
+Id = Annotated[str, argument("Id of the member.", "ID")]
+Address = Annotated[str, argument("Address at which it listens.", "HOST:PORT")]
+DryRun = Annotated[bool, option("Change nothing; report whether the change could begin.")]
 _WAIT = "Give up after this many seconds; a new member may have much to fetch."
 _LONG: Any = {"timeout_s": 3600.0, "timeout_help": _WAIT}
 _SHORT: Any = {"timeout_s": 60.0, "timeout_help": _WAIT}
@@ -125,9 +123,7 @@ def add(
     member_id: Id,
     address: Address,
     at: LogServers,
-    learner: Annotated[
-        bool, typer.Option("--learner", help="Keep it a learner, without a vote.")
-    ] = False,
+    learner: Annotated[bool, option("Keep it a learner, without a vote.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Add a member. It fetches the log first and votes once it keeps up.
@@ -313,8 +309,7 @@ def _sentences_of(answer: ReloadResponse | LedgerError) -> list[tuple[str, str]]
 
 
 def transfer(
-    at: LogServers,
-    to: Annotated[str, typer.Option(help="Id of the member that should lead.", metavar="ID")],
+    at: LogServers, to: Annotated[str, option("Id of the member that should lead.", "ID")]
 ) -> None:
     """Transfer leadership to another member; returns when it leads. Appends wait; none is lost.
 
@@ -480,17 +475,11 @@ def machine() -> None:
 
 @machine_app.command("step-over")
 def step_over(
-    name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
-    index: Annotated[
-        int, typer.Argument(help="Index of the entry.", metavar="INDEX", min=0, max=MOST_INDEX)
-    ],
+    name: Annotated[str, argument("Name of the state machine.", "NAME")],
+    index: Annotated[int, argument("Index of the entry.", "INDEX", min=0, max=MOST_INDEX)],
     at: LogServers,
     unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe",
-            help="Even if a member has applied it (its machine is rebuilt) or does not answer.",
-        ),
+        bool, option("Even if a member has applied it (its machine is rebuilt) or does not answer.")
     ] = False,
 ) -> None:
     """Make a state machine skip an entry that crashes it, on all members and for good.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from quorumlog.cli.options import App, LogServers
+from quorumlog.cli.options import App, LogServers, argument
 from quorumlog.cli.output import tell, tell_rows
 from quorumlog.errors import ConfigError
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 producers_app = App()
 
-Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID")]
+Producer = Annotated[str, argument("Id of the producer.", "ID")]
 
 
 @producers_app.callback()

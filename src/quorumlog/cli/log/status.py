@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import TIMEOUT_S, App, LogServers, timeout_ms_of
+from quorumlog.cli.options import TIMEOUT_S, App, LogServers, argument, option, timeout_ms_of
 from quorumlog.cli.output import EXIT_REFUSED, is_json, out, spoken_duration, tell, tell_each, tell_rows
 from quorumlog.errors import BadRequest, ConfigError, UnknownReader
 
@@ -53,24 +53,15 @@ KEYS = (
 
 def status(
     at: LogServers,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, option("Repeat every second, until Ctrl-C.")] = False,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check",
-            help=(
-                "For scripts: status 0 if the group is healthy, 1 if it is degraded, 2 if there"
-                " is no leader."
-            ),
+        option(
+            "For scripts: status 0 if the group is healthy, 1 if it is degraded, 2 if there"
+            " is no leader."
         ),
     ] = False,
-    readers: Annotated[
-        bool,
-        typer.Option(
-            "--readers",
-            help="Show the named readers and their lag instead.",
-        ),
-    ] = False,
+    readers: Annotated[bool, option("Show the named readers and their lag instead.")] = False,
 ) -> None:
     """Show every member: role, term, log range, committed index and lag behind the leader.
 
@@ -151,7 +142,7 @@ def print_readers(rows: list[ReaderRow]) -> None:
 
 readers_app = App()
 
-Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME")]
+Name = Annotated[str, argument("Name of a reader.", "NAME")]
 
 
 @readers_app.callback()
@@ -192,9 +183,7 @@ def show(name: Name, at: LogServers) -> None:
 
 @readers_app.command()
 def seek(
-    name: Name,
-    at: LogServers,
-    to: Annotated[int, typer.Option(help="Index of the next entry to read.", min=0)],
+    name: Name, at: LogServers, to: Annotated[int, option("Index of the next entry to read.", min=0)]
 ) -> None:
     """Move a reader forward or back. A running consumer notices at its next start.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, UsersServers, check_directory, pem_option
+from quorumlog.cli.options import App, UsersServers, argument, check_directory, option
 from quorumlog.cli.output import note, tell, tell_rows
 from quorumlog.errors import ConfigError
 
@@ -21,28 +21,18 @@ if TYPE_CHECKING:
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
 user_app, role_app = App(), App()
 
-Name = Annotated[str, typer.Argument(help="Name of the user.", metavar="USER")]
-RoleName = Annotated[str, typer.Argument(help="Name of the role.", metavar="ROLE")]
-Roles = Annotated[list[str], typer.Argument(help="Roles; admin always exists.", metavar="ROLE...")]
-GivenRoles = Annotated[
-    list[str] | None, typer.Option("--role", help="A role of the user; may be repeated.", metavar="ROLE")
-]
+Name = Annotated[str, argument("Name of the user.", "USER")]
+RoleName = Annotated[str, argument("Name of the role.", "ROLE")]
+Roles = Annotated[list[str], argument("Roles; admin always exists.", "ROLE...")]
+GivenRoles = Annotated[list[str] | None, option("A role of the user; may be repeated.", "ROLE")]
 NewPassword = Annotated[
     Path | None,
-    pem_option(
-        "--new-password-file",
-        f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.",
-    ),
+    option(f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.", "FILE"),
 ]
-RightName = Annotated[str, typer.Argument(help="read, write or admin.", metavar="RIGHT")]
-KindName = Annotated[
-    str, typer.Argument(help="log, topic, consumer-group, key or cluster.", metavar="KIND")
-]
+RightName = Annotated[str, argument("read, write or admin.", "RIGHT")]
+KindName = Annotated[str, argument("log, topic, consumer-group, key or cluster.", "KIND")]
 Names = Annotated[
-    str,
-    typer.Argument(
-        help="A name, or a prefix followed by *: orders*.", metavar="NAME", show_default=False
-    ),
+    str, argument("A name, or a prefix followed by *: orders*.", "NAME", show_default=False)
 ]
 
 
@@ -136,8 +126,7 @@ def add_user(
     role: GivenRoles = None,
     new_password_file: NewPassword = None,
     certificate: Annotated[
-        bool,
-        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
+        bool, option("Identify the user by a certificate instead of a password.")
     ] = False,
 ) -> None:
     """Add a user. The first one needs --role admin; from then on all access requires a user.
@@ -270,21 +259,17 @@ def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = ""
 
 
 def init_admin(
-    directory: Annotated[
-        Path, typer.Argument(help="Data directory of a stopped member or broker.", metavar="DIR")
-    ],
+    directory: Annotated[Path, argument("Data directory of a stopped member or broker.", "DIR")],
     name: Name,
     new_password_file: NewPassword = None,
     certificate: Annotated[
-        bool,
-        typer.Option("--certificate", help="Identify the user by a certificate instead of a password."),
+        bool, option("Identify the user by a certificate instead of a password.")
     ] = False,
     reset: Annotated[
         bool,
-        typer.Option(
-            "--reset",
-            help="Also if there already is an administrator, or this user. If the log of a classic"
-            " broker lacks the entries that define its users: as the only user.",
+        option(
+            "Also if there already is an administrator, or this user. If the log of a classic"
+            " broker lacks the entries that define its users: as the only user."
         ),
     ] = False,
 ) -> None:

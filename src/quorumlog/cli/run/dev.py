@@ -12,9 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from quorumlog.cli.options import FlushMode, Level, LogLevel
+from quorumlog.cli.options import FlushMode, Level, option
 from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.log_lines import log_to_stderr
 from quorumlog.cli.run.serve import refuse_optimised_python
@@ -31,63 +29,56 @@ PORTS_NAME = "ports"
 
 
 def dev(
-    members: Annotated[int, typer.Option(help="Number of members.", min=1, max=9)] = 3,
+    members: Annotated[int, option("Number of members.", min=1, max=9)] = 3,
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--dir",
-            help="Keep the data here, and continue with existing data; without it the data is"
-            " temporary.",
-            metavar="DIR",
+        option(
+            "Keep the data here, and continue with existing data; without it the data is temporary.",
+            "DIR",
+            name="--dir",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of the first member; the others follow. (default: those of --dir, or free ones)",
+        option(
+            "Port of the first member; the others follow. (default: those of --dir, or free ones)",
+            "PORT",
             min=1024,
             max=65_500,
-            metavar="PORT",
         ),
     ] = None,
     flush: Annotated[
-        FlushMode,
-        typer.Option(help="sync: acknowledge once the entry is on disk; async: once it is written."),
-    ] = FlushMode.SYNC,
+        FlushMode, option("sync: acknowledge once the entry is on disk; async: once it is written.")
+    ] = "sync",
     admin: Annotated[
         str | None,
-        typer.Option(
-            "--admin",
-            help="HTTP port for health, metrics and a status page of the first member; the others use"
+        option(
+            "HTTP port for health, metrics and a status page of the first member; the others use"
             " the next ports (extra `admin`).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None,
     etcd: Annotated[
         str | None,
-        typer.Option(
-            help="Run a key-value store on each member, with etcd's gRPC API on this port of the first"
+        option(
+            "Run a key-value store on each member, with etcd's gRPC API on this port of the first"
             " one; the others use the next ports (extra `etcd-gateway`).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None,
     etcd_gateway: Annotated[
-        str | None,
-        typer.Option(help="The same with etcd's JSON gateway.", metavar="HOST:PORT"),
+        str | None, option("The same with etcd's JSON gateway.", "HOST:PORT")
     ] = None,
     kafka: Annotated[
         str | None,
-        typer.Option(
-            "--kafka",
-            help="Port for clients of Kafka of the first member; the others use the next ports (extra"
+        option(
+            "Port for clients of Kafka of the first member; the others use the next ports (extra"
             " `kafka`).",
-            metavar="HOST:PORT",
+            "HOST:PORT",
         ),
     ] = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Use TLS, with a CA created beside the data (extra `tls`).")
-    ] = False,
-    log_level: Level = LogLevel.WARNING,
+    tls: Annotated[bool, option("Use TLS, with a CA created beside the data (extra `tls`).")] = False,
+    log_level: Level = "warning",
 ) -> None:
     """Run a cluster in this terminal until Ctrl-C, for trials only.
 
@@ -133,7 +124,7 @@ def dev(
         members,
         endpoints=endpoints_of if stores is not None or kafka_servers else None,
         directory=directory,
-        flush=flush.value,
+        flush=flush,
         ports=ports,
         tls=tls_of,
         consensus=None

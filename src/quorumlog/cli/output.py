@@ -17,6 +17,7 @@ import re
 import socket
 import sys
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,6 +150,16 @@ def print_json(row: Any, stream: TextIO | None = None) -> None:
     stream = sys.stdout if stream is None else stream
     stream.write(f"{text}\n")
     stream.flush()
+
+
+def text_fields(name: str, data: bytes | None) -> dict[str, Any]:
+    """For --json: `name` if it is text, else `name_base64`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode()}
 
 
 def announce(text: str) -> None:

@@ -53,7 +53,7 @@ def list_topics(at: KafkaPorts) -> None:
         found = admin.topics()
     rows = [{"topic": each.name, "id": each.topic_id, "partitions": each.partitions} for each in found]
     cells = [(each.name, each.partitions, each.topic_id) for each in found]
-    tell_rows(rows, "topic partitions id", cells, "there are no topics")
+    tell_rows(rows, "topic, partitions #, id", cells, "there are no topics")
 
 
 @topic_app.command()
@@ -64,7 +64,7 @@ def show(at: KafkaPorts, topic: Topic) -> None:
     """
     with at.connected() as admin:
         found = admin.partitions(topic)
-    tell_rows([each._asdict() for each in found], "partition start end", found)
+    tell_rows([each._asdict() for each in found], "partition #, start #, end #", found)
 
 
 @topic_app.command("partitions")
@@ -110,7 +110,7 @@ def list_groups(at: KafkaPorts) -> None:
     with at.connected() as admin:
         found = admin.groups()
     rows = [{"group": each.name, "state": each.state} for each in found]
-    tell_rows(rows, "group state", found, "there are no consumer groups")
+    tell_rows(rows, "group, state", found, "there are no consumer groups")
 
 
 @group_app.command("show")
@@ -123,7 +123,7 @@ def show_group(at: KafkaPorts, group: Group) -> None:
         found = admin.offsets_of(group)
     rows = [{**each._asdict(), "lag": each.end_offset - each.committed_offset} for each in found]
     cells = [(*each[:4], each.end_offset - each.committed_offset, each.member) for each in found]
-    headings = "topic partition committed end lag member"
+    headings = "topic, partition #, committed #, end #, lag #, member"
     tell_rows(rows, headings, cells, f"group {group} has no committed offsets")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from quorumlog.cli.output import (
     spoken_size,
     tell,
     tell_rows,
+    text_fields,
     write_bytes,
 )
 from quorumlog.errors import ConfigError, LedgerError, Refused
@@ -46,20 +47,10 @@ def range_or_prefix(end: str | None, prefix: bool) -> None:
 RELATIONS = {"=": 0, ">": 1, "<": 2, "!=": 3}
 
 
-def text_of(name: str, data: bytes | None) -> dict[str, Any]:
-    """`name` if it is text, else `name_base64`."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": b64encode(data).decode()}
-
-
 def row_of(item: Item[bytes | None]) -> dict[str, Any]:
     return {
-        **text_of("key", item.key),
-        **text_of("value", item.value),
+        **text_fields("key", item.key),
+        **text_fields("value", item.value),
         "create_revision": item.create_revision,
         "mod_revision": item.mod_revision,
         "version": item.version,
@@ -377,7 +368,7 @@ def show(lease_id: LeaseId, at: StoreServers) -> None:
     """
     with at.connected() as kv:
         ttl_ms, left_ms, keys = kv.time_to_live(lease_id)
-    rows = [text_of("key", key) for key in keys]
+    rows = [text_fields("key", key) for key in keys]
     shown = [f"{left_ms} of {ttl_ms} ms are left"]
     shown += [key.decode(errors="backslashreplace") for key in keys]
     tell({"lease": lease_id, "ttl_ms": ttl_ms, "left_ms": left_ms, "keys": rows}, "\n".join(shown))

@@ -507,6 +507,11 @@ class App(typer.Typer):
     ) -> Callable[[F], F]:
         return _registering(super().command(name, **options), (timeout_s, timeout_help), has_json)
 
+    def commands(self, *functions: Callable[..., Any], **options: Any) -> None:
+        """Each by its own name; `options`: as of `command`."""
+        for each in functions:
+            self.command(**options)(each)
+
 
 def _registering(
     register: Callable[..., Any], timeout: tuple[float, str], has_json: bool

@@ -112,19 +112,14 @@ def _change(at: BrokerServers, **request: Any) -> None:
         )
 
 
-def replica_row(state: ReplicaResponse) -> dict[str, Any]:
+def row_of(value: Any) -> Any:
     """For --json: fields by name. On the wire they are arrays."""
-    row: dict[str, Any] = _named(state)
-    return row
-
-
-def _named(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_named(each) for each in value]
+        return [row_of(each) for each in value]
     fields = getattr(value, "__struct_fields__", None)
     if fields is None:
         return value
-    return {name: _named(getattr(value, name)) for name in fields if name != "request_id"}
+    return {name: row_of(getattr(value, name)) for name in fields if name != "request_id"}
 
 
 def say_replica(state: ReplicaResponse) -> None:
@@ -187,11 +182,7 @@ def resign(at: BrokerServers) -> None:
     """
     with at.connected() as broker:
         state = broker.failover(resigns=True)
-    tell(failover_row(state), f"{at.servers} does not lead: epoch {state.epoch} is over")
-
-
-def failover_row(state: FailoverResponse) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
+    tell(row_of(state), f"{at.servers} does not lead: epoch {state.epoch} is over")
 
 
 def say_failover(state: FailoverResponse) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from quorumlog.cli.broker.messages import (
@@ -15,14 +16,7 @@ from quorumlog.cli.broker.messages import (
     print_queues,
     print_topics,
 )
-from quorumlog.cli.broker.replicas import (
-    failover_row,
-    print_brokers,
-    replica_of,
-    replica_row,
-    say_failover,
-    say_replica,
-)
+from quorumlog.cli.broker.replicas import print_brokers, replica_of, row_of, say_failover, say_replica
 from quorumlog.cli.options import BrokerServers, argument, option, time_ms_of
 from quorumlog.cli.output import is_json, print_json, say, spoken_size, tell
 from quorumlog.errors import ConfigError
@@ -30,7 +24,6 @@ from quorumlog.errors import ConfigError
 if TYPE_CHECKING:
     from quorumlog.broker.client.broker_calls import QueueInfo
 
-TIMEOUT_S = 10.0
 _BATCH = 256
 
 
@@ -56,8 +49,9 @@ def send(
     from quorumlog.broker import Message
 
     with at.connected() as broker:
-        bodies = iter([text.encode() for text in body] if body else _lines())
-        while batch := [each for _, each in zip(range(_BATCH), bodies, strict=False)]:
+        lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        bodies = iter([text.encode() for text in body]) if body else lines
+        while batch := list(islice(bodies, _BATCH)):
             messages = [Message(topic, each, tags=tags, keys=tuple(key or ())) for each in batch]
             receipt = broker.send_batch(messages, queue_id=queue)
             row = {
@@ -75,10 +69,6 @@ def send(
             last = receipt.queue_offset + receipt.message_count - 1
             span = str(last) if receipt.message_count == 1 else f"{receipt.queue_offset} to {last}"
             tell(row, f"{topic} queue {receipt.queue_id} offset {span}  {receipt.message_id}")
-
-
-def _lines() -> list[bytes]:
-    return [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
 
 
 def pull(
@@ -169,9 +159,7 @@ def status(
             if state.users != "unknown":
                 raise  # else only an administrator is told more
     if is_json():
-        row = {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
-        row["replica"] = None if replica is None else replica_row(replica)
-        row["failover"] = None if failover is None else failover_row(failover)
+        row = {**row_of(state), "replica": row_of(replica), "failover": row_of(failover)}
         print_json({**row, "queue_rows": [each._asdict() for each in queues]})
         return
     if len(at.addresses) > 1 or (replica is not None and replica.slaves):

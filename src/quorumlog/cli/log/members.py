@@ -368,24 +368,20 @@ def upgrade_status(at: LogServers) -> None:
         rows = [row for row in rows if row.id in members]
     log_level = max((row.log_level for row in rows), default=-1)
     levels = [(row.id or row.address, row.level if row.reachable else -1) for row in rows]
-    levels_of_members = [
+    shown = [
         {"id": row.id, "release": row.version or None, "level": level if level >= 0 else None}
         for row, (_, level) in zip(rows, levels, strict=True)
     ]
 
     def show() -> None:
         cells = [
-            (
-                row["id"],
-                row["release"] or "no answer",
-                "not told" if row["level"] is None else row["level"],
-            )
-            for row in levels_of_members
+            (at["id"], at["release"] or "no answer", "not told" if at["level"] is None else at["level"])
+            for at in shown
         ]
         print_table("id, release, level #", cells)
         say(_what_to_do(log_level, levels))
 
-    tell({"level": log_level if log_level >= 0 else None, "members": levels_of_members}, show)
+    tell({"level": log_level if log_level >= 0 else None, "members": shown}, show)
 
 
 def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:

@@ -18,36 +18,11 @@ if TYPE_CHECKING:
 
 
 KEYS = (
-    "id",
-    "address",
-    "reachable",
-    "release",
-    "role",
-    "term",
-    "leader_id",
-    "ledger_begin_index",
-    "ledger_end_index",
-    "committed_index",
-    "damaged_entries",
-    "scrub_next_index",
-    "scrub_stop_index",
-    "scrub_passes",
-    "scrub_ended_ms_ago",
-    "set_aside_files",
-    "set_aside_bytes",
-    "log_disk_bytes",
-    "log_apparent_bytes",
-    "producers",
-    "machines",
-    "feeding",
-    "answers",
-    "log_time_ms",
-    "log_time_index",
-    "waits_for",
-    "problem",
-    "problems",
-    "unready",
-    "over_limits",
+    *("id", "address", "reachable", "release", "role", "term", "leader_id", "ledger_begin_index"),
+    *("ledger_end_index", "committed_index", "damaged_entries", "scrub_next_index", "scrub_stop_index"),
+    *("scrub_passes", "scrub_ended_ms_ago", "set_aside_files", "set_aside_bytes", "log_disk_bytes"),
+    *("log_apparent_bytes", "producers", "machines", "feeding", "answers", "log_time_ms"),
+    *("log_time_index", "waits_for", "problem", "problems", "unready", "over_limits"),
 )
 
 
@@ -108,13 +83,7 @@ def _print(rows: list[MemberStatusRow]) -> None:
 
 
 _READER_KEYS = (
-    "name",
-    "position",
-    "hold",
-    "lag_entries",
-    "lag_ms",
-    "lost_ranges",
-    "skipped_entries",
+    *("name", "position", "hold", "lag_entries", "lag_ms", "lost_ranges", "skipped_entries"),
     "skipped_ranges",
 )
 _HOLDS = {False: "-", True: "held", "archive": "archive"}

@@ -22,18 +22,8 @@ _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
 _NUMBERS = ("term", "begin", "end", "committed", "lag", "disk")
 HEADINGS = (
-    "id",
-    "address",
-    "role",
-    "term",
-    "begin",
-    "end",
-    "committed",
-    "lag",
-    "disk",
-    "reachable",
-    "release",
-    "scrubs",
+    *("id", "address", "role", "term", "begin", "end", "committed", "lag", "disk", "reachable"),
+    *("release", "scrubs"),
 )
 DROPPED_FIRST = ("scrubs", "release", "begin", "disk", "term", "committed", "end")
 """Columns that go, in this order, where the terminal is too narrow for all."""

@@ -14,7 +14,7 @@ from quorumlog.cli.output import note, tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.log_state.users import RoleGrant, UserOrder, Verifier
+    from quorumlog.log_state.users import RoleGrant, Verifier
     from quorumlog.store.disk import Disk
     from quorumlog.wire.client_messages import UsersResponse
 
@@ -28,6 +28,9 @@ GivenRoles = Annotated[list[str] | None, option("A role of the user; may be repe
 NewPassword = Annotated[
     Path | None,
     option(f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.", "FILE"),
+]
+ByCertificate = Annotated[
+    bool, option("Identify the user by a certificate instead of a password.", name="--certificate")
 ]
 RightName = Annotated[str, argument("read, write or admin.", "RIGHT")]
 KindName = Annotated[str, argument("log, topic, consumer-group, key or cluster.", "KIND")]
@@ -61,16 +64,12 @@ def _table(rows: list[dict[str, str]], names: tuple[str, ...]) -> None:
     tell_rows(rows, ", ".join(names), [tuple(row.values()) for row in rows])
 
 
-def _changed(at: UsersServers, order: UserOrder, sentence: str) -> None:
-    with at.changing() as log:
-        index = log.change_users(order)
-    tell({"index": index}, sentence)
-
-
-def _order(operation: str, name: str, **more: Any) -> UserOrder:
+def _change(at: UsersServers, sentence: str, operation: str, name: str, **more: Any) -> None:
     from quorumlog.log_state.users import UserOperation, UserOrder
 
-    return UserOrder(UserOperation(operation), name, **more)
+    with at.changing() as log:
+        index = log.change_users(UserOrder(UserOperation(operation), name, **more))
+    tell({"index": index}, sentence)
 
 
 def new_verifier(name: str, file: Path | None) -> Verifier:
@@ -125,9 +124,7 @@ def add_user(
     name: Name,
     role: GivenRoles = None,
     new_password_file: NewPassword = None,
-    certificate: Annotated[
-        bool, option("Identify the user by a certificate instead of a password.")
-    ] = False,
+    certificate: ByCertificate = False,
 ) -> None:
     """Add a user. The first one needs --role admin; from then on all access requires a user.
 
@@ -135,7 +132,7 @@ def add_user(
     """
     verifier = None if certificate else new_verifier(name, new_password_file)
     roles = tuple(sorted({*(role or ())}))
-    _changed(at, _order("add-user", name, roles=roles, verifier=verifier), f"{name} is a user")
+    _change(at, f"{name} is a user", "add-user", name, roles=roles, verifier=verifier)
 
 
 @user_app.command("password")
@@ -144,8 +141,8 @@ def set_password(at: UsersServers, name: Name, new_password_file: NewPassword = 
 
     Example: quorumlog user password alice --servers 127.0.0.1:20911
     """
-    order = _order("set-password", name, verifier=new_verifier(name, new_password_file))
-    _changed(at, order, f"{name} has another password")
+    verifier = new_verifier(name, new_password_file)
+    _change(at, f"{name} has another password", "set-password", name, verifier=verifier)
 
 
 @user_app.command("remove")
@@ -154,7 +151,7 @@ def remove_user(at: UsersServers, name: Name) -> None:
 
     Example: quorumlog user remove bob --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-user", name), f"{name} is no longer a user")
+    _change(at, f"{name} is no longer a user", "remove-user", name)
 
 
 @user_app.command("give")
@@ -164,7 +161,7 @@ def give_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     Example: quorumlog user give bob orders-reader --servers 127.0.0.1:20911
     """
     granted = tuple(sorted({*roles}))
-    _changed(at, _order("give-roles", name, roles=granted), f"{name} has {', '.join(granted)}")
+    _change(at, f"{name} has {', '.join(granted)}", "give-roles", name, roles=granted)
 
 
 @user_app.command("take")
@@ -174,7 +171,7 @@ def take_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     Example: quorumlog user take bob orders-reader --servers 127.0.0.1:20911
     """
     taken = tuple(sorted({*roles}))
-    _changed(at, _order("take-roles", name, roles=taken), f"{name} has {', '.join(taken)} no more")
+    _change(at, f"{name} has {', '.join(taken)} no more", "take-roles", name, roles=taken)
 
 
 @role_app.callback()
@@ -208,7 +205,7 @@ def add_role(at: UsersServers, name: RoleName) -> None:
 
     Example: quorumlog role add orders-reader --servers 127.0.0.1:20911
     """
-    _changed(at, _order("add-role", name), f"{name} is a role: quorumlog grant {name} ...")
+    _change(at, f"{name} is a role: quorumlog grant {name} ...", "add-role", name)
 
 
 @role_app.command("remove")
@@ -217,7 +214,7 @@ def remove_role(at: UsersServers, name: RoleName) -> None:
 
     Example: quorumlog role remove orders-reader --servers 127.0.0.1:20911
     """
-    _changed(at, _order("remove-role", name), f"{name} is no longer a role")
+    _change(at, f"{name} is no longer a role", "remove-role", name)
 
 
 def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -226,7 +223,7 @@ def grant(at: UsersServers, to: RoleName, right: RightName, kind: KindName, name
     Example: quorumlog grant orders-reader read topic 'orders*'
     """
     granted = grant_of(right, kind, names)
-    _changed(at, _order("grant", to, grants=(granted,)), f"{to} may {granted}")
+    _change(at, f"{to} may {granted}", "grant", to, grants=(granted,))
 
 
 def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, names: Names = "") -> None:
@@ -235,7 +232,7 @@ def revoke(at: UsersServers, to: RoleName, right: RightName, kind: KindName, nam
     Example: quorumlog revoke orders-reader read topic 'orders*'
     """
     taken = grant_of(right, kind, names)
-    _changed(at, _order("revoke", to, grants=(taken,)), f"{to} may no longer {taken}")
+    _change(at, f"{to} may no longer {taken}", "revoke", to, grants=(taken,))
 
 
 def who_can(at: UsersServers, right: RightName, kind: KindName, name: Names = "") -> None:
@@ -262,9 +259,7 @@ def init_admin(
     directory: Annotated[Path, argument("Data directory of a stopped member or broker.", "DIR")],
     name: Name,
     new_password_file: NewPassword = None,
-    certificate: Annotated[
-        bool, option("Identify the user by a certificate instead of a password.")
-    ] = False,
+    certificate: ByCertificate = False,
     reset: Annotated[
         bool,
         option(

@@ -489,9 +489,11 @@ class _Command:
 class App(typer.Typer):
     """A group of commands."""
 
-    def __init__(self, **options: Any) -> None:
-        settings = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
-        super().__init__(**settings)
+    def __init__(self, text: str = "", example: str = "", **options: Any) -> None:
+        """`text`, `example`: its help, unless it has a callback."""
+        text = f"{text}\n\nExample: {example}" if text else ""
+        settings: Any = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None}
+        super().__init__(**{**settings, **({"help": text} if text else {}), **options})
 
     def callback(self, *, has_json: bool = False, **options: Any) -> Callable[[F], F]:
         return _registering(super().callback(**options), (TIMEOUT_S, WITHOUT_ANSWER), has_json)

@@ -290,15 +290,10 @@ def compact(
     )
 
 
-pipeline_app = App()
-
-
-@pipeline_app.callback()
-def pipeline() -> None:
-    """Work on whole logs: archive to Parquet, audit replicas, statistics, replay, compaction.
-
-    Example: quorumlog pipeline audit --servers 127.0.0.1:20911
-    """
+pipeline_app = App(
+    "Work on whole logs: archive to Parquet, audit replicas, statistics, replay, compaction.",
+    "quorumlog pipeline audit --servers 127.0.0.1:20911",
+)
 
 
 @pipeline_app.command(timeout_s=30.0)

@@ -9,15 +9,10 @@ from quorumlog.cli.broker.serve import dev, serve
 from quorumlog.cli.broker.use import pull, query, send, status
 from quorumlog.cli.options import App
 
-broker_app = App()
-
-
-@broker_app.callback()
-def broker() -> None:
-    """Run and use a message store in RocketMQ's formats.
-
-    Example: quorumlog broker serve --dir store --topics orders
-    """
+broker_app = App(
+    "Run and use a message store in RocketMQ's formats.",
+    "quorumlog broker serve --dir store --topics orders",
+)
 
 
 broker_app.command(has_json=False)(serve)

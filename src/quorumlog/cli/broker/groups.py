@@ -27,15 +27,10 @@ Retention = Annotated[
 ]
 PERMISSION_HELP = "r: may be read, w: takes messages, rw: both."
 
-topic_app = App()
-
-
-@topic_app.callback()
-def topic() -> None:
-    """Create, change and delete topics at run time.
-
-    Example: quorumlog broker topic create orders --queues 8
-    """
+topic_app = App(
+    "Create, change and delete topics at run time.",
+    "quorumlog broker topic create orders --queues 8",
+)
 
 
 def _perm(text: str) -> int:
@@ -167,15 +162,10 @@ def _print(rows: list[TopicRow]) -> None:
     )
 
 
-group_app = App()
-
-
-@group_app.callback()
-def group() -> None:
-    """Consumer groups: list, show lag, reset offsets, delete.
-
-    Example: quorumlog broker group show billing
-    """
+group_app = App(
+    "Consumer groups: list, show lag, reset offsets, delete.",
+    "quorumlog broker group show billing",
+)
 
 
 @group_app.command("list")
@@ -278,15 +268,10 @@ def delete_group(group: GroupName, at: BrokerServers) -> None:
 
 Name = Annotated[str, argument("Name of the consumer group.", "GROUP")]
 
-dlq_app = App()
-
-
-@dlq_app.callback()
-def dlq() -> None:
-    """Dead letters: messages that exceeded their retries, with the cause.
-
-    Example: quorumlog broker dlq list billing
-    """
+dlq_app = App(
+    "Dead letters: messages that exceeded their retries, with the cause.",
+    "quorumlog broker dlq list billing",
+)
 
 
 @dlq_app.command("list")

@@ -9,23 +9,18 @@ from quorumlog.cli.output import tell, tell_rows
 
 Topic = Annotated[str, argument("Name of the topic.", "TOPIC")]
 Group = Annotated[str, argument("Name of the consumer group.", "GROUP")]
-kafka_app, topic_app, group_app = App(), App(), App()
-
-
-@kafka_app.callback()
-def kafka() -> None:
-    """Topics and consumer groups of Kafka's clients, on members that run with --kafka.
-
-    Example: quorumlog kafka topic list --servers 127.0.0.1:9092
-    """
-
-
-@topic_app.callback()
-def topic() -> None:
-    """Create, list, show, grow and delete topics.
-
-    Example: quorumlog kafka topic create orders --partitions 8 --servers 127.0.0.1:9092
-    """
+kafka_app = App(
+    "Topics and consumer groups of Kafka's clients, on members that run with --kafka.",
+    "quorumlog kafka topic list --servers 127.0.0.1:9092",
+)
+topic_app = App(
+    "Create, list, show, grow and delete topics.",
+    "quorumlog kafka topic create orders --partitions 8 --servers 127.0.0.1:9092",
+)
+group_app = App(
+    "List and show consumer groups.",
+    "quorumlog kafka group show readers --servers 127.0.0.1:9092",
+)
 
 
 @topic_app.command()
@@ -91,14 +86,6 @@ def delete(at: KafkaPorts, topic: Topic) -> None:
     with at.connected() as admin:
         admin.delete_topic(topic)
     tell({"topic": topic}, f"topic {topic} is deleted")
-
-
-@group_app.callback()
-def group() -> None:
-    """List and show consumer groups.
-
-    Example: quorumlog kafka group show readers --servers 127.0.0.1:9092
-    """
 
 
 @group_app.command("list")

@@ -18,15 +18,10 @@ from quorumlog.cli.kv.serve import serve
 from quorumlog.cli.kv.waiting import elect, lock, watch
 from quorumlog.cli.options import App
 
-kv_app = App()
-
-
-@kv_app.callback()
-def kv() -> None:
-    """A highly available key-value store on the log: keys with history, leases, watches, locks.
-
-    Example: quorumlog kv put color blue --servers 127.0.0.1:20921
-    """
+kv_app = App(
+    "A highly available key-value store on the log: keys with history, leases, watches, locks.",
+    "quorumlog kv put color blue --servers 127.0.0.1:20921",
+)
 
 
 kv_app.command(has_json=False)(serve)

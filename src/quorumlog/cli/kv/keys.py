@@ -326,16 +326,11 @@ def txn(
         print_json(txn_row(kv.txn(compare, then, otherwise)))
 
 
-lease_app = App()
+lease_app = App(
+    "Leases: grant, keep alive, show, revoke. Keys put with a lease are deleted when it ends.",
+    "quorumlog kv lease grant 30 --servers 127.0.0.1:20921",
+)
 LeaseId = Annotated[int, argument("Id of a lease.", "ID", min=1)]
-
-
-@lease_app.callback()
-def lease() -> None:
-    """Leases: grant, keep alive, show, revoke. Keys put with a lease are deleted when it ends.
-
-    Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
-    """
 
 
 @lease_app.command()

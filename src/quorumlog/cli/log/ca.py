@@ -14,15 +14,10 @@ if TYPE_CHECKING:
 Directory = Annotated[Path, option("Directory of the CA and the certificates.", "DIR", name="--dir")]
 Days = Annotated[int, option("Days of validity.", min=1, max=36_500)]
 
-ca_app = App()
-
-
-@ca_app.callback()
-def ca() -> None:
-    """Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`).
-
-    Example: quorumlog ca init --cluster orders --dir tls
-    """
+ca_app = App(
+    "Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`).",
+    "quorumlog ca init --cluster orders --dir tls",
+)
 
 
 @ca_app.command("init", has_json=False)

@@ -30,7 +30,10 @@ SAY_AGAIN_S = 5.0
 ANSWERS_WITHIN_S = 5.0
 """Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 
-member_app = App()
+member_app = App(
+    "The members of a group: list, add, promote, remove, replace, set-address.",
+    "quorumlog member list --servers 127.0.0.1:20911",
+)
 
 Id = Annotated[str, argument("Id of the member.", "ID")]
 Address = Annotated[str, argument("Address at which it listens.", "HOST:PORT")]
@@ -38,14 +41,6 @@ DryRun = Annotated[bool, option("Change nothing; report whether the change could
 _WAIT = "Give up after this many seconds; a new member may have much to fetch."
 _LONG: Any = {"timeout_s": 3600.0, "timeout_help": _WAIT}
 _SHORT: Any = {"timeout_s": 60.0, "timeout_help": _WAIT}
-
-
-@member_app.callback()
-def member() -> None:
-    """The members of a group: list, add, promote, remove, replace, set-address.
-
-    Example: quorumlog member list --servers 127.0.0.1:20911
-    """
 
 
 @member_app.command("list")
@@ -341,15 +336,10 @@ def transfer(
     tell({"leader_id": leader_id}, f"{leader_id} {outcome}")
 
 
-upgrade_app = App()
-
-
-@upgrade_app.callback()
-def upgrade() -> None:
-    """Finish an upgrade: allow log entries that the previous release cannot read.
-
-    Example: quorumlog upgrade status --servers 127.0.0.1:20911
-    """
+upgrade_app = App(
+    "Finish an upgrade: allow log entries that the previous release cannot read.",
+    "quorumlog upgrade status --servers 127.0.0.1:20911",
+)
 
 
 @upgrade_app.command("status")
@@ -425,15 +415,10 @@ def finish_upgrade(at: LogServers) -> None:
     )
 
 
-clock_app = App()
-
-
-@clock_app.callback()
-def clock() -> None:
-    """The time of a log, taken from the clocks of a quorum: reset it after the clocks were wrong.
-
-    Example: quorumlog clock reset --servers 127.0.0.1:20911
-    """
+clock_app = App(
+    "The time of a log, taken from the clocks of a quorum: reset it after the clocks were wrong.",
+    "quorumlog clock reset --servers 127.0.0.1:20911",
+)
 
 
 @clock_app.command("reset")
@@ -456,17 +441,12 @@ def reset_clock(at: LogServers) -> None:
     tell({"index": reset.index, "time_ms": reset.time_ms}, spoken)
 
 
-machine_app = App()
+machine_app = App(
+    "State machines of a log: step-over.",
+    "quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911",
+)
 
 MOST_INDEX = 2**62
-
-
-@machine_app.callback()
-def machine() -> None:
-    """State machines of a log: step-over.
-
-    Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
-    """
 
 
 @machine_app.command("step-over")

@@ -109,17 +109,12 @@ def print_readers(rows: list[ReaderRow]) -> None:
     )
 
 
-readers_app = App()
+readers_app = App(
+    "Named readers, whose positions the cluster keeps (`read --reader NAME`): list, show, move, forget.",
+    "quorumlog readers list --servers 127.0.0.1:20911",
+)
 
 Name = Annotated[str, argument("Name of a reader.", "NAME")]
-
-
-@readers_app.callback()
-def readers() -> None:
-    """Named readers, whose positions the cluster keeps (`read --reader NAME`): list, show, move, forget.
-
-    Example: quorumlog readers list --servers 127.0.0.1:20911
-    """
 
 
 @readers_app.command("list")

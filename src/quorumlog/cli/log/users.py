@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from quorumlog.wire.client_messages import UsersResponse
 
 NEW_PASSWORD = "QUORUMLOG_NEW_PASSWORD"
-user_app, role_app = App(), App()
+user_app = App(
+    "Users of the cluster: list, add, remove, password, give, take.",
+    "quorumlog user list --servers 127.0.0.1:20911",
+)
+role_app = App(
+    "Roles, which have the rights of users: list, add, remove. The role admin always exists.",
+    "quorumlog role list --servers 127.0.0.1:20911",
+)
 
 Name = Annotated[str, argument("Name of the user.", "USER")]
 RoleName = Annotated[str, argument("Name of the role.", "ROLE")]
@@ -85,14 +92,6 @@ def new_verifier(name: str, file: Path | None) -> Verifier:
     return verifier_for(
         typer.prompt(f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True)
     )
-
-
-@user_app.callback()
-def user() -> None:
-    """Users of the cluster: list, add, remove, password, give, take.
-
-    Example: quorumlog user list --servers 127.0.0.1:20911
-    """
 
 
 @user_app.command("list")
@@ -172,14 +171,6 @@ def take_roles(at: UsersServers, name: Name, roles: Roles) -> None:
     """
     taken = tuple(sorted({*roles}))
     _change(at, f"{name} has {', '.join(taken)} no more", "take-roles", name, roles=taken)
-
-
-@role_app.callback()
-def role() -> None:
-    """Roles, which have the rights of users: list, add, remove. The role admin always exists.
-
-    Example: quorumlog role list --servers 127.0.0.1:20911
-    """
 
 
 @role_app.command("list")

@@ -13,17 +13,11 @@ if TYPE_CHECKING:
     from quorumlog.client import MemberStatusRow
     from quorumlog.wire.client_messages import SegmentInfo
 
-why_app = App()
-
-
-@why_app.callback()
-def why() -> None:
-    """Show why leadership moved, a follower lags, appends are refused, a segment is kept.
-
-    Members remember the last 256 events of each group since they were started.
-
-    Example: quorumlog why leader --servers 127.0.0.1:20911
-    """
+why_app = App(
+    "Show why leadership moved, a follower lags, appends are refused, a segment is kept.\n\n"
+    "Members remember the last 256 events of each group since they were started.",
+    "quorumlog why leader --servers 127.0.0.1:20911",
+)
 
 
 def _rows(at: LogServers) -> list[MemberStatusRow]:

@@ -39,13 +39,13 @@ def inspect(
     path = check_directory(directory)
     with entry_progress(path) as progress:
         found = inspect_directory(OsDisk(), path, verify_entries=not quick, progress=progress)
-    tell(found.to_json(), lambda: _show(found, quick=quick))
 
+    def show() -> None:
+        _print_facts(found)
+        _print_segments(found)
+        _print_damage(found, quick=quick)
 
-def _show(found: Inspection, *, quick: bool) -> None:
-    _print_facts(found)
-    _print_segments(found)
-    _print_damage(found, quick=quick)
+    tell(found.to_json(), show)
 
 
 def _print_facts(found: Inspection) -> None:
@@ -114,20 +114,14 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
 def _print_segments(found: Inspection) -> None:
     if not found.segments:
         return
+    rows = [
+        (each.file, each.first_index, each.last_index, each.first_term, each.last_term, each.bytes_used)
+        for each in found.segments
+    ]
     say("")
     print_table(
         "segment, first index #, last index #, first term #, last term #, bytes used #",
-        [
-            (
-                segment.file,
-                segment.first_index,
-                segment.last_index,
-                segment.first_term,
-                "?" if segment.last_term < 0 else segment.last_term,
-                segment.bytes_used,
-            )
-            for segment in found.segments
-        ],
+        [(*row[:4], "?" if row[4] < 0 else row[4], row[5]) for row in rows],
     )
 
 

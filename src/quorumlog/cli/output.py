@@ -342,7 +342,13 @@ class ReportingGroup(CommandGroup):
         # with loads for longer than the help of a command.
         self._has_options = not args or args[0] not in self.commands
         if "--install-completion" in args:
-            _refuse_without_home()
+            try:
+                Path.home()
+            except RuntimeError:
+                raise ConfigError(
+                    "--install-completion: this user has no home directory; set HOME, or use"
+                    " --show-completion"
+                ) from None
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -422,13 +428,8 @@ def _outcome(error: Exception, closed: list[str]) -> tuple[int | None, str]:
         place = "" if isinstance(error, DirectoryDamaged) else "the store failed: "
         return EXIT_STORE, f"{place}{error}"
     if isinstance(error, ProtocolViolation):
-        return (
-            EXIT_CONFIG,
-            (
-                "the server at this address does not speak quorumlog's protocol; check the address:"
-                f" {error}"
-            ),
-        )
+        why = "the server at this address does not speak quorumlog's protocol; check the address"
+        return EXIT_CONFIG, f"{why}: {error}"
     if isinstance(error, UnicodeEncodeError):
         return EXIT_CONFIG, f"{error.object!r} is not UTF-8 text; write it in UTF-8"
     if isinstance(error, OSError):
@@ -468,15 +469,6 @@ _STREAMS = (
 one. Nobody would read a failure of standard error."""
 
 
-def _refuse_without_home() -> None:
-    try:
-        Path.home()
-    except RuntimeError:
-        raise ConfigError(
-            "--install-completion: this user has no home directory; set HOME, or use --show-completion"
-        ) from None
-
-
 def describe(error: LedgerError) -> str:
     leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
     option = "; correct --servers" if isinstance(error, WrongPort) else ""
@@ -498,7 +490,8 @@ def _slip(error: Any) -> str:
         is_option = parameter.param_type_name == "option"
         name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
         message = f"{name}{value}: {message}" if message else f"{name} is missing"
-    message += _nearest(error)
+    if close := sorted(getattr(error, "possibilities", None) or ()):
+        message += f"; did you mean {' or '.join(close)}?"
     names: list[str] = []
     while context and context.parent:
         names.insert(0, context.info_name)
@@ -523,9 +516,3 @@ def _value_of(error: Any) -> str:
     found = getattr(error.__cause__, "errors", None)
     value = found()[0]["input"] if found else None
     return "" if value is None or f"'{value}'" in error.message else f" {value}"
-
-
-def _nearest(error: Any) -> str:
-    """What was probably meant."""
-    close = sorted(getattr(error, "possibilities", None) or ())
-    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from quorumlog.pipelines.auditing import Audit
     from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import Place
-    from quorumlog.pipelines.replaying import Replayed
     from quorumlog.pipelines.statistics import Statistics
     from quorumlog.spark.pipelines import SparkEngine
 
@@ -204,41 +203,31 @@ def replay(
     target = _target(to_servers, to_group, at.timeout)
     if spark and rate:
         raise ConfigError("--rate limits one process; leave it out, or leave out --spark")
+    from quorumlog.pipelines.engine import LocalEngine
+
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
-        options = {
+        options: Any = {
             "first_index": first_index,
             "stop_index": stop_index,
             "again": again,
             "report": report,
         }
-        done = _replayed(engine, source, target, run_id, only, rate, options)
+        if isinstance(engine, LocalEngine):
+            from quorumlog.pipelines.replaying import filter_of
+            from quorumlog.pipelines.replaying import replay as run
+
+            transform = filter_of(only) if only else None
+            done = run(source, target, run_id, transform=transform, rows_per_s=rate, **options)
+        else:
+            from quorumlog.spark.pipelines import frame_filter_of, replay_frames
+
+            of_frames = frame_filter_of(only) if only else None
+            done = replay_frames(engine, source, target, run_id, transform=of_frames, **options)
     tell(
         done,
         f"entries {done.first_index} to {done.last_index} are {done.rows} rows in {done.target},"
         f" {done.appended} of them appended now",
     )
-
-
-def _replayed(
-    engine: LocalEngine | SparkEngine,
-    source: Place,
-    target: Place,
-    run_id: str,
-    only: str,
-    rate: float,
-    options: Any,
-) -> Replayed:
-    from quorumlog.pipelines.engine import LocalEngine
-
-    if isinstance(engine, LocalEngine):
-        from quorumlog.pipelines.replaying import filter_of, replay
-
-        transform = filter_of(only) if only else None
-        return replay(source, target, run_id, transform=transform, rows_per_s=rate, **options)
-    from quorumlog.spark.pipelines import frame_filter_of, replay_frames
-
-    frame_transform = frame_filter_of(only) if only else None
-    return replay_frames(engine, source, target, run_id, transform=frame_transform, **options)
 
 
 def _target(servers: str | None, group: str, timeout: float) -> Any:
@@ -412,6 +401,4 @@ def _show_audit(found: Audit) -> None:
         say("one log: every digest is right, and all places agree")
 
 
-pipeline_app.command(timeout_s=30.0)(stats)
-pipeline_app.command(timeout_s=30.0)(replay)
-pipeline_app.command(timeout_s=30.0)(compact)
+pipeline_app.commands(stats, replay, compact, timeout_s=30.0)

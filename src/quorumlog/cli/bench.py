@@ -4,7 +4,7 @@ sync."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,19 +23,9 @@ from quorumlog.cli.options import (
 from quorumlog.cli.output import err, is_json, out, tell, tell_each
 from quorumlog.errors import ConfigError
 
-if TYPE_CHECKING:
-    from quorumlog.bench.closed_loop import Result
-
-
 LOADS = (
-    "one-writer",
-    "64-writers",
-    "256-writers",
-    "concurrent-appends",
-    "batches",
-    "small-records",
-    "sequential-read",
-    "random-get",
+    *("one-writer", "64-writers", "256-writers", "concurrent-appends", "batches", "small-records"),
+    *("sequential-read", "random-get"),
 )
 """Names in `quorumlog.bench`, known without loading it."""
 
@@ -96,18 +86,16 @@ def bench(
         machine = machine_of(scratch)
         tell({"machine": machine.row()}, lambda: None)
         running = RunningGroup(servers, group, pids)
-        found = [_shown(each) for each in run_loads(loads, running, seconds, scratch, progress.update)]
+        found = []
+        for each in run_loads(loads, running, seconds, scratch, progress.update):
+            tell(each.row(), lambda: None)
+            found.append(each)
     if not is_json():
         console = out()
         console.print(machine.describe())
         console.print(table_of(found))
         for line in target_lines(found):
             console.print(line)
-
-
-def _shown(measured: Result) -> Result:
-    tell(measured.row(), lambda: None)
-    return measured
 
 
 @bench_app.command()

@@ -138,7 +138,18 @@ def restore(
             with_users=with_users,
             report=report,
         )
-    _tell(restored, members)
+    if restored.lost_machines:
+        note(
+            f"the log begins at index {restored.first_index}, and a backup holds no snapshots: these"
+            f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
+        )
+    if restored.left_users_out:
+        note(
+            "the users of the backup were left out, and without users every client is refused: give one"
+            " of the members an administrator before it starts (quorumlog init-admin), or restore again"
+            " --with-users"
+        )
+    tell(restored, lambda: _say(restored, members))
 
 
 def _directories(targets: list[str]) -> dict[str, str]:
@@ -151,22 +162,6 @@ def _directories(targets: list[str]) -> dict[str, str]:
             raise ConfigError(f"--to names {member_id} twice; a member has one directory")
         directories[member_id] = directory
     return directories
-
-
-def _tell(restored: Restored, members: str) -> None:
-    if restored.lost_machines:
-        note(
-            f"the log begins at index {restored.first_index}, and a backup holds no snapshots: these"
-            f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
-        )
-
-    if restored.left_users_out:
-        note(
-            "the users of the backup were left out, and without users every client is refused: give one"
-            " of the members an administrator before it starts (quorumlog init-admin), or restore again"
-            " --with-users"
-        )
-    tell(restored, lambda: _say(restored, members))
 
 
 def _say(restored: Restored, members: str) -> None:
@@ -182,13 +177,11 @@ def _say(restored: Restored, members: str) -> None:
             f" --data-dir {member.directory} --members {members}"
         )
     defaults = StoreConfig()
-    sizes = [
-        f"{name} = {size}"
-        for name, size, default in (
-            ("segment_bytes", restored.segment_bytes, defaults.segment_bytes),
-            ("index_segment_bytes", restored.index_segment_bytes, defaults.index_segment_bytes),
-        )
-        if size != default
-    ]
+    names = ("segment_bytes", "index_segment_bytes")
+    sizes = {name: getattr(restored, name) for name in names}
+    sizes = {name: size for name, size in sizes.items() if size != getattr(defaults, name)}
     if sizes:
-        say(f"quorumlog serve needs a file --config here that says {' and '.join(sizes)}")
+        say(
+            f"quorumlog serve needs a file --config here that says"
+            f" {' and '.join(f'{name} = {size}' for name, size in sizes.items())}"
+        )

@@ -79,12 +79,14 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
 
     from quorumlog.kv.requests import MOST, Compare, DeleteRange, Put, Range, Relation, Target
 
-    def data(row: dict[str, Any], name: str) -> bytes:
+    def data(row: dict[str, Any], name: str, default: bytes | None = None) -> bytes:
         if f"{name}_base64" in row:
             return b64decode(row[f"{name}_base64"])
-        if name not in row:
+        if name in row:
+            return str(row[name]).encode()
+        if default is None:
             raise ValueError(f"{row} lacks {name!r}")
-        return str(row[name]).encode()
+        return default
 
     def chosen(row: dict[str, Any], name: str, default: str, choices: Iterable[str]) -> str:
         word = str(row.get(name, default))
@@ -121,13 +123,13 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             target,
             Relation(relation),
             than if target is Target.VALUE else int(than),
-            data(row, "end") if "end" in row or "end_base64" in row else b"",
+            data(row, "end", b""),
         )
 
     def operation(row: dict[str, Any]) -> Operation:
         ((what, fields),) = row.items()
         key = data(fields, "key")
-        end = data(fields, "end") if "end" in fields or "end_base64" in fields else b""
+        end = data(fields, "end", b"")
         if what == "put":
             known(fields, "key", "value", "lease", "prev_kv")
             return Put(key, data(fields, "value"), number(fields, "lease"), flag(fields, "prev_kv"))
@@ -392,9 +394,6 @@ def list_leases(at: StoreServers) -> None:
         tell({"lease": number, "ttl_ms": ttl_ms}, f"{number}\t{ttl_ms} ms")
 
 
-LOOK_S = 2.0
-
-
 def health(at: StoreServers) -> None:
     """Check that the store accepts changes. Status 1 if not.
 
@@ -423,13 +422,11 @@ def status(at: StoreServers) -> None:
 
     rows: list[dict[str, Any]] = []
     cells: list[tuple[object, ...]] = []
-    silent: list[tuple[str, str]] = []
     for address in at.addresses:
         try:
             with StoreServers(address, at.timeout).connected() as kv:
                 found = kv.status()
         except LedgerError as error:
-            silent.append((address, str(error)))
             cells.append((None, address, "not reachable", *[None] * 8))
             rows.append({"address": address, "reachable": False, "problem": str(error)})
             continue
@@ -438,11 +435,12 @@ def status(at: StoreServers) -> None:
         counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
         release = found.release or None
         cells.append((found.member_id, address, found.role, *counts, found.watches, size, release))
+    silent = [row for row in rows if not row["reachable"]]
     counted = "term #, revision #, compacted #, keys #, leases #, watches #, size #"
     tell_rows(rows, f"id, address, role, {counted}, release", cells)
-    for address, problem in () if is_json() else silent:
-        note(f"{address}: {problem}")
-    if len(silent) == len(at.addresses):
+    for row in () if is_json() else silent:
+        note(f"{row['address']}: {row['problem']}")
+    if len(silent) == len(rows):
         raise typer.Exit(EXIT_REFUSED)
 
 

@@ -287,33 +287,27 @@ def recover(
             raise ConfigError("nothing was changed; --unsafe does it, and --dry-run only shows it")
         return
     if yes is None:
-        _ask(plan)
+        note(
+            "Entries that cannot be read here are given up for good, and no member of the old cluster"
+            " can join."
+        )
+        typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
+        if typed != plan.group:
+            raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
     recovered = recover_cluster(plan)
     tell(_row(plan, recovered), lambda: _print_recovered(plan, recovered))
-
-
-def _ask(plan: RecoveryPlan) -> None:
-    note(
-        "Entries that cannot be read here are given up for good, and no member of the old"
-        " cluster can join."
-    )
-    typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
-    if typed != plan.group:
-        raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
 
 
 def _row(plan: RecoveryPlan, recovered: Recovered | None = None) -> dict[str, object]:
     import msgspec
 
-    row = msgspec.to_builtins(plan)
-    row["uncertain"] = plan.uncertain
-    row["lost"] = plan.lost
-    row["may_miss_from_index"] = plan.committed_index + 1 if plan.is_needed else None
-    row["recovered"] = None if recovered is None else msgspec.to_builtins(recovered)
-    return dict(row)
-
-
-# ---------------------------------------------------------------- in sentences
+    return {
+        **msgspec.to_builtins(plan),
+        "uncertain": plan.uncertain,
+        "lost": plan.lost,
+        "may_miss_from_index": plan.committed_index + 1 if plan.is_needed else None,
+        "recovered": msgspec.to_builtins(recovered),
+    }
 
 
 def _print_plan(plan: RecoveryPlan) -> None:
@@ -329,7 +323,10 @@ def _print_plan(plan: RecoveryPlan) -> None:
             " replace lost members with quorumlog member"
         )
         return
-    say(f"voters of group {plan.group}: {voters}; not here: {_lost(plan)}")
+    forgetful = {each.member_id for each in plan.survivors}
+    words = {True: " (this directory does not vote)", False: ""}
+    missing = ", ".join(f"{v.member_id}{words[v.member_id in forgetful]}" for v in plan.missing)
+    say(f"voters of group {plan.group}: {voters}; not here: {missing}")
     say(f"the best log: that of {plan.best.member_id}, in {plan.best.directory}")
     if plan.uncertain is None:
         say("every entry that would be kept is known to have been committed")
@@ -350,16 +347,6 @@ def _log_of(survivor: Survivor) -> str:
     return (
         f"entries {survivor.first_index} to {survivor.last_index}, the last of term"
         f" {survivor.last_term}; known to be committed: up to {survivor.committed_index}"
-    )
-
-
-def _lost(plan: RecoveryPlan) -> str:
-    forgetful = {each.member_id for each in plan.survivors}
-    return ", ".join(
-        f"{voter.member_id} (this directory does not vote)"
-        if voter.member_id in forgetful
-        else voter.member_id
-        for voter in plan.missing
     )
 
 

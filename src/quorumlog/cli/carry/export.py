@@ -96,7 +96,20 @@ def _export(
             note(f"stopped before index {next_index}; repeat the command to continue there")
             raise
         size_bytes = target.end(Ending(records, next_index - 1))
-    _print_summary(target, records, next_index - 1, size_bytes)
+    new = records - target.extent.records
+    row = {
+        "file": str(target.path),
+        "records": records,
+        "new_records": new,
+        "last_index": next_index - 1,
+        "size_bytes": size_bytes,
+    }
+    before = f", {new} of them new" if target.extent.records else ""
+    tell(
+        row,
+        f"exported {records} entries{before}, up to index {next_index - 1}, to {target.path}"
+        f" ({spoken_size(size_bytes)})",
+    )
 
 
 def _refuse_another_log(
@@ -138,20 +151,3 @@ def _refuse_another_log(
                 f"FILE {file} is of another log: its last record, index {last.index}, is a different"
                 " entry there; name another file"
             )
-
-
-def _print_summary(target: ExportFile, records: int, last_index: int, size_bytes: int) -> None:
-    new = records - target.extent.records
-    row = {
-        "file": str(target.path),
-        "records": records,
-        "new_records": new,
-        "last_index": last_index,
-        "size_bytes": size_bytes,
-    }
-    before = f", {new} of them new" if target.extent.records else ""
-    tell(
-        row,
-        f"exported {records} entries{before}, up to index {last_index}, to {target.path}"
-        f" ({spoken_size(size_bytes)})",
-    )

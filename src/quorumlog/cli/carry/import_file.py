@@ -55,7 +55,10 @@ def import_file(
 
     refuse_crossed(first_index, stop_index)
     with ExitStack() as stack:
-        opened = stack.enter_context(_open(file))
+        try:
+            opened = stack.enter_context(file.open("rb"))
+        except OSError as error:
+            raise ConfigError(f"FILE {file}: {error.strerror}; name a file that export wrote") from None
         extent, wanted = _survey(file, opened, first_index, stop_index)
         log = stack.enter_context(at.connected())
         importer = Importer(log, expected_last, note)
@@ -73,14 +76,16 @@ def import_file(
         except KeyboardInterrupt:
             note(f"interrupted: {_account(importer, wanted)}")
             raise
-    _print_summary(importer)
-
-
-def _open(file: Path) -> BinaryIO:
-    try:
-        return file.open("rb")
-    except OSError as error:
-        raise ConfigError(f"FILE {file}: {error.strerror}; name a file that export wrote") from None
+    place = f"first index {importer.first_index}, last index {importer.last_index}"
+    if not importer.records:
+        spoken = "nothing to import"
+    elif not importer.appended:
+        spoken = f"nothing to append: all {importer.found} entries are in the log already ({place})"
+    else:
+        twice = f"; {importer.found} of them were there already and were not written twice"
+        spoken = f"imported {importer.records} entries: {place}{twice * bool(importer.found)}"
+    names = ("records", "appended", "found", "first_index", "last_index")
+    tell({name: getattr(importer, name) for name in names}, spoken)
 
 
 def _survey(path: Path, file: BinaryIO, first_index: int, stop_index: int | None) -> tuple[Extent, int]:
@@ -127,16 +132,3 @@ def _account(importer: Importer, wanted: int) -> str:
         f"{importer.records} of {wanted} entries are known to be in the log{where}; the same command"
         " continues after them"
     )
-
-
-def _print_summary(importer: Importer) -> None:
-    place = f"first index {importer.first_index}, last index {importer.last_index}"
-    if not importer.records:
-        spoken = "nothing to import"
-    elif not importer.appended:
-        spoken = f"nothing to append: all {importer.found} entries are in the log already ({place})"
-    else:
-        twice = f"; {importer.found} of them were there already and were not written twice"
-        spoken = f"imported {importer.records} entries: {place}{twice * bool(importer.found)}"
-    names = ("records", "appended", "found", "first_index", "last_index")
-    tell({name: getattr(importer, name) for name in names}, spoken)

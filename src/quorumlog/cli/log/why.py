@@ -37,10 +37,7 @@ def _tell(rows: Iterable[MemberStatusRow], kinds: tuple[str, ...], words: str = 
     tell_rows(
         [dict(zip(names, event, strict=True)) for event in events],
         "time, member, times #, what",
-        [
-            (f"{_time(ms):%Y-%m-%d %H:%M:%SZ}", member, times, text)
-            for ms, member, _, text, times in events
-        ],
+        [(_time(ms), member, times, text) for ms, member, _, text, times in events],
         if_none="the members that answer have recorded nothing of the kind since they started",
     )
 
@@ -116,7 +113,7 @@ def _print(segments: tuple[SegmentInfo, ...], facts: str) -> None:
                 each.first_index,
                 each.stop_index - each.first_index,
                 spoken_size(each.size_bytes),
-                None if each.time_ms < 0 else f"{_time(each.time_ms):%Y-%m-%d %H:%M:%SZ}",
+                None if each.time_ms < 0 else _time(each.time_ms),
                 "; ".join(each.reasons),
             )
             for each in segments
@@ -125,5 +122,5 @@ def _print(segments: tuple[SegmentInfo, ...], facts: str) -> None:
     say(facts)
 
 
-def _time(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
+def _time(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"

@@ -169,15 +169,12 @@ class ServingMember(LedgerServer):
     async def start(self) -> None:
         await super().start()
         for config in self.groups:
-            announce(_announcement(config, self._listens_on + self._listener.speaks))
+            place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
+            announce(
+                f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of"
+                f" {len(config.members)}, listens on {self._listens_on}{self._listener.speaks}, flush"
+                f" {config.storage.flush}, {place}"
+            )
         say_ready()
         if hung_up_before():
             self.hung_up()
-
-
-def _announcement(config: GroupConfig, listens_on: str) -> str:
-    place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
-    return (
-        f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
-        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
-    )

@@ -22,7 +22,6 @@ from quorumlog.cli.options import (
     user_of,
 )
 from quorumlog.cli.output import announce, note, say, say_ready, tell
-from quorumlog.config import within
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
@@ -188,7 +187,7 @@ def serve_dledger(
     from quorumlog.cli.run.serve import log_as, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
-    from quorumlog.config import parse_members
+    from quorumlog.config import parse_members, within
     from quorumlog.store.disk import OsDisk
 
     refuse_optimised_python()

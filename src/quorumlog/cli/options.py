@@ -86,7 +86,6 @@ def _group(name: str | None) -> str | None:
 
 Group = Annotated[str, option("Name of the replicated log.", "NAME", callback=_group)]
 WITHOUT_ANSWER = "Give up after this many seconds without an answer."
-Timeout = Annotated[float, option(WITHOUT_ANSWER, min=0.1)]
 
 
 def named_path(text: str) -> Path:
@@ -253,9 +252,6 @@ OptionalServers = Annotated[
         envvar=SERVERS_VARIABLE,
     ),
 ]
-StoppedDirectory = Annotated[
-    Path | None, option("Data directory of a stopped member.", "DIR", name="--path")
-]
 OptionalGroup = Annotated[
     str | None,
     option(
@@ -281,7 +277,9 @@ class LogPlace(Shared):
     """One log: of a running cluster, of a stopped member's directory, or in an archive."""
 
     servers: OptionalServers = None
-    path: StoppedDirectory = None
+    path: Annotated[Path | None, option("Data directory of a stopped member.", "DIR", name="--path")] = (
+        None
+    )
     group: OptionalGroup = None
     timeout: float = TIMEOUT_S
     archive: str | None = None
@@ -359,17 +357,6 @@ class TlsOfClients(Shared):
             yield
 
 
-KafkaAddress = Annotated[
-    str | None, option("Port for clients of Kafka, on this group's log (extra `kafka`).", "HOST:PORT")
-]
-KafkaServers = Annotated[
-    str | None,
-    option(
-        "Where clients reach the --kafka port of each member. (default: the same port on the host of"
-        " each)",
-        "ID=HOST:PORT,...",
-    ),
-]
 AdminAddress = Annotated[
     str | None, option("HTTP port for health, metrics and a status page (extra `admin`).", "HOST:PORT")
 ]
@@ -539,18 +526,6 @@ Members = Annotated[
     option("Every member and the address of its log: ID=HOST:PORT,... The same on all members.", "LIST"),
 ]
 DataDir = Annotated[Path | None, option("Data directory of this member.", "DIR")]
-Consistency = Literal["read_index", "committed"]
-ReadConsistency = Annotated[
-    Consistency | None,
-    option(
-        "read_index: linearizable, from any member; committed: the committed entries that a member"
-        " knows, possibly old. Without it the leader answers."
-    ),
-]
-MaxStaleness = Annotated[float | None, option("With committed: maximum age in seconds.", min=0)]
-FromMember = Annotated[
-    str | None, option("Member to read from: its id, `leader` or `any`.", "ID", name="--from-member")
-]
 Directory = Annotated[Path, argument("Data directory of a stopped member.", "DIR")]
 FirstIndex = Annotated[
     int | None, option("First index. (default: where the log begins)", name="--from", min=0)
@@ -648,28 +623,25 @@ def duration_ms_of(text: str, option: str) -> int:
 
 
 def check_directory(directory: Path) -> str:
-    """An existing directory; raises ConfigError."""
+    """An existing directory of one member; raises ConfigError."""
     from quorumlog.store.disk import not_allowed
-
-    try:
-        _check_directory(directory)
-    except PermissionError as error:
-        raise ConfigError(not_allowed(str(directory), error)) from None
-    return str(directory)
-
-
-def _check_directory(directory: Path) -> None:
     from quorumlog.store.segments import DATA_NAME
     from quorumlog.store.state_files import MEMBER_NAME
 
-    if not directory.is_dir():
-        what = "is not a directory" if directory.exists() else "does not exist"
-        raise ConfigError(f"{directory} {what}; name the data directory of a member")
-    is_one = (directory / MEMBER_NAME).exists() or (directory / DATA_NAME).exists()
-    members = sorted([*directory.glob(f"*/{MEMBER_NAME}"), *directory.glob(f"dledger-*/{DATA_NAME}")])
+    try:
+        if not directory.is_dir():
+            what = "is not a directory" if directory.exists() else "does not exist"
+            raise ConfigError(f"{directory} {what}; name the data directory of a member")
+        is_one = (directory / MEMBER_NAME).exists() or (directory / DATA_NAME).exists()
+        members = sorted(
+            [*directory.glob(f"*/{MEMBER_NAME}"), *directory.glob(f"dledger-*/{DATA_NAME}")]
+        )
+    except PermissionError as error:
+        raise ConfigError(not_allowed(str(directory), error)) from None
     if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
+    return str(directory)
 
 
 _WILL_NOT_MEND = (

@@ -13,6 +13,7 @@ import typer
 
 from quorumlog.cli.options import (
     DEFAULT_GROUP,
+    WITHOUT_ANSWER,
     App,
     ArchivePlace,
     EntriesPlace,
@@ -21,7 +22,6 @@ from quorumlog.cli.options import (
     OptionalGroup,
     OptionalServers,
     StopIndex,
-    Timeout,
     TlsOfClients,
     argument,
     check_directory,
@@ -349,7 +349,7 @@ def audit(
     archive_place: ArchivePlace = None,
     group: OptionalGroup = None,
     spark: Spark = "",
-    timeout: Timeout = 30.0,
+    timeout: Annotated[float, option(WITHOUT_ANSWER, min=0.1)] = 30.0,
     *,
     tls: TlsOfClients,
 ) -> None:

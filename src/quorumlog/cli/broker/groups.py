@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from quorumlog.cli.broker.messages import (
-    ConsumerGroup,
     GroupName,
     Topic,
     TopicName,
+    checked_group,
     message_line,
     message_row,
     spoken_time,
@@ -340,7 +340,9 @@ def resend(
 def consume(
     at: BrokerServers,
     topic: Topic,
-    group: ConsumerGroup,
+    group: Annotated[
+        str, option("Consumer group; its first member creates it.", "NAME", callback=checked_group)
+    ],
     tags: Annotated[str, option("Only messages with these: 'a || b'.", "TAGS")] = "*",
     begin: Annotated[
         str,

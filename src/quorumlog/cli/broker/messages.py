@@ -26,7 +26,7 @@ def _topic(name: str) -> str:
     return name
 
 
-def _group(name: str) -> str:
+def checked_group(name: str) -> str:
     from quorumlog.broker.group_commands import check_group_name
 
     check_group_name(name)
@@ -35,11 +35,7 @@ def _group(name: str) -> str:
 
 Topic = Annotated[str, option("Name of the topic.", "NAME", callback=_topic)]
 TopicName = Annotated[str, argument("Name of the topic.", "TOPIC", callback=_topic)]
-GroupName = Annotated[str, argument("Name of the consumer group.", "GROUP", callback=_group)]
-ConsumerGroup = Annotated[
-    str, option("Consumer group; its first member creates it.", "NAME", callback=_group)
-]
-Queue = Annotated[int, option("Number of the queue.", min=0, max=MOST_QUEUE_ID)]
+GroupName = Annotated[str, argument("Name of the consumer group.", "GROUP", callback=checked_group)]
 StoreDirectory = Annotated[
     Path, argument("Directory of a stopped store, ours or a Java broker's (storePathRootDir).", "DIR")
 ]

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from quorumlog.net.credentials import ClientUser
     from quorumlog.net.tls import ClientTls
 
-Dialect = Literal["quorumlog", "rocketmq"]
-
 
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given; empty: no topics. Raises
@@ -318,7 +316,8 @@ def serve(
         ),
     ] = 0,
     ha_dialect: Annotated[
-        Dialect, option("rocketmq: RocketMQ 5's protocol, for a Java master or slave; no epochs.")
+        Literal["quorumlog", "rocketmq"],
+        option("rocketmq: RocketMQ 5's protocol, for a Java master or slave; no epochs."),
     ] = "quorumlog",
     *,
     failover: Failover,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from quorumlog.cli.broker.messages import (
     MOST_QUEUE_ID,
-    Queue,
     Topic,
     message_line,
     message_row,
@@ -74,7 +73,7 @@ def send(
 def pull(
     at: BrokerServers,
     topic: Topic,
-    queue: Queue = 0,
+    queue: Annotated[int, option("Number of the queue.", min=0, max=MOST_QUEUE_ID)] = 0,
     offset: Annotated[int | None, option("First message. (default: the oldest)", min=0)] = None,
     since: Annotated[
         str, option("Only messages stored at this time or later: 2h, 2026-11-23T10:00Z.", "TIME")

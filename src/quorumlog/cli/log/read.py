@@ -9,10 +9,7 @@ import typer
 
 from quorumlog.cli.options import (
     FirstIndex,
-    FromMember,
     LogPlace,
-    MaxStaleness,
-    ReadConsistency,
     StopIndex,
     check_directory,
     is_on_command_line,
@@ -72,9 +69,19 @@ def read(
     hold: Annotated[
         bool, option("With --reader: retention keeps entries that it has not read.")
     ] = False,
-    consistency: ReadConsistency = None,
-    max_staleness: MaxStaleness = None,
-    from_member: FromMember = None,
+    consistency: Annotated[
+        Literal["read_index", "committed"] | None,
+        option(
+            "read_index: linearizable, from any member; committed: the committed entries that a member"
+            " knows, possibly old. Without it the leader answers."
+        ),
+    ] = None,
+    max_staleness: Annotated[
+        float | None, option("With committed: maximum age in seconds.", min=0)
+    ] = None,
+    from_member: Annotated[
+        str | None, option("Member to read from: its id, `leader` or `any`.", "ID", name="--from-member")
+    ] = None,
 ) -> None:
     """Print committed entries, one per line, without no-ops and other control entries.
 

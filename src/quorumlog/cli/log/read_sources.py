@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,6 @@ from quorumlog.append_times import BEGINNING, AppendTimes, TimedEntry, milliseco
 from quorumlog.batch import EntryBatch
 from quorumlog.cli.options import (
     ASK_AGAIN_S,
-    Consistency,
     LogServers,
     begin_index,
     refuse_another_group,
@@ -189,7 +188,7 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
 class ReadFrom(NamedTuple):
     """As `--consistency`, `--max-staleness` and `--from-member` say it."""
 
-    consistency: Consistency | None
+    consistency: Literal["read_index", "committed"] | None
     max_staleness_s: float | None
     member: str | None
 

@@ -31,7 +31,6 @@ role_app = App(
 Name = Annotated[str, argument("Name of the user.", "USER")]
 RoleName = Annotated[str, argument("Name of the role.", "ROLE")]
 Roles = Annotated[list[str], argument("Roles; admin always exists.", "ROLE...")]
-GivenRoles = Annotated[list[str] | None, option("A role of the user; may be repeated.", "ROLE")]
 NewPassword = Annotated[
     Path | None,
     option(f"Its first line is the password of the user; else {NEW_PASSWORD}, or a question.", "FILE"),
@@ -121,7 +120,7 @@ def list_users(at: UsersServers) -> None:
 def add_user(
     at: UsersServers,
     name: Name,
-    role: GivenRoles = None,
+    role: Annotated[list[str] | None, option("A role of the user; may be repeated.", "ROLE")] = None,
     new_password_file: NewPassword = None,
     certificate: ByCertificate = False,
 ) -> None:

@@ -16,8 +16,6 @@ from quorumlog.cli.options import (
     DataDir,
     FlushMode,
     Format,
-    KafkaAddress,
-    KafkaServers,
     LogLevel,
     MemberId,
     Members,
@@ -37,10 +35,6 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import Tls
 
 log = logging.getLogger("quorumlog.server")
-HoldMachine = Annotated[
-    list[str] | None,
-    option("Do not run this state machine (a command crashes it); may be repeated.", "NAME"),
-]
 
 
 def serve(
@@ -73,9 +67,22 @@ def serve(
             "Run this state machine, the same on all members; may be repeated.", "[NAME=]MODULE:FACTORY"
         ),
     ] = None,
-    hold_machine: HoldMachine = None,
-    kafka: KafkaAddress = None,
-    kafka_servers: KafkaServers = None,
+    hold_machine: Annotated[
+        list[str] | None,
+        option("Do not run this state machine (a command crashes it); may be repeated.", "NAME"),
+    ] = None,
+    kafka: Annotated[
+        str | None,
+        option("Port for clients of Kafka, on this group's log (extra `kafka`).", "HOST:PORT"),
+    ] = None,
+    kafka_servers: Annotated[
+        str | None,
+        option(
+            "Where clients reach the --kafka port of each member. (default: the same port on the host of"
+            " each)",
+            "ID=HOST:PORT,...",
+        ),
+    ] = None,
     admin: AdminAddress = None,
     *,
     tls: TlsGiven,

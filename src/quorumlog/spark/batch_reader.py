@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
-from quorumlog.spark.options import IndexRange, LedgerOptions, StatedOffset, resolve
+from quorumlog.spark.options import IndexRange, LedgerOptions
 from quorumlog.spark.reading import (
     ENTRY_VIEW,
     EntryView,
@@ -38,6 +38,7 @@ from quorumlog.spark.reading import (
     keep_modules,
     planned,
     read_partition,
+    stated_range,
 )
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.ledger_source import open_source, served_groups
@@ -84,19 +85,7 @@ class LedgerBatchReader(DataSourceReader):
     def _planned(self, options: LedgerOptions) -> Sequence[InputPartition]:
         with closing(self._opener(options)) as source:
             bounds = source.bounds()
-
-            def at(time_ms: int | None, stated: StatedOffset) -> StatedOffset:
-                if time_ms is None:
-                    return stated
-                return index_from(source, bounds.begin_index, bounds.stop_index, time_ms)
-
-            stated = resolve(
-                at(options.starting_timestamp_ms, options.starting_offsets),
-                at(options.ending_timestamp_ms, options.ending_offsets),
-                bounds,
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
-            first_index, stop_index = self._narrowed(stated)
+            first_index, stop_index = self._narrowed(stated_range(options, source, bounds))
             if self._begin_ms is not None:
                 first_index = index_from(source, first_index, stop_index, self._begin_ms)
             if self._end_ms is not None:

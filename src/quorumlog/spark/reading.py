@@ -20,11 +20,15 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.spark.options import (
+    AppendedAt,
     IndexRange,
     LedgerOptions,
     LogBounds,
+    Offset,
     RowEncoder,
+    StatedBound,
     check_schema,
+    resolve,
     skip_lost_entries,
 )
 from quorumlog.spark.partitions import LedgerPartition, RangeCheck, plan, with_chains
@@ -86,6 +90,23 @@ def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:
         return source.time_ms_at(index) >= time_ms
 
     return bisect_left(range(high), True, low, high, key=is_later)
+
+
+def stated_range(options: LedgerOptions, source: LedgerSource, bounds: LogBounds) -> IndexRange:
+    """The entries that the options of a query mean. Raises as `resolve`."""
+
+    def offset_of(stated: StatedBound) -> Offset:
+        if isinstance(stated, AppendedAt):
+            return index_from(source, bounds.begin_index, bounds.stop_index, stated.time_ms)
+        assert isinstance(stated, int | str), f"{stated!r} of a query that reads one group"
+        return stated
+
+    return resolve(
+        offset_of(options.starting),
+        offset_of(options.ending),
+        bounds,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
 
 
 class Encoder(Protocol):

@@ -24,13 +24,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.errors import ConfigError
-from quorumlog.spark.options import (
-    IndexRange,
-    LedgerDataLoss,
-    LedgerOptions,
-    LogBounds,
-    resolve,
-)
+from quorumlog.spark.options import LATEST, IndexRange, LedgerDataLoss, LedgerOptions, LogBounds
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.reading import (
     ENTRY_VIEW,
@@ -40,6 +34,7 @@ from quorumlog.spark.reading import (
     index_from,
     planned,
     read_partition,
+    stated_range,
     what_is_left,
 )
 from quorumlog.spark.short_errors import in_short
@@ -97,15 +92,8 @@ class GroupStream:
 
     def initial(self) -> StreamOffset:
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
-        options = self._options
-        with closing(self._opener(options)) as source:
-            bounds = source.bounds()
-            if options.starting_timestamp_ms is not None:
-                time_ms = options.starting_timestamp_ms
-                return StreamOffset(index_from(source, bounds.begin_index, bounds.stop_index, time_ms))
-        stated = resolve(
-            options.starting_offsets, "latest", bounds, fail_on_data_loss=options.fail_on_data_loss
-        )
+        with closing(self._opener(self._options)) as source:
+            stated = stated_range(self._options, source, source.bounds())
         return StreamOffset(stated.first_index)
 
     def begin(self, index: int) -> StreamOffset:
@@ -327,13 +315,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream reads from running members (option servers); a directory (option path)"
                 " or an archive alone does not grow: read it with spark.read"
             )
-        for name, is_given in (
-            ("endingOffsets", options.ending_offsets != "latest"),
-            ("endingTimestamp", options.ending_timestamp_ms is not None),
-            ("endingOffsetsByTimestamp", options.ending_timestamps is not None),
-        ):
-            if is_given:
-                raise ConfigError(f"option {name} is for spark.read; a stream has no end")
+        if options.ending != LATEST:
+            _, (name, _) = options.ends()
+            raise ConfigError(f"option {name} is for spark.read; a stream has no end")
         self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener

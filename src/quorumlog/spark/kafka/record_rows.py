@@ -28,6 +28,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import Int64Array, field_of
 from quorumlog.kafka.places import PREFIX_BYTES, BatchPlaces
+from quorumlog.spark.options import schema_of
 
 COLUMN_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -67,12 +68,9 @@ class UnreadableRecords(LedgerError):
     """A batch's content is not valid records; neither producer nor broker has checked it."""
 
 
-def schema_of(columns: tuple[str, ...]) -> StructType:
-    schema = StructType()
-    for name in columns:
-        spelled = _SPELLED.get(name, name)
-        schema = schema.add(spelled, COLUMN_TYPES[name], nullable=name in _NULLABLE)
-    return schema
+def kafka_schema(columns: tuple[str, ...]) -> StructType:
+    spelled = [_SPELLED.get(name, name) for name in columns]
+    return schema_of(spelled, COLUMN_TYPES, _NULLABLE)
 
 
 class _Batch(NamedTuple):

@@ -116,9 +116,8 @@ class ServerSource:
             min(MEMBER_TIMEOUT_MS, options.timeout_ms),
         )
         self._readers = NO_READERS
-        stated = (options.starting_offsets, options.ending_offsets)
-        offsets = [o.get(self._group, 0) if isinstance(o, dict) else o for o in stated]
-        self._stated = max([0, *(offset for offset in offsets if isinstance(offset, int))])
+        stated = (each for each in (options.starting, options.ending) if isinstance(each, int))
+        self._stated = max(stated, default=0)
 
     # ---------------------------------------------------------------- planning
 

@@ -54,8 +54,11 @@ def option(default: T, **parsers: Callable[[str, str], Any]) -> T:
 
 def parsers_of(options: type) -> Mapping[str, Parser]:
     """By lower-cased name; those that many kinds of options have come last."""
-    own = sorted(fields(options), key=lambda each: each.name in ClientOptions.__dataclass_fields__)
-    named = [Parser(name, each.name, parse) for each in own for name, parse in each.metadata.items()]
+    kinds = [getattr(kind, "__dataclass_fields__", ()) for kind in options.__mro__]
+    own_first = sorted(fields(options), key=lambda each: sum(each.name in kind for kind in kinds))
+    named = [
+        Parser(name, each.name, parse) for each in own_first for name, parse in each.metadata.items()
+    ]
     return {parser.name.lower(): parser for parser in named}
 
 
@@ -228,6 +231,22 @@ class ClientOptions:
     def as_user(self) -> ClientUser | None:
         """Raises ConfigError."""
         return user_of(self.user, self.password_file)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions(ClientOptions):
+    """Options of every query that reads entries or messages."""
+
+    partition_bytes: int = option(128 * MIB, partitionBytes=COUNT)
+    pushdown: bool = option(False, pushdown=boolean)
+    fail_on_data_loss: bool = option(True, failOnDataLoss=boolean)
+    timeout_ms: int = option(30_000, timeoutMs=TIMEOUT_MS)
+    """How long a task or the planner tries the members in turn without any progress."""
+    max_offsets: int = option(0, maxOffsetsPerTrigger=COUNT)
+    """Of a micro-batch; 0: no limit."""
+    min_offsets: int = option(0, minOffsetsPerTrigger=number_of(0, 2**62))
+    """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
+    max_trigger_delay_ms: int = option(15 * 60_000, maxTriggerDelay=duration_ms)
 
 
 # ----------------------------------------------------------------
@@ -559,7 +578,7 @@ def _consistency(name: str, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerOptions(ClientOptions):
+class LedgerOptions(QueryOptions):
     """The options of a query. One of `servers` and `path` is set, or none where `archive` is."""
 
     servers: str = option("", servers=servers_of)
@@ -592,10 +611,8 @@ class LedgerOptions(ClientOptions):
     """None: `DEFAULT_COLUMNS`."""
     min_partitions: int = option(0, minPartitions=number_of(0, 1_000_000))
     """0: as many as this machine has cores, of a log that is worth it."""
-    partition_bytes: int = option(128 * MIB, partitionBytes=COUNT)
     max_records_per_partition: int = option(0, maxRecordsPerPartition=COUNT)
     """0: no limit."""
-    fail_on_data_loss: bool = option(True, failOnDataLoss=boolean)
     read_consistency: str = option("", readConsistency=_consistency)
     """Empty: `committed`, and of a stream `read_index` (see `of_stream`)."""
     max_staleness_ms: int = option(-1, maxStalenessMs=number_of(0, 2**31 - 1))
@@ -606,19 +623,12 @@ class LedgerOptions(ClientOptions):
     """Batches read ahead of the one that Spark takes. With `path` they need a thread of the task, which
     costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with
     `servers`, 0 with `path`."""
-    pushdown: bool = option(False, pushdown=boolean)
-    max_offsets: int = option(0, maxOffsetsPerTrigger=COUNT)
-    """Of a micro-batch; 0: no limit. So it is with the bytes of the log."""
     max_bytes: int = option(0, maxBytesPerTrigger=COUNT)
-    min_offsets: int = option(0, minOffsetsPerTrigger=COUNT)
-    """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
-    max_trigger_delay_ms: int = option(15 * 60_000, maxTriggerDelay=duration_ms)
+    """Of the log, in a micro-batch; 0: no limit."""
     reader: str = option("", reader=name_of)
     """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
     reader_hold: bool = option(False, readerHold=boolean)
     """Entries that `reader` has not read are kept."""
-    timeout_ms: int = option(30_000, timeoutMs=TIMEOUT_MS)
-    """How long a task or the planner tries the members in turn without any progress."""
 
     @property
     def served_group(self) -> str:

@@ -20,6 +20,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.spark.options import (
+    DEFAULT_COLUMNS,
     AppendedAt,
     IndexRange,
     LedgerOptions,
@@ -30,6 +31,7 @@ from quorumlog.spark.options import (
     check_schema,
     resolve,
     skip_lost_entries,
+    spark_schema_of,
 )
 from quorumlog.spark.partitions import LedgerPartition, RangeCheck, plan, with_chains
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback
@@ -124,6 +126,10 @@ class Encoder(Protocol):
 
 class EntryView:
     """The rows that a query makes from entries: here one row for each entry. Pickled with the reader."""
+
+    def schema_of(self, options: LedgerOptions) -> StructType:
+        default = ("group", *DEFAULT_COLUMNS) if options.names_several else DEFAULT_COLUMNS
+        return spark_schema_of(options.columns or default)
 
     def check_schema(self, schema: StructType, options: LedgerOptions) -> None:
         """Raises ConfigError unless `schema` has only columns of the view."""

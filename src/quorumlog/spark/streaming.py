@@ -24,7 +24,14 @@ from pyspark.sql.types import StructType
 
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.errors import ConfigError
-from quorumlog.spark.options import LATEST, IndexRange, LedgerDataLoss, LedgerOptions, LogBounds
+from quorumlog.spark.options import (
+    LATEST,
+    IndexRange,
+    LedgerDataLoss,
+    LedgerOptions,
+    LogBounds,
+    QueryOptions,
+)
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.reading import (
     ENTRY_VIEW,
@@ -242,6 +249,11 @@ class GroupStream:
         return []
 
 
+POLL_S = 0.1
+"""So long a query that has everything waits for new entries before Spark asks again."""
+_PAUSE_S = 0.01
+
+
 def offsets_of(stored: dict[str, Any]) -> dict[str, StreamOffset]:
     """By group. Raises ConfigError."""
     return {group: StreamOffset.parse(offset) for group, offset in stored.items()}
@@ -256,6 +268,36 @@ def shared(available: dict[K, int], most: int) -> dict[K, int]:
     if total <= most:
         return available
     return {group: min(count, max(most * count // total, 1)) for group, count in available.items()}
+
+
+def limited(
+    counts: dict[K, int], options: QueryOptions, batched_at: float, *, is_last: bool
+) -> dict[K, int]:
+    """How many of these a micro-batch gets; none while it waits for more. `batched_at`: when there was
+    something for one last. `is_last`: no more comes."""
+    waited_ms = (time.monotonic() - batched_at) * 1000
+    is_waiting = not is_last and waited_ms < options.max_trigger_delay_ms
+    if is_waiting and sum(counts.values()) < options.min_offsets:
+        return dict.fromkeys(counts, 0)
+    return shared(counts, options.max_offsets) if options.max_offsets else counts
+
+
+def default_limit(options: QueryOptions, max_bytes: int = 0) -> ReadLimit:
+    """The options' limits, of which Spark takes one; `limited` applies them all."""
+    if options.max_offsets:
+        return ReadMaxRows(options.max_offsets)
+    if max_bytes:
+        return ReadMaxBytes(max_bytes)
+    return ReadMinRows(options.min_offsets) if options.min_offsets else ReadAllAvailable()
+
+
+def polls(*, only_once: bool) -> Iterator[None]:
+    """When to look for new entries: now, and for a moment again and again."""
+    ends = time.monotonic() + POLL_S
+    yield
+    while not only_once and time.monotonic() < ends:
+        time.sleep(_PAUSE_S)
+        yield
 
 
 def _within_bytes(
@@ -291,9 +333,6 @@ def _within_bytes(
 # before the restart is read as it was planned, whatever groups are named by now.
 
 
-POLL_S = 0.1
-"""So long a query that has everything waits for new entries before Spark asks again."""
-_PAUSE_S = 0.01
 FIND_S = 5.0
 """So long the groups that `subscribePattern` found last are those that there are."""
 
@@ -339,15 +378,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _stored({group: stream.initial() for group, stream in self._streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The options' limits, of which Spark takes one; `latestOffset` applies them all."""
-        options = self._options
-        if options.max_offsets:
-            return ReadMaxRows(options.max_offsets)
-        if options.max_bytes:
-            return ReadMaxBytes(options.max_bytes)
-        if options.min_offsets:
-            return ReadMinRows(options.min_offsets)
-        return ReadAllAvailable()
+        return default_limit(self._options, self._options.max_bytes)
 
     @in_short
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -367,8 +398,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not all(offset.has_begun for offset in begun.values()):
             return _stored({group: self._streams[group].begin(at.index) for group, at in begun.items()})
         indices = {group: offset.index for group, offset in begun.items()}
-        polling_ends = time.monotonic() + POLL_S
-        while True:
+        for _ in polls(only_once=has_target):
             available = {group: self._streams[group].available(at) for group, at in begun.items()}
             ends = self._limited(indices, available, limit, is_last=has_target)
             if ends != indices:
@@ -381,9 +411,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         for group, end in ends.items()
                     }
                 )
-            if has_target or time.monotonic() >= polling_ends:
-                return start if len(start) == len(begun) else _stored(begun)
-            time.sleep(_PAUSE_S)
+        return start if len(start) == len(begun) else _stored(begun)
 
     def _find_groups(self) -> None:
         """Those that `subscribePattern` takes by now."""
@@ -447,12 +475,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):  # a trigger that wants everything at once
             return available
         counts = {group: available[group] - first_index for group, first_index in begun.items()}
-        if not is_last and sum(counts.values()) < options.min_offsets:
-            waited_ms = (time.monotonic() - self._batched_at) * 1000
-            if waited_ms < options.max_trigger_delay_ms:
-                return begun
-        if options.max_offsets:
-            counts = shared(counts, options.max_offsets)
+        counts = limited(counts, options, self._batched_at, is_last=is_last)
         ends = {group: begun[group] + count for group, count in counts.items()}
         if options.max_bytes:
             total = sum(counts.values())

@@ -69,8 +69,7 @@ class KafkaView(EntryView):
     columns: tuple[str, ...] = option((), columns=columns_of(COLUMNS))
     include_headers: bool = option(False, includeHeaders=boolean)
 
-    @property
-    def schema(self) -> StructType:
+    def schema_of(self, options: LedgerOptions) -> StructType:
         return kafka_schema(self.columns or (COLUMNS if self.include_headers else DEFAULT_COLUMNS))
 
     def check_schema(self, schema: StructType, options: LedgerOptions) -> None:

@@ -25,18 +25,14 @@ from pyspark.sql.types import (
 
 from quorumlog.broker.message import KEYS, TAGS
 from quorumlog.broker.record_batch import Found, PropertyColumns, QueueKey, RecordBatch, gather
-from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import (
     COUNT,
     MESSAGES,
-    TIMEOUT_MS,
     VIEW,
-    ClientOptions,
-    boolean,
+    QueryOptions,
     check_columns,
     columns_of,
-    duration_ms,
     fields_of,
     name_of,
     number_of,
@@ -112,7 +108,7 @@ def _topics(name: str, text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageOptions(ClientOptions):
+class MessageOptions(QueryOptions):
     path: str = option("", path=_path)
     """Directory of a stopped store, readable at this path by every Spark worker."""
     servers: str = option("", servers=servers_of)
@@ -120,24 +116,16 @@ class MessageOptions(ClientOptions):
     starting_offsets: QueueOffsets = option(EARLIEST, startingOffsets=parse_queue_offsets)
     ending_offsets: QueueOffsets = option(LATEST, endingOffsets=parse_queue_offsets)
     """Exclusive."""
-    fail_on_data_loss: bool = option(True, failOnDataLoss=boolean)
-    timeout_ms: int = option(30_000, timeoutMs=TIMEOUT_MS)
     topics: tuple[str, ...] = option((), topic=_topics, subscribe=_topics)
     """Empty: all."""
     begin_ms: int = option(0, startingTimestamp=number_of(0, 2**62))
     end_ms: int = option(2**62, endingTimestamp=number_of(0, 2**62))
     """Stored then or before."""
     columns: tuple[str, ...] = option(DEFAULT_COLUMNS, columns=columns_of(COLUMNS))
-    partition_bytes: int = option(128 * MIB, partitionBytes=COUNT)
     partition_records: int = option(1_000_000, maxRecordsPerPartition=COUNT)
     """Of a broker's queue."""
-    pushdown: bool = option(False, pushdown=boolean)
     topic_pattern: str = option("", subscribePattern=pattern_of)
     """A regular expression: topics whose whole name it matches; empty: `topics` counts."""
-    max_offsets: int = option(0, maxOffsetsPerTrigger=COUNT)
-    """Of a micro-batch; 0: no limit."""
-    min_offsets: int = option(0, minOffsetsPerTrigger=number_of(0, 2**62))
-    max_trigger_delay_ms: int = option(15 * 60_000, maxTriggerDelay=duration_ms)
     consumer_group: str = option("", consumerGroup=name_of)
     """That a stream commits its progress as; empty: none."""
 

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
-from quorumlog.client import connect
-from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, asking, sync_path
 from quorumlog.pipelines.engine import LocalEngine, WorkEngine
@@ -31,10 +30,12 @@ from quorumlog.pipelines.places import (
     Place,
     chain_at_end,
     check_seen,
+    connected,
     even_cuts,
     linked,
     open_log,
     parts_of,
+    range_in,
 )
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
@@ -99,11 +100,10 @@ def compact(
         # numbers of another range would leave out other rows.
         appended = _append(pq.read_table(file), into, existing)
     elif into is not None:
-        with connect(into.servers, group=into.group or DEFAULT_GROUP, timeout_ms=into.timeout_ms) as log:
+        with connected(into) as log:
             log.layout()  # one that is not there is told before anything is read
     with closing(open_log(source)) as log:
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         edges = even_cuts(log, first, stop, PART_BYTES)
     rows, entries, ends = _latest(None, []), 0, None
     with _attempts(file) as attempts:
@@ -248,12 +248,7 @@ def _existing(file: str) -> About | None:
 
 def _append(rows: pa.Table, into: Place, about: About) -> int:
     """Those that are not there yet."""
-    with connect(
-        into.servers,
-        group=into.group or DEFAULT_GROUP,
-        timeout_ms=into.timeout_ms,
-        producer_id=about.producer_id,
-    ) as log:
+    with connected(into, about.producer_id) as log:
         first = number = log.last_sequence() + 1
         for part in cut(rows.column("body").slice(number).combine_chunks()):
             log.append_batch(part.to_pylist(), sequence=number)

@@ -23,6 +23,7 @@ from quorumlog.pipelines.places import (
     linked,
     open_log,
     parts_of,
+    range_in,
 )
 
 MINUTE_MS = 60_000
@@ -157,8 +158,7 @@ def statistics(
     if key:
         KeyOf(key)  # wrong ones are told before anything is read
     with closing(open_log(place)) as log:
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
     works = [CountWork(*part, key) for part in parts_of(place, edges)]
     whole = PartCounted(minutes={}, terms={})

@@ -32,7 +32,7 @@ from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.engine import LocalEngine, WorkEngine
-from quorumlog.pipelines.places import Place, even_cuts, open_log
+from quorumlog.pipelines.places import Place, even_cuts, open_log, range_in
 from quorumlog.pipelines.replaying import (
     SPARK_ROWS,
     Replayed,
@@ -202,8 +202,7 @@ def replay_frames(
             )
         before = _rows_of(commits)
         newest = commits.resume()
-        first = log.begin_index if first_index is None else first_index
-        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        first, stop = range_in(log, first_index, stop_index)
         reached = first if newest is None else newest.newest_manifest.batch.batch_id
         if newest is not None and not first <= reached <= stop:
             raise BadRequest(

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
@@ -155,20 +155,10 @@ class DirectorySource:
     def follow(self, partition: LedgerPartition) -> None:
         self._scanned_index = partition.scanned_index
 
-    def chain_before(self, index: int) -> int | None:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("a directory is not read as a stream")
 
-    def cluster_id(self) -> str:
-        raise AssertionError("a directory is not read as a stream")
-
-    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
-        raise AssertionError("a directory is not read as a stream")
-
-    def commit_reader(self, name: str, index: int) -> None:
-        raise AssertionError("a directory is not read as a stream")
-
-    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
-        raise AssertionError("a directory is not read as a stream")
+    chain_before = cluster_id = begin_reader = commit_reader = note_skipped = _refuse
 
     def close(self) -> None:
         if self._opened is not None:

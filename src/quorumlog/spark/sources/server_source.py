@@ -219,55 +219,53 @@ class ServerSource:
 
     def _point_of(self, index: int, deadline: float) -> EntryPoint:
         members = [*self._readers.others, *self._readers.preferred] or ["any"]
-        while True:
-            order = [*sorted(members, key=self._failed_lately), None]
-            errors: list[Exception] = []
-            for member in order:
-                try:
-                    batch = next(
-                        self._client.read_batches(
-                            index, index + 1, from_member=member, batch_bytes=1, heads=True
-                        )
-                    )
-                    header = batch.headers()[0]
-                    return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
-                except NO_RIGHT:
-                    raise
-                except (LedgerError, ProtocolViolation) as failure:
-                    errors.append(failure)
-                    self._note_failure(member, failure)
-                if time.monotonic() >= deadline:
-                    break
-            gone = [each for each in errors if isinstance(each, IndexOutOfRange)]
-            if len(gone) == len(errors):
-                raise gone[0]
-            if time.monotonic() >= deadline:
-                raise Unreachable(
-                    f"no member gives entry {index} of group {self._group!r} within"
-                    f" {self._options.timeout_ms} ms (option timeoutMs): {_said(order, errors)}"
-                ) from errors[-1]
-            time.sleep(_PAUSE_S)
+
+        def ask(member: str | None) -> EntryPoint:
+            batches = self._client.read_batches(
+                index, index + 1, from_member=member, batch_bytes=1, heads=True
+            )
+            header = next(batches).first_header
+            return EntryPoint(header.pos, header.chain_crc)
+
+        return self._answer_of(
+            ask,
+            f"entry {index}",
+            deadline,
+            lambda: iter((*sorted(members, key=self._failed_lately), None)),
+        )
 
     def time_ms_at(self, index: int) -> int:
         """From the leader, or from any member that holds the entry. Raises Unreachable after
         `timeoutMs`."""
         time_at = self._answer_of(
-            lambda member: self._client.time_at(index, from_member=member), f"the time of entry {index}"
+            lambda member: self._client.time_at(index, from_member=member),
+            f"the time of entry {index}",
+            self._deadline(),
+            self._most_knowing,
         )
         return -1 if time_at is None else milliseconds_of(time_at)
 
     def clock_resets(self) -> Resets:
         """The same."""
         return self._answer_of(
-            lambda member: self._client.clock_resets(from_member=member), "the resets of the clock"
+            lambda member: self._client.clock_resets(from_member=member),
+            "the resets of the clock",
+            self._deadline(),
+            self._most_knowing,
         )
 
-    def _answer_of(self, ask: Callable[[str | None], T], what: str) -> T:
-        deadline = self._deadline()
+    def _answer_of(
+        self,
+        ask: Callable[[str | None], T],
+        what: str,
+        deadline: float,
+        members: Callable[[], Iterator[str | None]],
+    ) -> T:
+        """Raises IndexOutOfRange where no member holds it any more."""
         while True:
             order: list[str | None] = []
             errors: list[Exception] = []
-            for member in self._whom_to_ask():
+            for member in members():
                 order.append(member)
                 try:
                     return ask(member)
@@ -275,6 +273,11 @@ class ServerSource:
                     raise
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
+                    self._note_failure(member, failure)
+                if time.monotonic() >= deadline:
+                    break
+            if all(isinstance(each, IndexOutOfRange) for each in errors):
+                raise errors[0]
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"no member gives {what} of group {self._group!r} within {self._options.timeout_ms}"
@@ -282,7 +285,7 @@ class ServerSource:
                 ) from errors[-1]
             time.sleep(_PAUSE_S)
 
-    def _whom_to_ask(self) -> Iterator[str | None]:
+    def _most_knowing(self) -> Iterator[str | None]:
         """The leader, then the members that know most: one that lags may not know the newest resets."""
         yield None
         rows = [row for row in self._client.status() if row.reachable and row.role != "unformed"]

@@ -326,6 +326,15 @@ def check_columns(schema: StructType, types: Mapping[str, DataType], what: str) 
             )
 
 
+def rows_of(arrays: Sequence[pa.Array], schema: StructType) -> pa.RecordBatch:
+    """Columns with the names that Spark expects, and null only where it does."""
+    fields = [
+        pa.field(column.name, array.type, nullable=column.nullable)
+        for column, array in zip(schema.fields, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
 class RowEncoder:
     def __init__(self, schema: StructType, group: str) -> None:
         """Names in `schema` may be spelled as Spark allows, in any case."""

@@ -106,7 +106,7 @@ class SparkEngine:
         return sorted(rows, key=lambda row: row["number"])
 
 
-_KINDS = (StoreFailure, ProtocolViolation, ConfigError)
+_KINDS = (DirectoryDamaged, StoreFailure, ProtocolViolation, ConfigError)
 
 
 class _Refusal(msgspec.Struct):
@@ -116,7 +116,7 @@ class _Refusal(msgspec.Struct):
     error: ErrorResponse | None = None
     """Of a LedgerError."""
     kind: str = ""
-    """Name of one without a place."""
+    """Name of another one."""
     place: dict[str, Any] = {}
     """Of DirectoryDamaged, as its constructor takes it."""
 
@@ -128,12 +128,11 @@ def _row(number: int, run: Callable[[W], R], work: W, most_bytes: int) -> pa.Rec
         result = msgspec.msgpack.encode(run(work))
     except LedgerError as error:
         refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
-    except DirectoryDamaged as error:
-        place = {name: getattr(error, name) for name in ("path", "position", "index", "stop_index")}
-        refusal = msgspec.msgpack.encode(_Refusal(str(error), place=place))
-    except (StoreFailure, ProtocolViolation, ConfigError) as error:
-        name = next(kind.__name__ for kind in _KINDS if isinstance(error, kind))
-        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, name))
+    except _KINDS as error:
+        kind = next(kind for kind in _KINDS if isinstance(error, kind))
+        names = ("path", "position", "index", "stop_index") if kind is DirectoryDamaged else ()
+        place = {name: getattr(error, name) for name in names}
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, kind.__name__, place))
     size = len(result)
     kept = b"" if 0 < most_bytes < size else result
     columns = [pa.array([number]), pa.array([size]), pa.array([kept]), pa.array([refusal])]
@@ -144,9 +143,8 @@ def _raised(encoded: bytes) -> Exception:
     refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
     if refusal.error is not None:
         return error_of(refusal.error)
-    if refusal.place:
-        return DirectoryDamaged(refusal.text, **refusal.place)
-    return next(kind for kind in _KINDS if kind.__name__ == refusal.kind)(refusal.text)
+    kind = next(kind for kind in _KINDS if kind.__name__ == refusal.kind)
+    return kind(refusal.text, **refusal.place)
 
 
 # ----------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -146,7 +147,19 @@ class GroupStream:
         """The highest stop up to which the entries from `first_index` on have at most `most_bytes`; one
         more than `first_index` at least, so that a large entry does not end the query."""
         with closing(self._opener(self._options)) as source:
-            return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
+            bounds = source.bounds(stop_index)
+            first_index = max(first_index, bounds.begin_index)
+
+            def ends_at(stop: int) -> int:
+                # An entry ends where the next one begins; of the last one nobody says where.
+                at = min(stop, bounds.stop_index - 1)
+                [point] = source.points_of([at])
+                return point.position + (stop > at)
+
+            [first] = source.points_of([first_index])
+            more = range(first_index + 2, stop_index + 1)
+            fitting = bisect_right(more, first.position + most_bytes, key=ends_at)
+            return first_index + 1 + fitting
 
     def time_ms_before(self, index: int) -> int:
         """When the entry before `index` was appended, in milliseconds since 1970; -1: unknown, or
@@ -298,28 +311,6 @@ def polls(*, only_once: bool) -> Iterator[None]:
     while not only_once and time.monotonic() < ends:
         time.sleep(_PAUSE_S)
         yield
-
-
-def _within_bytes(
-    source: LedgerSource, first_index: int, stop_index: int, bounds: LogBounds, most_bytes: int
-) -> int:
-    first_index = max(first_index, bounds.begin_index)
-
-    def position_of(index: int) -> int:
-        [point] = source.points_of([index])
-        return point.position
-
-    stop_position = position_of(first_index) + most_bytes
-    low, high = first_index + 1, max(stop_index, first_index + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        # An entry ends where the next one begins; of the last one nobody says where.
-        ends_at = position_of(middle) if middle < bounds.stop_index else position_of(middle - 1) + 1
-        if ends_at <= stop_position:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 # ----------------------------------------------------------------

@@ -168,12 +168,9 @@ def _ask_of(options: LedgerOptions, stop_index: int) -> Ask:
         from quorumlog.spark.kafka.stopped_topics import stopped_machine
 
         return stopped_machine(options.path, stop_index).query
-    from quorumlog.spark.sources.server_source import MEMBER_TIMEOUT_MS, shared_client
+    from quorumlog.spark.sources.server_source import client_of
 
-    client, _ = shared_client(
-        *(options.servers, options.served_group, options.tls, options.as_user),
-        min(MEMBER_TIMEOUT_MS, options.timeout_ms),
-    )
+    client = client_of(options).client
 
     def ask(question: bytes) -> bytes:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,14 @@ from pyspark.sql.types import (
 )
 
 from quorumlog.broker.message import KEYS, TAGS
-from quorumlog.broker.record_batch import Found, PropertyColumns, QueueKey, RecordBatch, gather
+from quorumlog.broker.record_batch import (
+    Found,
+    PropertyColumns,
+    QueueKey,
+    RecordBatch,
+    RecordColumns,
+    gather,
+)
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import (
     COUNT,
@@ -39,6 +46,7 @@ from quorumlog.spark.options import (
     option,
     parsers_of,
     pattern_of,
+    rows_of,
     schema_of,
     servers_of,
 )
@@ -247,46 +255,28 @@ def _times(milliseconds: Any) -> pa.Array:
     return pa.array(milliseconds * 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
+_ENCODERS: dict[str, Callable[[RecordBatch, RecordColumns], pa.Array]] = {
+    "topic": lambda _, each: _strings(each.data, each.topic_starts, each.topic_sizes),
+    "queue": lambda _, each: pa.array(each.queue_ids, pa.int32()),
+    "offset": lambda _, each: pa.array(each.queue_offsets),
+    "keys": lambda records, _: _keys(records.properties, len(records)),
+    "tags": lambda records, _: _tags(records.properties, len(records)),
+    "properties": lambda records, _: _map(records.properties, len(records)),
+    "born_time": lambda _, each: _times(each.born_times_ms),
+    "store_time": lambda _, each: _times(each.store_times_ms),
+    "body": lambda records, _: _bodies(records),
+    "physical_offset": lambda _, each: pa.array(each.physical_offsets),
+    "flag": lambda _, each: pa.array(each.flags, pa.int32()),
+    "sys_flag": lambda _, each: pa.array(each.sys_flag.astype(np.int32)),
+    "reconsume_times": lambda _, each: pa.array(each.reconsume_times, pa.int32()),
+}
+
+
 class MessageRows:
     def __init__(self, schema: StructType) -> None:
-        self._names = [field.name for field in schema.fields]
-        self._nullable = [field.nullable for field in schema.fields]
+        self._schema = schema
+        self._encoders = [_ENCODERS[name.lower()] for name in schema.fieldNames()]
 
     def encode(self, records: RecordBatch) -> pa.RecordBatch:
-        arrays = [self._column(name.lower(), records) for name in self._names]
-        fields = [
-            pa.field(name, array.type, nullable=nullable)
-            for name, array, nullable in zip(self._names, arrays, self._nullable, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-    def _column(self, name: str, records: RecordBatch) -> pa.Array:
-        columns, count = records.columns, len(records)
-        match name:
-            case "topic":
-                return _strings(columns.data, columns.topic_starts, columns.topic_sizes)
-            case "queue":
-                return pa.array(columns.queue_ids, pa.int32())
-            case "offset":
-                return pa.array(columns.queue_offsets)
-            case "keys":
-                return _keys(records.properties, count)
-            case "tags":
-                return _tags(records.properties, count)
-            case "properties":
-                return _map(records.properties, count)
-            case "born_time":
-                return _times(columns.born_times_ms)
-            case "store_time":
-                return _times(columns.store_times_ms)
-            case "body":
-                return _bodies(records)
-            case "physical_offset":
-                return pa.array(columns.physical_offsets)
-            case "flag":
-                return pa.array(columns.flags, pa.int32())
-            case "sys_flag":
-                return pa.array(columns.sys_flag.astype(np.int32))
-            case _:
-                assert name == "reconsume_times", name
-                return pa.array(columns.reconsume_times, pa.int32())
+        columns = records.columns
+        return rows_of([encode(records, columns) for encode in self._encoders], self._schema)

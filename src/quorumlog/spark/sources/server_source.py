@@ -88,11 +88,7 @@ def _answer_of(rows: Sequence[MemberStatusRow]) -> str:
 
 def groups_at(options: LedgerOptions) -> list[str]:
     """See `served_groups`."""
-    most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
-    client, _ = shared_client(
-        options.servers, options.served_group, options.tls, options.as_user, most_ms
-    )
-    return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
+    return client_of(options).client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
 
 
 def _said(order: Sequence[str | None], problems: Sequence[Exception]) -> str:
@@ -111,10 +107,7 @@ class ServerSource:
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._group = options.served_group
-        self._client, self._failures = shared_client(
-            *(options.servers, self._group, options.tls, options.as_user),
-            min(MEMBER_TIMEOUT_MS, options.timeout_ms),
-        )
+        self._client, self._failures = client_of(options)
         self._readers = NO_READERS
         stated = (each for each in (options.starting, options.ending) if isinstance(each, int))
         self._stated = max(stated, default=0)
@@ -428,6 +421,13 @@ class SharedClient(NamedTuple):
 
     client: LedgerClient
     failures: dict[str, float]
+
+
+def client_of(options: LedgerOptions) -> SharedClient:
+    """Of its one group."""
+    timeout_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+    group = options.served_group
+    return shared_client(options.servers, group, options.tls, options.as_user, timeout_ms)
 
 
 _shared: dict[tuple[int, str, str, int, ClientTls | None, ClientUser | None], SharedClient] = {}

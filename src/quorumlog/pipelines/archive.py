@@ -92,7 +92,8 @@ class Archive:
         folder = folder_at(path)
         folder.make()
         if load_manifest(folder)[0] is None:
-            strange = sorted(name for name in folder.names() if not _is_ours(name))
+            known = {LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS}
+            strange = sorted(set(folder.names()) - known)
             if strange:
                 raise ConfigError(
                     f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
@@ -311,10 +312,6 @@ def _checked_footer(path: str, part: Part) -> Part:
             f"{path} is not the file that was written", path=path, position=-1, index=part.first_index
         )
     return found
-
-
-def _is_ours(name: str) -> bool:
-    return name in (LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
 def load_manifest(folder: ArchiveFolder) -> tuple[ArchiveManifest | None, str]:

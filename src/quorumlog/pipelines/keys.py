@@ -31,9 +31,8 @@ class KeyOf:
         the entry, for a body of another form."""
         if not len(bodies):  # of a batch of control entries
             return pa.array([], pa.binary())
-        if self.form == "prefix":
-            return self._prefixes(bodies, indices)
-        return self._json(bodies, indices) if self.form == "json" else self._arrow(bodies, indices)
+        keys = {"prefix": self._prefixes, "json": self._json, "arrow": self._arrow}[self.form]
+        return keys(bodies, indices)
 
     def _prefixes(self, bodies: pa.Array, indices: pa.Array) -> pa.Array:
         size = int(self.what)

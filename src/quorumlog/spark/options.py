@@ -400,16 +400,21 @@ StatedBound = Bound | Mapping[str, Bound]
 """As in an option: for the group that is read, or by group."""
 
 
-class LedgerDataLoss(IndexOutOfRange):
-    """A query needs entries that the log no longer holds, and failOnDataLoss is true."""
-
-
 class LogBounds(NamedTuple):
     """Which entries can be read at the moment of planning."""
 
     group: str
     begin_index: int
     stop_index: int
+
+    @property
+    def named(self) -> dict[str, int]:
+        """For IndexOutOfRange."""
+        return {"ledger_begin_index": self.begin_index, "committed_index": self.stop_index - 1}
+
+
+class LedgerDataLoss(IndexOutOfRange):
+    """A query needs entries that the log no longer holds, and failOnDataLoss is true."""
 
 
 class IndexRange(NamedTuple):
@@ -477,8 +482,7 @@ def resolve(
             raise IndexOutOfRange(
                 f"option {name} is {index}, but group {bounds.group!r} can be read up to offset"
                 f" {bounds.stop_index} (committed index {bounds.stop_index - 1}); use latest",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
     if first_index > stop_index:
         raise ConfigError(f"startingOffsets ({first_index}) is above endingOffsets ({stop_index})")
@@ -502,8 +506,7 @@ def skip_lost_entries(
         raise LedgerDataLoss(
             f"{gap}. Start at {bounds.begin_index} or earliest, or set failOnDataLoss=false to leave"
             " them out",
-            ledger_begin_index=bounds.begin_index,
-            committed_index=bounds.stop_index - 1,
+            **bounds.named,
         )
     _logger.warning("%s; failOnDataLoss=false, continuing without them", gap)
     return next_index

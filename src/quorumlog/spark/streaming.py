@@ -222,8 +222,7 @@ class GroupStream:
                 f" was restored: at offset {offset.index} it has chain {offset.chain} of cluster"
                 f" {offset.cluster}, and the log chain {chain} of cluster {cluster}. Begin with a new"
                 " checkpoint",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
         if offset.cluster != cluster:
             _logger.warning(
@@ -239,8 +238,7 @@ class GroupStream:
                 f"the checkpoint continues at offset {index}, and group {bounds.group!r} ends at"
                 f" {bounds.stop_index}: these are the servers of another log, or of one that was"
                 " restored to an earlier point",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
 
     def _begun_elsewhere(
@@ -255,8 +253,7 @@ class GroupStream:
             raise LedgerDataLoss(
                 f"{missed}. Begin with a new checkpoint and startingOffsets as an index, or set"
                 f" failOnDataLoss=false to continue at {end.index}",
-                ledger_begin_index=bounds.begin_index,
-                committed_index=bounds.stop_index - 1,
+                **bounds.named,
             )
         _logger.warning("%s; failOnDataLoss=false, continuing at %d", missed, end.index)
         return []

@@ -43,6 +43,7 @@ from quorumlog.spark.messages.message_sources import (
     BrokerSource,
     MessagePartition,
     SmallQueues,
+    pieces,
     source_of,
 )
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback, in_short
@@ -298,10 +299,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     what = f"queue {queue[1]} of topic {queue[0]}"
                     self._source.lost(what, first, min(low, stop), low, high)
                     first = min(low, stop)
-                step = self._options.partition_records
-                found += [
-                    MessagePartition(at, min(at + step, stop), *queue) for at in range(first, stop, step)
-                ]
+                found += pieces(first, stop, self._options.partition_records, *queue)
         return _tasks(found)
 
     @in_short

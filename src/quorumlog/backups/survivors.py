@@ -9,7 +9,7 @@ import msgspec
 
 from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
-from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import MembershipEntry as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node.log_states import controls_of, membership_of
@@ -17,7 +17,6 @@ from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DURABLE_NAME
-from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotsUnavailable
 from quorumlog.store.state_files import BACKUP_NAME, HARD_STATE_NAME
 
@@ -251,12 +250,3 @@ def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> l
         for at, body in found
         if at >= newest_committed
     ]
-
-
-def check_end(reader_end: LogPoint, survivor: Survivor) -> None:
-    """The log is as it was looked at. Raises StoreFailure."""
-    if (reader_end.index, reader_end.term) != (survivor.last_index, survivor.last_term):
-        raise StoreFailure(
-            f"{survivor.directory}: the log ends at entry {reader_end.index} of term {reader_end.term},"
-            f" and a moment ago at entry {survivor.last_index} of term {survivor.last_term}; look again"
-        )

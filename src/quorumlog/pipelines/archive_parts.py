@@ -236,16 +236,12 @@ def unreadable(path: str, index: int, error: Exception) -> StoreFailure:
     return broken(path, index, f"the file cannot be read: {error}")
 
 
-@contextmanager
-def _source(paths: Sequence[str]) -> Iterator[pa.NativeFile]:
+def _source(paths: Sequence[str]) -> pa.NativeFile:
     """The first that is there."""
-    opened = None
     for path in paths[:-1]:
         with suppress(FileNotFoundError):
-            opened = _open(path)
-            break
-    with opened or _open(paths[-1]) as source:
-        yield source
+            return _open(path)
+    return _open(paths[-1])
 
 
 def _open(path: str) -> pa.NativeFile:

@@ -122,17 +122,22 @@ class ServerSource:
         if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
-            found = self._found(rows, deadline)
-            if isinstance(found, LogBounds) and found.stop_index < reached:
-                # These members may lag. That the log ends before there only its leader can say.
-                found = self._confirmed(rows, deadline)
-            if isinstance(found, LogBounds):
+            try:
+                found = self._found(rows, deadline)
+                if found.stop_index < reached:
+                    # These members may lag. That the log ends before there only its leader can say.
+                    found = self._confirmed(rows, deadline)
+            except NO_RIGHT:
+                raise
+            except (LedgerError, ProtocolViolation) as error:
+                problem = error
+            else:
                 self._readers = readers_of(rows)
                 return found
             if time.monotonic() + _PAUSE_S >= deadline:
                 raise Unreachable(
                     f"group {self._group!r} at {self._options.servers} cannot be read after"
-                    f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
+                    f" {self._options.timeout_ms} ms (option timeoutMs): {problem}"
                 )
             time.sleep(_PAUSE_S)
             rows = self._status(deadline)
@@ -140,46 +145,36 @@ class ServerSource:
     def _status(self, deadline: float) -> list[MemberStatusRow]:
         return self._client.status(timeout_ms=_left_ms(deadline, STATUS_TIMEOUT_MS))
 
-    def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
+    def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds:
         if self._options.read_consistency in (READ_INDEX, COMMIT_INDEX):
             return self._confirmed(rows, deadline)
         if self._options.max_staleness_ms < 0:
             return self._known(rows)
         return self._fresh_enough(rows, deadline)
 
-    def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
-        """What a member knows to be committed that is not older than it may be, or why none is."""
-        try:
-            fresh = self._client.freshness(
-                max_staleness_ms=self._options.max_staleness_ms,
-                timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
-            )
-        except NO_RIGHT:
-            raise
-        except (LedgerError, ProtocolViolation) as error:
-            return str(error)
+    def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds:
+        """What a member knows to be committed that is not older than it may be."""
+        fresh = self._client.freshness(
+            max_staleness_ms=self._options.max_staleness_ms,
+            timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
+        )
         begins = [row.ledger_begin_index for row in rows if row.id == fresh.member_id]
         begin_index = max([0, *begins])
         return LogBounds(self._group, begin_index, max(fresh.index + 1, begin_index))
 
-    def _confirmed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
-        """Nothing is missing that was acknowledged before; or why that is not known."""
+    def _confirmed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds:
+        """Nothing is missing that was acknowledged before."""
         leader = leader_of(rows)
         if leader is None:
-            return f"no member leads: {_answer_of(rows)}"
-        try:
-            end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
-        except NO_RIGHT:
-            raise
-        except (LedgerError, ProtocolViolation) as error:
-            return str(error)
+            raise Unreachable(f"no member leads: {_answer_of(rows)}")
+        end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
 
-    def _known(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
+    def _known(self, rows: Sequence[MemberStatusRow]) -> LogBounds:
         """The most that any member knows to be committed."""
         reachable = [row for row in rows if row.reachable and row.role != "unformed"]
         if not reachable:
-            return f"no formed member answers: {_answer_of(rows)}"
+            raise Unreachable(f"no formed member answers: {_answer_of(rows)}")
         newest = max(reachable, key=lambda row: row.committed_index)
         begin_index = max(newest.ledger_begin_index, 0)
         return LogBounds(self._group, begin_index, max(newest.committed_index + 1, begin_index))

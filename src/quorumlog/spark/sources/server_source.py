@@ -206,7 +206,12 @@ class ServerSource:
             return list(threads.map(lambda index: self._point_of(index, deadline), indices))
 
     def _point_of(self, index: int, deadline: float) -> EntryPoint:
-        members = [*self._readers.others, *self._readers.preferred] or ["any"]
+        known = [*self._readers.others, *self._readers.preferred] or ["any"]
+
+        def members() -> Iterator[str | None]:
+            for number, member in enumerate((*sorted(known, key=self._failed_lately), None)):
+                if number == 0 or time.monotonic() < deadline:
+                    yield member
 
         def ask(member: str | None) -> EntryPoint:
             batches = self._client.read_batches(
@@ -215,12 +220,7 @@ class ServerSource:
             header = next(batches).first_header
             return EntryPoint(header.pos, header.chain_crc)
 
-        return self._answer_of(
-            ask,
-            f"entry {index}",
-            deadline,
-            lambda: iter((*sorted(members, key=self._failed_lately), None)),
-        )
+        return self._answer_of(ask, f"entry {index}", members, deadline)
 
     def time_ms_at(self, index: int) -> int:
         """From the leader, or from any member that holds the entry. Raises Unreachable after
@@ -228,8 +228,6 @@ class ServerSource:
         time_at = self._answer_of(
             lambda member: self._client.time_at(index, from_member=member),
             f"the time of entry {index}",
-            self._deadline(),
-            self._most_knowing,
         )
         return -1 if time_at is None else milliseconds_of(time_at)
 
@@ -238,18 +236,17 @@ class ServerSource:
         return self._answer_of(
             lambda member: self._client.clock_resets(from_member=member),
             "the resets of the clock",
-            self._deadline(),
-            self._most_knowing,
         )
 
     def _answer_of(
         self,
         ask: Callable[[str | None], T],
         what: str,
-        deadline: float,
-        members: Callable[[], Iterator[str | None]],
+        members: Callable[[], Iterator[str | None]] | None = None,
+        deadline: float | None = None,
     ) -> T:
         """Raises IndexOutOfRange where no member holds it any more."""
+        members, deadline = members or self._most_knowing, deadline or self._deadline()
         while True:
             order: list[str | None] = []
             errors: list[Exception] = []
@@ -262,8 +259,6 @@ class ServerSource:
                 except (LedgerError, ProtocolViolation) as failure:
                     errors.append(failure)
                     self._note_failure(member, failure)
-                if time.monotonic() >= deadline:
-                    break
             if all(isinstance(each, IndexOutOfRange) for each in errors):
                 raise errors[0]
             if time.monotonic() >= deadline:

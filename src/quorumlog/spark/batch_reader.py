@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -25,53 +24,32 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.types import StructType
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.spark.options import IndexRange, LedgerOptions
 from quorumlog.spark.reading import (
-    ENTRY_VIEW,
-    EntryView,
-    GroupFinder,
-    SourceOpener,
+    LogReader,
     index_from,
     keep_modules,
     planned,
-    read_partition,
     stated_range,
 )
 from quorumlog.spark.short_errors import in_short
-from quorumlog.spark.sources.ledger_source import open_source, served_groups
 
 _logger = logging.getLogger(__name__)
 
 
-class LedgerBatchReader(DataSourceReader):
+class LedgerBatchReader(LogReader, DataSourceReader):
     """Reads the entries committed when the query was planned."""
 
-    def __init__(
-        self,
-        options: LedgerOptions,
-        schema: StructType,
-        opener: SourceOpener = open_source,
-        served: GroupFinder = served_groups,
-        view: EntryView = ENTRY_VIEW,
-    ) -> None:
-        """Raises ConfigError if `schema` is not made of our columns."""
-        view.check_schema(schema, options)
-        self._view = view
-        self._options = options
-        self._schema = schema
-        self._opener = opener
-        self._served = served
-        self._first_index = 0
-        self._stop_index = sys.maxsize
-        """What pushed filters leave of the log."""
-        self._begin_ms: int | None = None
-        self._end_ms: int | None = None
-        """The same by append time, in milliseconds since 1970; the end is exclusive."""
-        self._pushed: list[str] = []
+    _first_index = 0
+    _stop_index = sys.maxsize
+    """What pushed filters leave of the log."""
+    _begin_ms: int | None = None
+    _end_ms: int | None = None
+    """The same by append time, in milliseconds since 1970; the end is exclusive."""
+    _pushed: Sequence[str] = ()
 
     @in_short
     def partitions(self) -> list[InputPartition]:
@@ -98,10 +76,6 @@ class LedgerBatchReader(DataSourceReader):
                 *(len(parts), ", ".join(self._pushed) or "none"),
             )
         return self._view.planned(options, parts)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `read_partition`."""
-        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
     def _narrowed(self, stated: IndexRange) -> IndexRange:
         first_index = max(stated.first_index, self._first_index)

@@ -35,7 +35,7 @@ from quorumlog.spark.options import (
 )
 from quorumlog.spark.partitions import LedgerPartition, RangeCheck, plan, with_chains
 from quorumlog.spark.short_errors import EXPECTED, hide_traceback
-from quorumlog.spark.sources.ledger_source import LedgerSource
+from quorumlog.spark.sources.ledger_source import LedgerSource, open_source, served_groups
 
 SourceOpener = Callable[[LedgerOptions], LedgerSource]
 GroupFinder = Callable[[LedgerOptions], Iterable[str]]
@@ -185,6 +185,30 @@ def keep_modules() -> None:
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name == "pyspark.daemon":  # a worker of Spark's
         gc.freeze()
+
+
+class LogReader:
+    """What a batch and a stream have in common. Pickled for the workers, with nothing open."""
+
+    def __init__(
+        self,
+        options: LedgerOptions,
+        schema: StructType,
+        opener: SourceOpener = open_source,
+        served: GroupFinder = served_groups,
+        view: EntryView = ENTRY_VIEW,
+    ) -> None:
+        """Raises ConfigError if `schema` is not made of our columns."""
+        view.check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+        self._opener = opener
+        self._served = served
+        self._view = view
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """See `read_partition`."""
+        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
 
 def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPartition:

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -38,10 +37,10 @@ from quorumlog.spark.reading import (
     ENTRY_VIEW,
     EntryView,
     GroupFinder,
+    LogReader,
     SourceOpener,
     index_from,
     planned,
-    read_partition,
     stated_range,
     what_is_left,
 )
@@ -325,7 +324,7 @@ FIND_S = 5.0
 """So long the groups that `subscribePattern` found last are those that there are."""
 
 
-class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LedgerStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self,
         options: LedgerOptions,
@@ -335,8 +334,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view: EntryView = ENTRY_VIEW,
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns, or an option is for batches."""
-        view.check_schema(schema, options)
-        self._view = view
+        super().__init__(options.of_stream(), schema, opener, served, view)
         if not options.servers:
             raise ConfigError(
                 "a stream reads from running members (option servers); a directory (option path)"
@@ -345,11 +343,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.ending != LATEST:
             _, (name, _) = options.ends()
             raise ConfigError(f"option {name} is for spark.read; a stream has no end")
-        self._options = options = options.of_stream()
-        self._schema = schema
-        self._opener = opener
-        self._served = served
-        self._streams = {each.served_group: GroupStream(each, opener) for each in options.by_group()}
+        self._streams = {
+            each.served_group: GroupStream(each, opener) for each in self._options.by_group()
+        }
         self._former: dict[str, GroupStream] = {}
         """Groups of the checkpoint that are not named, or not found yet."""
         self._find_at = -math.inf
@@ -517,10 +513,6 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.reader:
             for group, offset in offsets_of(end).items():
                 self._stream_of(group).commit_reader(offset.index)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `read_partition`."""
-        return read_partition(self._options, self._schema, self._opener, partition, self._view)
 
 
 def _stored(offsets: dict[str, StreamOffset]) -> dict[str, Any]:

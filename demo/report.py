@@ -101,7 +101,7 @@ class Report:
             between = killed.resumed_at_row - killed.acknowledged_rows
             table.add_row(
                 f"SIGKILL of the producer after {killed.acknowledged_rows:,} rows; the next"
-                f" went on at row {killed.resumed_at_row:,} ({between:,} more were written), after",
+                f" resumed at row {killed.resumed_at_row:,} ({between:,} more were written), after",
                 f"{killed.seconds_to_resume:.3f} s",
             )
         if self.contents is not None:

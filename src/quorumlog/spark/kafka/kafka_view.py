@@ -189,14 +189,8 @@ def _ask_of(options: LedgerOptions, stop_index: int) -> Ask:
 
 _OWN = parsers_of(KafkaView)
 _NOT_HERE = ("archive", "pushdown", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
-_KNOWN = {
-    **_OWN,
-    **{
-        key: parser
-        for key, parser in parsers_of(LedgerOptions).items()
-        if key not in _OWN and parser.name not in _NOT_HERE
-    },
-}
+_ALL = {**_OWN, **parsers_of(LedgerOptions), **_OWN}
+_KNOWN = {key: parser for key, parser in _ALL.items() if parser.name not in _NOT_HERE}
 
 
 class KafkaOptions(NamedTuple):

@@ -181,10 +181,6 @@ class LeaseClock:
         """Whose end is proposed: nothing keeps them alive any more."""
         self._term: int | None = None
 
-    @property
-    def term(self) -> int | None:
-        return self._term
-
     def lead(self, term: int | None, now_ms: float) -> None:
         """In which term this member leads, if it does; called as often as one likes."""
         if term == self._term:
@@ -683,8 +679,7 @@ class WatchHub:
         self._catch_up(watch)
 
 
-# ---------------------------------------------------------------- KeyValueService
-# One member's answers to the clients of its store.
+# ---------------------------------------------------------------- Compactor: when history is discarded
 
 SAMPLES = 12
 """Of one period: history ends that much too late at most."""
@@ -808,10 +803,11 @@ class KeyValueService:
         if isinstance(request, CommandRequest):
             command = self._checked(request.command)
             body = encode(command) if isinstance(command, Grant) else request.command
-            done = partial(self._commanded, session, number)
-            self._commands.add(body, done, alone=may_answer_much(command))
+            commanded = partial(self._commanded, session, number)
+            self._commands.add(body, commanded, alone=may_answer_much(command))
         elif isinstance(request, QuestionRequest):
-            self._ask(session, request)
+            done = partial(self._answered, session, number)
+            self._query(request.question, done, session, here=request.here)
         elif isinstance(request, KeepAliveRequest):
             if not self._kept_alive:
                 self._enter(self._confirm_kept_alive)
@@ -896,14 +892,19 @@ class KeyValueService:
         else:
             answer(session, number, outcome)
 
-    def _ask(self, session: ServiceSession, request: QuestionRequest) -> None:
-        done = partial(self._answered, session, request.request_id)
-
-        def ask(member: NodeHandle) -> None:
-            timeout_ms = READ_TIMEOUT_MS
-            member.ask(MACHINE_NAME, request.question, timeout_ms, done, session, here=request.here)
-
-        self._enter(ask, session)
+    def _query(
+        self,
+        question: bytes,
+        done: Callable[[Answer], None],
+        session: ServiceSession | None = None,
+        *,
+        here: bool = False,
+    ) -> None:
+        """Ask the state machine, for a client or for this service itself."""
+        client = self if session is None else session
+        self._enter(
+            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, done, client, here=here), session
+        )
 
     def _answered(self, session: ServiceSession, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
@@ -915,7 +916,7 @@ class KeyValueService:
         def on_answer(outcome: Answer) -> None:
             done(outcome if isinstance(outcome, LedgerError) else outcome[0])
 
-        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, self, here=True))
+        self._query(question, on_answer, here=True)
 
     # ---------------------------------------------------------------- leases
 
@@ -951,38 +952,27 @@ class KeyValueService:
             except LedgerError as refusal:
                 done(refusal)
 
-        question = encode(LeaseKeys(lease))
-        self._enter(
-            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, session), session
-        )
+        self._query(encode(LeaseKeys(lease)), on_answer, session)
 
     def _time_to_live(self, session: ServiceSession, request: TimeToLiveRequest) -> None:
         number, lease = request.request_id, request.lease
 
         def on_answer(outcome: Answer) -> None:
-            if isinstance(outcome, LedgerError):
-                refuse(session, number, outcome)
-                return
             try:
+                if isinstance(outcome, LedgerError):
+                    raise outcome
                 revision, found = read_answer(outcome[0], LeaseKeysAnswer)
+                follows = self._member.refusal_unless_leading()  # only the leader counts
+                forbidden = follows or session.refusal_to_read(found.keys)
+                if forbidden is not None:
+                    raise forbidden
             except LedgerError as refusal:
                 refuse(session, number, refusal)
-                return
-            follows = self._member.refusal_unless_leading()
-            if follows is not None:
-                refuse(session, number, follows)  # only the leader counts
-                return
-            forbidden = session.refusal_to_read(found.keys)
-            if forbidden is not None:
-                refuse(session, number, forbidden)
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
             answer(session, number, done(revision, (found.ttl_ms, left_ms, found.keys)))
 
-        question = encode(LeaseKeys(lease))
-        self._enter(
-            lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, on_answer, session), session
-        )
+        self._query(encode(LeaseKeys(lease)), on_answer, session)
 
     # ---------------------------------------------------------------- the clock and the store
 
@@ -1087,10 +1077,6 @@ class KeyValueService:
         self._ask_history(encode(StoreStats()), on_answer)
 
     def _status(self, session: ServiceSession, number: int) -> None:
-        def ask(member: NodeHandle) -> None:
-            stats = encode(StoreStats())
-            member.ask(MACHINE_NAME, stats, READ_TIMEOUT_MS, on_answer, session, here=True)
-
         def on_answer(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
                 refuse(session, number, outcome)
@@ -1124,7 +1110,7 @@ class KeyValueService:
                 ),
             )
 
-        self._enter(ask, session)
+        self._query(encode(StoreStats()), on_answer, session, here=True)
 
 
 def _grows(command: Command) -> bool:

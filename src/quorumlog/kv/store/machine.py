@@ -25,6 +25,7 @@ from quorumlog.kv.errors import (
 )
 from quorumlog.kv.requests import (
     CARRIED_OUT,
+    FIELD_OF,
     MAX_ANSWER_BYTES,
     NO_LEASE,
     Command,
@@ -33,7 +34,6 @@ from quorumlog.kv.requests import (
     DeleteRange,
     Grant,
     History,
-    KeyValue,
     LeaseKeys,
     Leases,
     Operation,
@@ -107,13 +107,6 @@ _HOLDS: dict[Relation, Callable[[Any, Any], bool]] = {
     Relation.GREATER: operator.gt,
     Relation.LESS: operator.lt,
     Relation.NOT_EQUAL: operator.ne,
-}
-_OF: dict[Target, Callable[[KeyValue], Any]] = {
-    Target.VERSION: lambda kv: kv.version,
-    Target.CREATE: lambda kv: kv.create_revision,
-    Target.MOD: lambda kv: kv.mod_revision,
-    Target.VALUE: lambda kv: kv.value,
-    Target.LEASE: lambda kv: kv.lease,
 }
 
 
@@ -261,7 +254,7 @@ def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
 
 
 def _holds(keyspace: Keyspace, compare: Compare) -> bool:
-    relation, of = _HOLDS[compare.relation], _OF[compare.target]
+    relation, of = _HOLDS[compare.relation], FIELD_OF[compare.target]
     stored: Iterable[bytes]
     if compare.end:
         start, stop = bounds(compare.key, compare.end)
@@ -535,8 +528,7 @@ def _frames(reader: SnapshotReader) -> Iterator[bytes]:
         yield reader.read(size_bytes)
 
 
-# ---------------------------------------------------------------- KeyValueMachine
-# The store as a state machine of the log. A batch of commands is one write of the engine.
+# ---------------------------------------------------------------- What compaction leaves to do
 
 SLICE_CHANGES = 500
 """Looked at once."""

@@ -335,7 +335,7 @@ class AsyncLedgerClient:
         Bodies are collected into batches of `batch_records` or `batch_bytes`. An incomplete batch is
         sent with an item that took longer than 50 ms to come, and when an asynchronous source (asyncio)
         waits. `timeout_ms` counts for each batch from when it is complete."""
-        check_items(items, may_wait=True)
+        check_items(items)
         limits = positive("batch_records", batch_records), positive("batch_bytes", batch_bytes)
         window, allowed_ms = positive("window", window), self._sender.timeout_ms_of(timeout_ms)
         gatherer = BatchGatherer(*limits, now_ms)

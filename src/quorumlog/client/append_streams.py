@@ -97,10 +97,6 @@ class AsyncSource:
             await asyncio.wait((self._task,))
 
 
-# ----------------------------------------------------------------
-# AsyncAppendStream: the receipts of one `append_stream`, for tasks.
-
-
 class AsyncAppendStream:
     """Receipts of one `append_stream`, in order; one a batch. Iterate with `async for`.
 
@@ -183,10 +179,6 @@ class AsyncAppendStream:
         source = getattr(self, "_source", None)
         if isinstance(source, AsyncSource):
             source.stop()
-
-
-# ----------------------------------------------------------------
-# AppendStream: the receipts of one `append_stream`, for code that blocks.
 
 
 class AppendStream(Shell[AsyncAppendStream]):

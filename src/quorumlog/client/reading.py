@@ -130,10 +130,6 @@ def freshness_of(request: Request, end: ReadResponse | IndexOutOfRange) -> Fresh
     return Freshness(end.committed_index, end.age_ms if end.age_ms >= 0 else None, member_id)
 
 
-# ----------------------------------------------------------------
-# What a read gives, one by one, and how it is broken off.
-
-
 T = TypeVar("T")
 
 

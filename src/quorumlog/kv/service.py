@@ -4,7 +4,7 @@ is an input, so that the simulator runs the same code."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -284,7 +284,6 @@ AskHistory = Callable[[bytes, Callable[[bytes | LedgerError], None]], None]
 _raw_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
 _history = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
 _pairs = msgspec.msgpack.Decoder(list[tuple[msgspec.Raw, msgspec.Raw]])
-_NO_EVENTS = encode([])
 
 
 class OneWatch:
@@ -372,7 +371,7 @@ class WatchHub:
         """In step, of ranges."""
         self._behind: dict[ServiceSession, OrderedDict[OneWatch, None]] = {}
         """But those that ask for history."""
-        self._asking: dict[ServiceSession, int] = {}
+        self._asking = Counter[ServiceSession]()
         """How many watches do."""
         self._rounds: deque[_WatchRound] = deque()
         self._undelivered_bytes = 0
@@ -618,11 +617,7 @@ class WatchHub:
 
     def _go_on(self, session: ServiceSession) -> None:
         behind = self._behind.get(session)
-        while (
-            behind
-            and self._asking.get(session, 0) < MOST_ASKING
-            and session.unsent_bytes <= CAUGHT_UP_BYTES
-        ):
+        while behind and self._asking[session] < MOST_ASKING and session.unsent_bytes <= CAUGHT_UP_BYTES:
             watch, _ = behind.popitem(last=False)
             if watch.next_revision > self.delivered_revision:
                 self._step_in(watch)
@@ -633,49 +628,40 @@ class WatchHub:
 
     def _ask(self, watch: OneWatch) -> None:
         session, request = watch.session, watch.request
-        self._asking[session] = self._asking.get(session, 0) + 1
+        self._asking[session] += 1
         question = encode(
             History(watch.next_revision, request.key, request.end, prev_kv=request.prev_kv)
         )
 
         def on_answer(outcome: bytes | LedgerError) -> None:
-            left = self._asking.get(session, 0) - 1
-            if left > 0:
-                self._asking[session] = left
-            else:
-                self._asking.pop(session, None)
+            self._asking[session] -= 1
+            if self._asking[session] <= 0:
+                del self._asking[session]
             is_there = self._watches.get(session, {}).get(watch.number) is watch
             if isinstance(outcome, LedgerError):
                 if is_there:  # the next tick asks again
                     self._behind.setdefault(session, OrderedDict())[watch] = None
                 return
             if is_there:
-                self._answered(watch, outcome)
+                self._deliver_history(watch, outcome)
             self._go_on(session)
 
         self._ask_history(question, on_answer)
 
-    def _answered(self, watch: OneWatch, outcome: bytes) -> None:
+    def _deliver_history(self, watch: OneWatch, outcome: bytes) -> None:
         code, second, third = _raw_head.decode(outcome)
         if code:
             message = msgspec.msgpack.decode(second, type=str)
             self._end(watch, error_of(code, message, msgspec.msgpack.decode(third, type=int)))
             return
-        self._deliver_history(watch, third)
-
-    def _deliver_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
-        _, next_revision, events = _history.decode(answer)
-        delivered_revision: Any = events
-        has_changes = events != _NO_EVENTS
+        _, next_revision, events = _history.decode(third)
+        wanted: Any = events
         if not (watch.request.puts and watch.request.deletions):
             pairs = _pairs.decode(events)
-            delivered_revision = [
-                each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)
-            ]
-            has_changes = bool(delivered_revision)
+            wanted = [each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)]
         watch.next_revision = max(watch.next_revision, next_revision)
-        if has_changes:
-            self._send(watch, delivered_revision)
+        if wanted:  # without a filter none is also sent: it says how far the watch is
+            self._send(watch, wanted)
         self._catch_up(watch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import merge
 from itertools import groupby, pairwise
@@ -36,7 +36,6 @@ from quorumlog.kv.requests import (
     History,
     LeaseKeys,
     Leases,
-    Operation,
     Put,
     Range,
     Relation,
@@ -114,8 +113,7 @@ def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom
     """The entry at `index`. If its answer has no room, the result is none. Raises KeyValueError, and
     nothing has changed then."""
     if isinstance(command, Put | DeleteRange | Txn):
-        _check(keyspace, command)
-        return _operation(keyspace, command, index, room)
+        return _operation(keyspace, _checked(keyspace, command), index, room)
     if isinstance(command, Grant):
         return _grant(keyspace, command, index)
     if isinstance(command, Revoke):
@@ -128,39 +126,54 @@ def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> AnswerBody:
     """A question: a transaction that only reads. Raises KeyValueError."""
     if writes(txn):
         raise InvalidRequest("a question may not write")
-    _check(keyspace, txn)
-    return _operation(keyspace, txn, keyspace.revision, room)
+    return _operation(keyspace, _checked(keyspace, txn), keyspace.revision, room)
 
 
 # ---------------------------------------------------------------- what is refused
 
 
-def _check(keyspace: Keyspace, operation: Operation) -> None:
-    """Of what will be carried out, in the order in which etcd refuses. Comparisons see the state before
-    the transaction, inner ones too."""
+Plan = tuple[bool, list["Put | DeleteRange | Range | Plan"]]
+"""Of a transaction: whether the comparisons held, and the operations to carry out, inner transactions as
+plans of their own."""
+
+
+def _checked(keyspace: Keyspace, operation: Put | DeleteRange | Txn) -> Put | DeleteRange | Plan:
+    """What will be carried out, checked in the order in which etcd refuses. Comparisons see the state
+    before the transaction, inner ones too."""
     if isinstance(operation, Put):
         _check_lease(keyspace, operation)
         _check_kept(keyspace, operation)
-    elif isinstance(operation, Txn):
-        for operations in (operation.success, operation.failure):
-            check_written_once(operations)
-        path = list(_path(keyspace, operation))
-        for each in path:
-            if isinstance(each, Put):
-                _check_kept(keyspace, each)
-                _check_lease(keyspace, each)
-        for each in path:
-            if isinstance(each, Range) and each.revision:
-                keyspace.check_revision(each.revision)
-    elif isinstance(operation, Range) and operation.revision:
-        keyspace.check_revision(operation.revision)
+    if not isinstance(operation, Txn):
+        return operation
+    for operations in (operation.success, operation.failure):
+        check_written_once(operations)
+    plan = _plan(keyspace, operation)
+    path = list(_path(plan))
+    for each in path:
+        if isinstance(each, Put):
+            _check_kept(keyspace, each)
+            _check_lease(keyspace, each)
+    for each in path:
+        if isinstance(each, Range) and each.revision:
+            keyspace.check_revision(each.revision)
+    keyspace.carried_out["txn"] += 1
+    return plan
 
 
-def _path(keyspace: Keyspace, txn: Txn) -> Iterator[Put | DeleteRange | Range]:
+def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
+    # Who appends past the store's endpoint must not stop it on every member.
+    for compare in txn.compare:
+        check_compare(compare)
+    succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
+    operations = txn.success if succeeded else txn.failure
+    return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
+
+
+def _path(plan: Plan) -> Iterator[Put | DeleteRange | Range]:
     """What a transaction and those in it carry out."""
-    for each in _branch(keyspace, txn)[1]:
-        if isinstance(each, Txn):
-            yield from _path(keyspace, each)
+    for each in plan[1]:
+        if isinstance(each, tuple):
+            yield from _path(each)
         else:
             yield each
 
@@ -183,7 +196,9 @@ def _no_lease(lease: int) -> LeaseNotFound:
 # ---------------------------------------------------------------- operations
 
 
-def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> AnswerBody:
+def _operation(
+    keyspace: Keyspace, operation: Put | DeleteRange | Range | Plan, index: int, room: AnswerRoom
+) -> AnswerBody:
     if isinstance(operation, Put):
         keyspace.carried_out["put"] += 1
         value, lease = operation.value, operation.lease
@@ -202,31 +217,8 @@ def _operation(keyspace: Keyspace, operation: Operation, index: int, room: Answe
     if isinstance(operation, Range):
         keyspace.carried_out["range"] += 1
         return read_range(keyspace, operation, room)
-    keyspace.carried_out["txn"] += 1
-    # Which branch is taken was decided by the state before, of the inner ones too: etcd's order.
-    plan = _plan(keyspace, operation)
-    return _carry_out_plan(keyspace, plan, index, room)
-
-
-Plan = tuple[bool, list["Operation | Plan"]]
-"""Whether the comparisons held, and the operations to carry out, inner transactions as plans of their
-own."""
-
-
-def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
-    succeeded, operations = _branch(keyspace, txn)
-    return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
-
-
-def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom) -> AnswerBody:
-    succeeded, operations = plan
-    answers = [
-        _carry_out_plan(keyspace, each, index, room)
-        if isinstance(each, tuple)
-        else _operation(keyspace, each, index, room)
-        for each in operations
-    ]
-    return TXN_TAG, succeeded, answers
+    succeeded, operations = operation
+    return TXN_TAG, succeeded, [_operation(keyspace, each, index, room) for each in operations]
 
 
 def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: AnswerRoom) -> AnswerBody:
@@ -243,14 +235,6 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: Answer
         if operation.prev_kv:
             deleted.add(each)
     return DELETE_TAG, count, deleted.encoded()
-
-
-def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
-    # Who appends past the store's endpoint must not stop it on every member.
-    for compare in txn.compare:
-        check_compare(compare)
-    succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
-    return succeeded, txn.success if succeeded else txn.failure
 
 
 def _holds(keyspace: Keyspace, compare: Compare) -> bool:

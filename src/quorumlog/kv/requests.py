@@ -283,7 +283,6 @@ decode_key_value = msgspec.msgpack.Decoder(KeyValue).decode
 # WrittenKeys: what the operations of a transaction may write, so that none writes a key twice. There
 # may be a hundred thousand of them: whatever is looked for lies in order.
 
-
 Stop = tuple[bool, bytes]
 """(there is none, key)."""
 
@@ -689,7 +688,6 @@ def answer_to_old_greeting(received: bytes) -> bytes | None:
 # What clients and the key-value store say to each other after the Hello: one request, one answer with
 # its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
 # ErrorResponse ends it.
-
 
 GROUP = "kv"
 """Of every frame on this port."""

@@ -167,7 +167,6 @@ class CommandBatches:
 # majority has confirmed the leader and the store has applied what was committed by then, from when it
 # arrived.
 
-
 Propose = Callable[[bytes, ProposalCallback], None]
 
 
@@ -695,7 +694,6 @@ class Compactor:
 # ----------------------------------------------------------------
 # KeyValueService: one member's answers to the clients of its store.
 
-
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
 LEAST_TTL_TIMEOUTS = 3
@@ -976,7 +974,8 @@ class KeyValueService:
         self._tell_on()
         due = self._compactor.tick(now_ms, self.watches.delivered_revision, leads=term is not None)
         if due is not None and due > self._compacted:
-            self._commands.add(encode(Compact(due, leads=True)), _nobody)
+            # Whatever comes of it: there is a next time.
+            self._commands.add(encode(Compact(due, leads=True)), lambda outcome: None)
         if not self._stats.swept:
             self._look()
 
@@ -1104,7 +1103,3 @@ def _grows(command: Command) -> bool:
         operations = (*command.success, *command.failure)
         return any(isinstance(each, Put | Txn) and _grows(each) for each in operations)
     return isinstance(command, Put | Grant)
-
-
-def _nobody(outcome: bytes | LedgerError) -> None:
-    """Whatever came of it: there is a next time."""

@@ -189,7 +189,6 @@ def _stream_of(request: Request) -> Stream:
 # The answer that opens an epoch says what is in the log. Who has a number up to there keeps it, and is
 # sent again for its receipt; everybody else gets a new one.
 
-
 MOST_UNANSWERED = 5
 """Batches of a session that a log remembers (`log_state/producers.py`)."""
 

@@ -148,7 +148,6 @@ class Stream:
 # ----------------------------------------------------------------
 # A request as the bytes that go to one server, within that server's limits.
 
-
 _ORDERS = (ResetClockRequest, FinishUpgradeRequest, StepOverRequest)
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 

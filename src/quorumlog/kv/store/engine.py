@@ -89,10 +89,8 @@ class Engine(Protocol):
 # ----------------------------------------------------------------
 # MemoryEngine: ordered maps in memory. What outlives the process are the log and snapshots.
 
-
 OVERHEAD_BYTES = 100
 """Of an item, beside its key and value."""
-
 
 _set: Any = dict.__setitem__
 

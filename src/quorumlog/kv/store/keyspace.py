@@ -315,7 +315,6 @@ class EncodedItems:
 # ----------------------------------------------------------------
 # Reading ranges of keys, now and at a revision, and their history.
 
-
 AnswerBody = tuple[Any, ...]
 """An answer, as `answers` has it, with its tag."""
 RANGE_TAG, HISTORY_TAG = 3, 20

@@ -131,7 +131,6 @@ def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> AnswerBody:
 
 # ---------------------------------------------------------------- what is refused
 
-
 Plan = tuple[bool, list["Put | DeleteRange | Range | Plan"]]
 """Of a transaction: whether the comparisons held, and the operations to carry out, inner transactions as
 plans of their own."""
@@ -331,16 +330,18 @@ def save_slices(
     _end(writer)
     _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
     _end(writer)
-    for kept in _current_slices(engine, slice_items, revision):
-        _write(writer, kept)
-        yield
-    _end(writer)
-    for kept in _older_slices(engine, slices(OLDER), revision, compacted):
-        _write(writer, kept)
-        yield
-    _end(writer)
-    for values, _ in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
-        _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
+    yield from _part(writer, _current_slices(engine, slice_items, revision))
+    yield from _part(writer, _older_slices(engine, slices(OLDER), revision, compacted))
+    changes = slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0))
+    yield from _part(
+        writer,
+        ([encode((*CHANGE.unpack(place), key)) for place, key in values] for values, _ in changes),
+    )
+
+
+def _part(writer: SnapshotWriter, slices: Iterable[Iterable[bytes]]) -> Iterator[None]:
+    for items in slices:
+        _write(writer, items)
         yield
     _end(writer)
 
@@ -555,15 +556,12 @@ def sweep(keyspace: Keyspace, changes: int = SLICE_CHANGES) -> bool:
 # KeyValueMachine: the store as a state machine of the log. A batch of commands is one write of the
 # engine.
 
-
 MACHINE_NAME = "kv"
 LEASES_TAG, LEASE_KEYS_TAG, STATS_TAG = 21, 22, 23
-
 
 MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES}
 """To a command, by the version that it was written for; `CARRIED_OUT` replaces a larger one, which is
 not built. In version 1 it would be kept for repeated commands if there were room."""
-
 
 _PUT = encode(Put(b"", b""))[1:2]
 """After the head of the array: which command it is."""

@@ -293,13 +293,15 @@ def recover(
 
     plan = plan_recovery([check_directory(directory) for directory in directories])
     if yes is not None and yes != plan.group:
-        raise ConfigError(f"--yes-i-know {yes} is not the name of this cluster, which is {plan.group}")
+        raise ConfigError(f"--yes-i-know {yes} is not the name of this group, which is {plan.group}")
     if not is_json():
         _print_plan(plan)
     if not plan.is_needed or dry_run or not unsafe:
         tell(_row(plan), lambda: None)
         if plan.is_needed and not dry_run:
-            raise ConfigError("nothing was changed; --unsafe does it, and --dry-run only shows it")
+            raise ConfigError(
+                "nothing was changed: add --unsafe to recover, or --dry-run to end with status 0"
+            )
         return
     if yes is None:
         _ask(plan)
@@ -312,9 +314,9 @@ def _ask(plan: RecoveryPlan) -> None:
         "Entries that cannot be read here are given up for good, and no member of the old"
         " cluster can join."
     )
-    typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
+    typed = typer.prompt(f"The name of the group, to recover {plan.best.directory}", err=True)
     if typed != plan.group:
-        raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
+        raise ConfigError(f"{typed} is not the name of this group; nothing was changed")
 
 
 def _row(plan: RecoveryPlan, recovered: Recovered | None = None) -> dict[str, object]:

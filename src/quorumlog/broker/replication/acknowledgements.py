@@ -182,19 +182,19 @@ class Acknowledgements:
             if len(ids) < self.in_sync_replicas:
                 members = ", ".join(sorted(ids))
                 return (
-                    f"{len(ids)} replicas are in sync ({members}), the master included, of"
-                    f" {self.in_sync_replicas} (in_sync_replicas)"
+                    f"{len(ids)} of {self.in_sync_replicas} required copies in sync (in_sync_replicas),"
+                    f" master included; in sync: {members}"
                 )
             return ""
         if not self.lists:
             if len(there) >= self.in_sync_replicas:
                 return ""
-            return f"{len(there)} replicas are in sync, the master included, of {self.in_sync_replicas}"
+            return f"{len(there)} of {self.in_sync_replicas} required copies in sync, master included"
         for each in self.lists:
             count = len(each.directories & there)
             needed = max(each.needed, each.copies)
             if count < needed:
-                return f"{count} replicas are in sync, the master included, of {needed}" + self._why(
+                return f"{count} of {needed} required copies in sync, master included" + self._why(
                     each, there
                 )
         return ""
@@ -202,7 +202,7 @@ class Acknowledgements:
     def _why(self, copy_list: CopyList, there: set[str]) -> str:
         away = [peer.id for peer in copy_list.members if peer.directory_id not in there]
         others = {mark.id for mark in self.marks.values() if mark.directory_id in there}
-        words = f" (of {', '.join(copy_list.ids)})"
+        words = f" (replica list: {', '.join(copy_list.ids)})"
         if away:
             words += f"; {' and '.join(sorted(away))} is not in sync"
         for each in sorted(others & set(away)):

@@ -61,7 +61,10 @@ def _say_switched(report: SwitchReport) -> None:
         say(f"its slaves: {', '.join(report.followers)}")
     if report.unreachable:
         say(
-            f"not reached: {', '.join(report.unreachable)}. Repeat the command when they are back", "red"
+            f"not reached: {', '.join(report.unreachable)}. Once back, they follow after:"
+            f" quorumlog broker switch --servers LIST --to {report.master} (LIST: with theirs; without"
+            " --without and --unsafe)",
+            "red",
         )
     if report.lost is not None:
         first, stop = report.lost

@@ -445,9 +445,9 @@ def _check_operation(operation: Operation, depth: int, most: int) -> None:
         raise InvalidRequest("a key is at least one byte")
     elif isinstance(operation, Put):
         if operation.keeps_value and operation.value:
-            raise InvalidRequest("a put with keeps_value has no value of its own")
+            raise InvalidRequest("a put that keeps the value has no value of its own")
         if operation.keeps_lease and operation.lease:
-            raise InvalidRequest("a put with keeps_lease has no lease of its own")
+            raise InvalidRequest("a put that keeps the lease has no lease of its own")
 
 
 def _check_txn(txn: Txn, depth: int, most: int) -> None:

@@ -179,11 +179,11 @@ def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
     tables = {name: _typed(name, document.pop(name, {}), path) for name in ("users", "limits")}
     for name in document:
         raise ConfigError(
-            f"{path}: {name!r} is for --role dledger; other brokers take only [users] and [limits]"
+            f"{path}: {name!r} is for a broker on a replicated log; others take only [users], [limits]"
         )
     users = _of_table(UsersOptions, tables["users"], f"{path} [users]")
     if users.group:
-        raise ConfigError(f"{path} [users]: group is for --role dledger")
+        raise ConfigError(f"{path} [users]: group is for a broker on a replicated log")
     return users, _of_table(LimitOptions, tables["limits"], f"{path} [limits]")
 
 

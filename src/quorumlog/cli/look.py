@@ -273,7 +273,7 @@ def recover(
         str | None,
         typer.Option(
             "--yes-i-know",
-            help="Confirm with the name of the cluster (its group) instead of at a prompt.",
+            help="Confirm with the name of the group instead of at a prompt.",
             metavar="NAME",
         ),
     ] = None,

@@ -179,7 +179,7 @@ METRICS = {
         COARSE, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
     ),
     "quorumlog_broker_put_bytes_total": Metric(
-        COUNTER, "bytes of messages stored since the start; classic brokers only"
+        COUNTER, "bytes of messages stored since the start; not with --role dledger"
     ),
     "quorumlog_broker_dispatch_behind_bytes": Metric(
         GAUGE, "bytes of the log that are not dispatched to queues yet"

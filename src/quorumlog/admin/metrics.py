@@ -179,7 +179,7 @@ METRICS = {
         COARSE, "from a request's arrival to its answer; pulls may wait for messages", ("op", "code")
     ),
     "quorumlog_broker_put_bytes_total": Metric(
-        COUNTER, "bytes of messages stored since the start; not with --role dledger"
+        COUNTER, "bytes of messages stored since the start; not of brokers on a replicated log"
     ),
     "quorumlog_broker_dispatch_behind_bytes": Metric(
         GAUGE, "bytes of the log that are not dispatched to queues yet"

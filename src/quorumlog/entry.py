@@ -76,7 +76,7 @@ class Replica(NamedTuple):
 
 
 class SetBack(NamedTuple):
-    """A directory was set back: an older copy was restored, or its disk lost synced data. It has lost
+    """A directory was rolled back: an older copy was restored, or its disk lost synced data. It has lost
     votes and acknowledgements, also of terms unknown to the finder."""
 
     directory_id: str

@@ -323,8 +323,8 @@ class OutcomeUnknown(LedgerError):
 
 
 class IndexOutOfRange(LedgerError):
-    """A read below `ledger_begin_index` or above `committed_index`; the error has both, and the age of
-    the latter (`age_ms`, -1: unknown; docs/reads.md)."""
+    """A read below `ledger_begin_index` or above `committed_index`; the error has both, and how
+    old `committed_index` may be (`age_ms`, -1: unknown; docs/reads.md)."""
 
     code = 410
 
@@ -349,7 +349,7 @@ class RangeDamaged(LedgerError):
 
 
 class CommandError(LedgerError):
-    """A state machine refused a command or a question. Its `command` raises this on every member alike;
+    """A state machine refused a command or a query. Its `command` raises this on every member alike;
     the command's entry stays in the log."""
 
     code = 450
@@ -363,7 +363,7 @@ class UnknownMachine(Refused):
 
 class StepOverRefused(Refused):
     """The entry is not skipped; the message gives the reason: members are silent, or have applied it,
-    or no machine could be rebuilt without it."""
+    or no member could rebuild the machine without it."""
 
     code = 453
 

@@ -457,3 +457,15 @@ def test_slips_of_a_restore(cli: Cli, tmp_path: Path, options: tuple[str, ...], 
     result = cli("restore", "--from", tmp_path, "--members", "n0=h:1", *options)
     assert result.exit_code == 2
     assert what in plain(result.stderr)
+
+
+def test_a_backup_that_waits_for_a_leader_says_why(cli: Cli, tmp_path: Path) -> None:
+    cluster = LocalCluster(3, directory=tmp_path / "data")
+    try:
+        cluster.restart("n0")
+        servers = cluster.servers.split(",")[0]
+        told = cli("backup", "--servers", servers, "--to", tmp_path / "backup", "--timeout", "0.5")
+    finally:
+        cluster.close()
+    reason = "waits for a leader (n0: forming: waits for n1, n2 (not connected))"
+    assert plain(told.stderr).startswith(reason)

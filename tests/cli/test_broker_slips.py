@@ -63,14 +63,14 @@ def brokers() -> Iterator[LocalBrokers]:
         ("pull --topic orders --since 2h --offset 1", 2, "--since and --offset exclude each other"),
         ("query --topic orders", 2, "give --key or --id"),
         ("query --topic nosuch --key k", 1, "no topic nosuch"),
-        ("query --topic orders --id ff", 2, "'ff' is no message id"),
+        ("query --topic orders --id ff", 2, "'ff' is not a message id"),
         ("consume --topic nosuch --group g", 1, "there is no topic nosuch"),
         ("consume --topic orders --group ''", 2, "a consumer group has 1 to"),
         ("consume --topic orders --group 'a b'", 2, "a consumer group has 1 to"),
         ("consume --topic orders --group g --tags '||'", 2, "'||' names no tag"),
         ("consume --topic orders --group g --from soon", 2, "--from 'soon'"),
         ("topic create ''", 2, "a topic has 1 to 255 bytes, not 0"),
-        ("topic create 'a%b'", 2, "no % and no |"),
+        ("topic create 'a%b'", 2, "reserved for the broker"),
         (f"topic create {'t' * 128}", 2, "up to 127 bytes, not 128"),
         ("topic create a --queues 0", 2, "--queues 0"),
         ("topic create a --perm x", 2, "--perm is one of"),
@@ -81,7 +81,7 @@ def brokers() -> Iterator[LocalBrokers]:
         ("topic show nosuch", 1, "there is no topic nosuch"),
         ("topic delete nosuch", 1, "there is no topic nosuch"),
         ("topic delete ''", 2, "a topic has 1 to 255 bytes, not 0"),
-        ("topic delete SCHEDULE_TOPIC_XXXX", 2, "a name that the broker keeps for itself"),
+        ("topic delete SCHEDULE_TOPIC_XXXX", 2, "are reserved for the broker"),
         ("group show ''", 2, "a consumer group has 1 to"),
         ("group show nobody", 1, "there is no consumer group nobody"),
         ("group reset '' --to latest", 2, "a consumer group has 1 to"),
@@ -164,7 +164,7 @@ def test_a_dump_of_a_topic_that_holds_nothing_says_so(cli: Cli, tmp_path: Path) 
     assert cli("broker", "dump", tmp_path / "store", "--topic", "held").exit_code == 0
     refused = cli("broker", "dump", tmp_path / "store", "--topic", "nosuch")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "holds no message of topic nosuch" in refused.stderr
+    assert "has no message of topic nosuch" in refused.stderr
 
 
 def test_a_message_whose_time_is_no_date_is_shown(cli: Cli, tmp_path: Path) -> None:

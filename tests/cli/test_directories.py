@@ -140,7 +140,7 @@ def test_read_beyond_the_end_of_a_directory_says_what_a_server_says(
     for options in (("--from", end + 100), ("--from", end + 1, "--to", end + 2)):
         result = cli("read", "--path", stopped[0], *options)
         assert (result.exit_code, result.stdout) == (1, "")
-        said = f"index {options[1]} is not between ledger_begin_index 0 and committed_index {end} "
+        said = f"index {options[1]} is outside the log, whose committed entries are 0 to {end}"
         assert said in plain(result.stderr)
     assert cli("read", "--path", stopped[0], "--from", end + 1).exit_code == 0
     partly = cli("read", "--path", stopped[0], "--from", end, "--to", end + 5)

@@ -75,7 +75,7 @@ def test_a_directory_is_taken_by_its_own_product_and_refused_by_each_other(
         open_as(own, path)
         return
     before = sorted(path.rglob("*"))
-    says = f"{path} is {made.title}, and not {own.title}: it is for {made.command}"
+    says = f"{path} is {made.title}, not {own.title}: name another directory, or use {made.command}"
     with pytest.raises(ConfigError, match=re.escape(says)):
         open_as(own, path)
     if own in COMMANDS:
@@ -180,7 +180,7 @@ def test_whose_a_directory_of_an_earlier_release_is_shows_what_lies_in_it(tmp_pa
         assert kind_of(disk, str(path)) is DirectoryKind.MEMBER
         (path / name).mkdir()
         assert kind_of(disk, str(path)) is kind
-        with pytest.raises(ConfigError, match="and not the directory of a member of a log"):
+        with pytest.raises(ConfigError, match="not the directory of a member of a log"):
             open_as(DirectoryKind.LOG, path)
         open_as(kind, path)
 

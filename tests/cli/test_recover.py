@@ -28,9 +28,9 @@ def test_it_shows_what_it_would_do_and_changes_nothing_before_it_was_told_the_na
     assert row["is_needed"] is True and row["recovered"] is None
     assert row["may_miss_from_index"] == row["committed_index"] + 1
     for options, reason in (
-        ((), "--unsafe does it"),
-        (("--unsafe", "--yes-i-know", "other"), "is not the name of this cluster, which is default"),
-        (("--unsafe",), "is not the name of this cluster; nothing was changed"),
+        ((), "nothing was changed: add --unsafe to recover"),
+        (("--unsafe", "--yes-i-know", "other"), "is not the name of this group, which is default"),
+        (("--unsafe",), "is not the name of this group; nothing was changed"),
     ):
         refused = cli("recover", directory, *options, input=b"other\n")
         assert refused.exit_code == 2

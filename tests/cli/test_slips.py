@@ -78,6 +78,8 @@ SLIPS = [
     ("bench flush --dir /proc", "--dir /proc cannot be measured: No such file or directory"),
     ("bench flush --rounds -1", "see quorumlog bench flush --help"),
     ("bench --seconds 0", "see quorumlog bench --help"),
+    ("start", "No such command 'start'. Did you mean 'serve'? See quorumlog --help"),
+    ("kv run", "No such command 'run'. Did you mean 'serve'? See quorumlog kv --help"),
 ]
 
 
@@ -88,7 +90,9 @@ def test_a_slip_is_one_line_that_names_it_and_says_what_to_do(cli: Cli, line: st
     (said,) = result.stderr.splitlines()
     assert said.startswith("quorumlog: ")
     assert named in said
-    assert any(advice in said for advice in (";", ": write", "goes with", "needs")), said
+    assert any(advice in said for advice in (";", "? See quorumlog", ": write", "goes with", "needs")), (
+        said
+    )
     assert not any(word in said for word in FOR_PROGRAMMERS), said
 
 

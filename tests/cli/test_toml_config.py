@@ -161,8 +161,8 @@ def test_a_bad_value_names_the_file_and_the_option(tmp_path: Path, line: str, na
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"member_id": None}, "--id is missing"),
-        ({"members": None}, "--members is missing"),
+        ({"member_id": None}, "--id is missing; write --id n0"),
+        ({"members": None}, "--members is missing; write --members n0=HOST:PORT"),
         ({"data_dir": None}, "--data-dir is missing"),
         ({"member_id": "n7"}, "--id n7 is not in --members (n0, n1, n2)"),
         ({"members": "n0=h:1,n1=h:1"}, "--members: two members have the address h:1"),

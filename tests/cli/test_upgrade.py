@@ -21,7 +21,7 @@ def test_a_group_that_this_release_has_formed_has_nothing_to_finish(
 ) -> None:
     result = cli("upgrade", "status", "--servers", cluster.servers)
     assert result.exit_code == 0, result.output
-    assert f"may have entries of level {LEVEL}: there is nothing to finish" in result.stdout
+    assert f"The level of the log is {LEVEL}: there is nothing to finish" in result.stdout
     result = cli("upgrade", "status", "--servers", cluster.servers, "--json")
     members = [{"id": each.member_id, "release": VERSION, "level": LEVEL} for each in cluster.members]
     assert json.loads(result.stdout) == {"level": LEVEL, "members": members}
@@ -34,14 +34,14 @@ def test_a_group_of_the_release_before_says_what_to_do_and_does_it(
     with LocalCluster(1) as upgraded:
         servers = ("--servers", upgraded.servers)
         told = cli("upgrade", "status", *servers).stdout
-        assert f"may have entries of level {BEFORE}, and all members know level {LEVEL}" in told
+        assert f"The level of the log is {BEFORE}, and all members know {LEVEL}: " in told
         assert "quorumlog upgrade finish" in told
         refused = cli("clock", "reset", *servers)
         assert refused.exit_code == 1
         assert "run quorumlog upgrade finish once every member runs this release" in refused.stderr
         result = cli("upgrade", "finish", *servers)
         assert result.exit_code == 0, result.output
-        assert f"the log may have entries of level {LEVEL}; no member can go back" in result.stdout
+        assert f"the level of the log is {LEVEL}; no member can go back" in result.stdout
         assert json.loads(cli("upgrade", "finish", *servers, "--json").stdout) == {"level": LEVEL}
         assert "there is nothing to finish" in cli("upgrade", "status", *servers).stdout
         assert cli("clock", "reset", *servers).exit_code == 0

@@ -391,7 +391,7 @@ def test_transfer_hands_leadership_over(cli: Cli, cluster: LocalCluster) -> None
     twice = cluster.servers + "," + cluster.servers.replace("127.0.0.1", "localhost")
     result = cli("transfer", "--servers", twice, "--to", "n9")
     assert result.exit_code == 1
-    assert result.stderr == "quorumlog: --to n9 is no member of this group; name one of n0, n1, n2\n"
+    assert result.stderr == "quorumlog: --to n9 is not a member of this group; name one of n0, n1, n2\n"
 
 
 def test_a_group_that_nobody_serves_is_named(cli: Cli, cluster: LocalCluster) -> None:

@@ -88,8 +88,8 @@ def test_a_directory_that_holds_less_than_it_acknowledged_is_told_so_and_named()
     refuse(n0, 30)
     assert told(n0) == [SetBack("n1-d0", 50, 30)]
     (problem,) = n0.node.status().problems
-    assert problem.startswith("directory n1-d0 of n1 was set back: ")
-    assert "(now acknowledged entry 50, holds up to 30)" in problem
+    assert problem.startswith("directory n1-d0 of n1 was rolled back: ")
+    assert "(now ends at 30, had acknowledged entry 50)" in problem
     said = n0.pass_ms(150)
     assert [m.set_back for m in said if isinstance(m, HeartbeatRequest)] == [
         None,

@@ -30,7 +30,7 @@ def test_the_toml_file_is_what_serve_takes(tmp_path: Path) -> None:
     assert audit.consensus.preferred_leader_ids == ()
     assert (orders.storage.flush, audit.storage.flush) == ("sync", "async")
     assert audit.storage.segment_bytes == 256 * 1024 * 1024
-    assert orders.storage.disk_full_ratio == audit.storage.disk_full_ratio == 0.85
+    assert orders.storage.disk_full_ratio == audit.storage.disk_full_ratio == 0.95
 
 
 def test_the_bounds_of_what_a_frame_carries() -> None:

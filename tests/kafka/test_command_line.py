@@ -119,6 +119,6 @@ def test_members_are_told_apart_by_where_clients_reach_them() -> None:
     servers = "n0=10.0.0.1:9092,n1=10.0.0.1:9093"
     nodes = endpoint(one_host, KafkaOptions("10.0.0.1:9093", servers)).service.nodes
     assert nodes == {0: ("10.0.0.1", 9092), 1: ("10.0.0.1", 9093)}
-    with pytest.raises(ConfigError, match="ends with no number"):
+    with pytest.raises(ConfigError, match="must end with a number"):
         config = GroupConfig(member_id="a", members=parse_members("a=10.0.0.1:1"), data_dir="d")
         kafka_of([config], KafkaOptions("10.0.0.1:9092"), None)

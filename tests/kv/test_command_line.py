@@ -443,4 +443,4 @@ def test_a_command_of_the_log_that_is_given_the_port_of_a_store_says_so(
     result = CliRunner().invoke(app, [*line, *timeout, "--servers", stores.servers.split(",")[0]])
     assert result.exit_code == 1, result.output
     said = " ".join(result.stderr.split())
-    assert "this is the port of the key-value store of a group, its log listens at" in said
+    assert "this port serves a key-value store; its log listens at" in said

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from quorumlog import connect as connect_log
 from quorumlog.broker.dledger.dledger_broker import LocalBrokers
 from quorumlog.cli.main import app
-from quorumlog.errors import Unreachable, WrongPort
-from quorumlog.kv import connect
+from quorumlog.config import GroupConfig, parse_members
+from quorumlog.errors import LeaderNotReady, RequestTimeout, Unreachable, WrongPort
+from quorumlog.kv import KeyValueStore, connect
 from quorumlog.kv.endpoint import KeyValueEndpoint
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.etcd.gateway import EtcdGateway
@@ -75,9 +76,7 @@ def said_by_log(servers: str) -> str:
 def test_a_client_of_stores_at_the_port_of_a_log(stores: Stores) -> None:
     log = stores.cluster.servers
     said = said_by_kv(log)
-    assert said == (
-        f"{log}: this is the port of the log of a group, its key-value store listens at {stores.servers}"
-    )
+    assert said == (f"{log}: this port serves a log; its key-value store listens at {stores.servers}")
     with connect(log, timeout_ms=1000 * FOREVER_S) as kv, pytest.raises(WrongPort), kv.watch("a"):
         pass
 
@@ -85,7 +84,7 @@ def test_a_client_of_stores_at_the_port_of_a_log(stores: Stores) -> None:
 def test_a_client_of_logs_at_the_port_of_a_store(stores: Stores) -> None:
     said = said_by_log(stores.servers)
     assert said == (
-        f"{stores.servers}: this is the port of the key-value store of a group, its log listens at"
+        f"{stores.servers}: this port serves a key-value store; its log listens at"
         f" {stores.cluster.servers}"
     )
 
@@ -98,7 +97,7 @@ def test_clients_at_a_port_that_speaks_http(stores: Stores) -> None:
 def test_a_client_of_stores_at_the_port_of_a_broker(tmp_path: Path) -> None:
     with LocalBrokers(1, directory=tmp_path / "log") as brokers:
         said = said_by_kv(brokers.servers)
-    assert said == f"{brokers.servers}: this is the port of the broker of a group, no key-value store's"
+    assert said == f"{brokers.servers}: this port serves a broker, not a key-value store"
 
 
 def test_one_address_of_several_may_be_wrong(stores: Stores) -> None:
@@ -234,3 +233,19 @@ def test_a_store_of_an_earlier_release_is_named() -> None:
         pytest.raises(Unreachable, match=f"{address} .closed .* as by a member of an earlier release"),
     ):
         kv.get("a")
+
+
+def test_a_store_whose_group_has_not_formed_says_once_what_it_waits_for(tmp_path: Path) -> None:
+    ports = free_ports(4)
+    members = parse_members(",".join(f"n{each}=127.0.0.1:{ports[each]}" for each in range(3)))
+    config = GroupConfig(member_id="n0", members=members, data_dir=str(tmp_path))
+    reason = "n0: forming: waits for n1, n2 (not connected)"
+    address = f"127.0.0.1:{ports[3]}"
+    with KeyValueStore(config, listen=address), connect(address, timeout_ms=500) as kv:
+        with pytest.raises(RequestTimeout) as put:
+            kv.put("a", "1")
+        assert str(put.value).endswith(f"tried: {address} ({reason})")
+        with pytest.raises(LeaderNotReady) as stale:
+            kv.get("a", stale=True)
+        assert str(stale.value).startswith(f"{reason} (gave up after ")
+        assert str(stale.value).count(reason) == 1

@@ -49,16 +49,14 @@ def another_product_is_turned_away() -> None:
     with pytest.raises(WrongPort) as refused:
         check_product(told, BROKER, "10.0.0.1:20911")
     assert str(refused.value) == (
-        "10.0.0.1:20911: this is the port of the log of a group, its broker listens at 10.0.0.1:10911"
+        "10.0.0.1:20911: this port serves a log; its broker listens at 10.0.0.1:10911"
     )
     alone = refusal_of_other(hello, STORE, {})
     assert alone is not None
-    assert alone.message == "this is the port of the key-value store of a group, no broker's"
+    assert alone.message == "this port serves a key-value store, not a broker"
 
 
 def test_a_client_finds_out_by_itself_that_it_greeted_an_earlier_release_of_another_product() -> None:
     check_product(HelloResponse(), LOG, "10.0.0.1:20911")
-    with pytest.raises(
-        WrongPort, match=r"10\.0\.0\.1:20911: this is the port of a log, not of a broker"
-    ):
+    with pytest.raises(WrongPort, match=r"10\.0\.0\.1:20911: this port serves a log, not a broker"):
         check_product(HelloResponse(), BROKER, "10.0.0.1:20911")

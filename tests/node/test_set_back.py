@@ -69,19 +69,19 @@ def test_it_becomes_another_directory_and_takes_its_own_place_by_an_entry(
     cell: Cell, tmp_path: Path
 ) -> None:
     member, found = put_back(cell, tmp_path)
-    figures = f"entry {found.acknowledged_index}, held up to {found.held_index})"
+    figures = f"(now ends at {found.held_index}, had acknowledged entry {found.acknowledged_index})"
     old = next(v for v in cell.leader().status().voters if v.member_id == member)
     assert cell.start(member).replica == old
     cell.until(lambda: cell.nodes[member].replica != old, "another directory")
     fresh = cell.nodes[member].replica
     cell.until(lambda: cell.nodes[member].raft.role is Role.OBSERVER, "an observer")
-    assert figures in told(cell.nodes[member], "set back")
-    assert f"directory {old.directory_id} of {member} was set back" in told(cell.leader(), "older")
+    assert figures in told(cell.nodes[member], "rolled back")
+    assert f"directory {old.directory_id} of {member} was rolled back" in told(cell.leader(), "older")
     cell.kill(member)
     assert cell.start(member).replica == fresh, "a restart changes nothing"
     pass_ms(cell, 500)
     assert cell.nodes[member].raft.role is Role.OBSERVER
-    assert figures in told(cell.nodes[member], "set back")
+    assert figures in told(cell.nodes[member], "rolled back")
     cell.until(lambda: fresh in cell.leader().status().voters, "a voter again")
     cell.until(lambda: not cell.leader().status().membership.is_joint, "the end of the change")
     pass_ms(cell, 1_000)
@@ -101,7 +101,7 @@ def test_while_another_member_is_away_the_group_waits_and_says_why(cell: Cell, t
     cell.until(lambda: cell.nodes[member].replica != old, "another directory")
     leader.append(EntryBatch.from_bodies([b"x"]), 0, lambda outcome: None)
     pass_ms(cell, 100)
-    assert told(leader, "set back")
+    assert told(leader, "rolled back")
     for _ in range(200):
         cell.step(50)
         assert not [node for node in cell.nodes.values() if node.committed_index > committed_index]

@@ -237,7 +237,7 @@ def test_only_commands_of_a_machine_are_stepped_over(tmp_path: Path) -> None:
     for wrong in (0, 1, plain, plain + 1, 2**62):
         refusal = ask(group, wrong)
         assert isinstance(refusal, BadRequest), wrong
-        assert f"entry {wrong} is no command of chain" in str(refusal)
+        assert f"entry {wrong} is not a command of chain" in str(refusal)
     refusal = ask(group, index, "other")
     assert isinstance(refusal, UnknownMachine) and "it binds: chain" in str(refusal)
     group.cell.close()

@@ -68,6 +68,13 @@ def test_every_member_has_them_and_remembers_it(tmp_path: Path) -> None:
     cell.close()
 
 
+def test_while_the_group_forms_the_reason_names_what_it_waits_for(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    told = cell.nodes["n0"].users.look(0.0)
+    assert isinstance(told, str) and told.startswith("n0: forming: waits for"), told
+    cell.close()
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_copy_of_the_file_that_is_older_is_made_up_for(tmp_path: Path, at_once: bool) -> None:
     cell = Cell(tmp_path, storage=SEGMENTS)

@@ -28,7 +28,7 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.config import LARGEST_ENTRY_BYTES, MIB
-from quorumlog.errors import BodyTooLarge, TransferFailed
+from quorumlog.errors import BodyTooLarge, RequestTimeout, TransferFailed
 from tests.waiting import assert_same_log, eventually, row_of, wait_until_identical
 
 SMALL = StoreConfig(
@@ -450,6 +450,8 @@ def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(
             eventually(lambda: len(waits()) == 2 and all("n2" in text for text in waits()))
             assert {row_of(client, member).role for member in ("n0", "n1")} == {"unformed"}
             eventually(lambda: "waits for n2" in caplog.text, what="the same on the log")
+            with pytest.raises(RequestTimeout, match=r"n0: forming: waits for n2 \(not connected\)"):
+                client.append(b"too early", timeout_ms=300)
             cluster.restart("n2")
             client.append(b"formed")
     finally:

@@ -69,5 +69,5 @@ def test_no_member_starts_on_a_backup(tmp_path: Path, is_whole: bool) -> None:
         open_small(path).close(clean=True)
     path.mkdir(exist_ok=True)
     save_backup(disk, str(path), WHOLE)
-    with pytest.raises(ConfigError, match=rf"{path} is a backup, and not the directory of a member"):
+    with pytest.raises(ConfigError, match=rf"{path} is a backup, not the directory of a member"):
         open_small(path)

@@ -370,8 +370,8 @@ def test_a_directory_that_was_found_older_than_it_was_is_a_new_one_with_the_old_
         assert directory.directory_id == first_id, "it is of no use any more, and speaks for nobody"
     with opened(path) as directory:
         assert directory.directory_id != first_id
-        assert "set back" in directory.renewed
-        assert "(now acknowledged entry 50, held up to 29)" in directory.renewed
+        assert "rolled back" in directory.renewed
+        assert "(now ends at 29, had acknowledged entry 50)" in directory.renewed
         assert directory.store.end == end
         second_id, sentence = directory.directory_id, directory.renewed
     with opened(path) as directory:

@@ -69,13 +69,13 @@ def test_a_member_that_is_put_back_is_an_observer_until_it_takes_its_own_place(t
         put_back(member, copy)
         eventually(lambda: row_of(client, member.member_id).role == "observer")
         assert row_of(client, member.member_id).directory_id != old
-        figures = f"(now acknowledged entry {last}, holds up to {held})"
+        figures = f"(now ends at {held}, had acknowledged entry {last})"
         eventually(lambda: any(figures in each for each in row_of(client, leader).problems))
         said = f"entry {last}, held up to {held}"
         eventually(lambda: any(said in each for each in row_of(client, member.member_id).problems))
         checked = check(members.servers)
         assert checked.returncode == 1, checked
-        assert f"directory {old} of {member.member_id} was set back" in checked.stderr
+        assert f"directory {old} of {member.member_id} was rolled back" in checked.stderr
         client.append(b"without it")
         member.kill()
         member.start()

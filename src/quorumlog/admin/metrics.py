@@ -160,7 +160,7 @@ _OF_GROUP = {
         "from a request's arrival to its answer; pulls may wait for messages", "op", "code"
     ),
     "quorumlog_broker_put_bytes_total": counter(
-        "bytes of messages stored since the start; classic brokers only"
+        "bytes of messages stored since the start; not of brokers on a replicated log"
     ),
     "quorumlog_broker_dispatch_behind_bytes": gauge(
         "bytes of the log that are not dispatched to queues yet"

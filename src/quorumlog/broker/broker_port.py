@@ -570,7 +570,7 @@ class PutQueue:
     def add(self, records: RecordBatch, waits: bool, answer: PutCallback) -> None:
         size_bytes = len(records.buffer) + REQUEST_BYTES
         if self._pending_bytes + size_bytes > MAX_PENDING_BYTES and self._pending_bytes:
-            answer(PendingFull("the broker has as much unanswered as it takes", retry_after_ms=20))
+            answer(PendingFull("the broker has too many unanswered bytes", retry_after_ms=20))
             return
         self._pending_bytes += size_bytes
         self.put_messages += len(records)

@@ -98,7 +98,7 @@ def state_of(
     client = client if is_slave else None
     problem = client.problem if client else ""
     if replica.fenced_by:
-        problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
+        problem = f"other brokers voted for epoch {replica.fenced_by}: this is no longer the master"
     in_sync, listed = replica.in_sync_set, history.copy_list
     if listed is not None and not listed.copies:
         listed = None  # a coordinator says who counts

@@ -76,7 +76,7 @@ def check_topic_name(topic: str) -> None:
     check_topic(topic)
     if is_system_topic(topic) or "%" in topic or "|" in topic:
         raise BadRequest(
-            f"the topic {topic!r} has a name that the broker keeps for itself: no % and no |"
+            f"topic {topic!r}: this name, and names with % or |, are reserved for the broker"
         )
 
 

@@ -218,7 +218,7 @@ def physical_offset_of(message_id: str) -> int:
         if len(data) not in (V4_BYTES + 8, V6_BYTES + 8):
             raise ValueError
     except ValueError:
-        raise BadRequest(f"{message_id!r} is no message id: 32 or 56 hexadecimal digits") from None
+        raise BadRequest(f"{message_id!r} is not a message id: 32 or 56 hexadecimal digits") from None
     return int.from_bytes(data[-8:], "big", signed=True)
 
 

@@ -259,7 +259,7 @@ def recover(
     yes: Annotated[
         str | None,
         option(
-            "Confirm with the name of the cluster (its group) instead of at a prompt.",
+            "Confirm with the name of the group instead of at a prompt.",
             "NAME",
             name="--yes-i-know",
         ),
@@ -278,22 +278,24 @@ def recover(
 
     plan = plan_recovery([check_directory(directory) for directory in directories])
     if yes is not None and yes != plan.group:
-        raise ConfigError(f"--yes-i-know {yes} is not the name of this cluster, which is {plan.group}")
+        raise ConfigError(f"--yes-i-know {yes} is not the name of this group, which is {plan.group}")
     if not is_json():
         _print_plan(plan)
     if not plan.is_needed or dry_run or not unsafe:
         tell(_row(plan), lambda: None)
         if plan.is_needed and not dry_run:
-            raise ConfigError("nothing was changed; --unsafe does it, and --dry-run only shows it")
+            raise ConfigError(
+                "nothing was changed: add --unsafe to recover, or --dry-run to end with status 0"
+            )
         return
     if yes is None:
         note(
             "Entries that cannot be read here are given up for good, and no member of the old cluster"
             " can join."
         )
-        typed = typer.prompt(f"The name of the cluster, to recover {plan.best.directory}", err=True)
+        typed = typer.prompt(f"The name of the group, to recover {plan.best.directory}", err=True)
         if typed != plan.group:
-            raise ConfigError(f"{typed} is not the name of this cluster; nothing was changed")
+            raise ConfigError(f"{typed} is not the name of this group; nothing was changed")
     recovered = recover_cluster(plan)
     tell(_row(plan, recovered), lambda: _print_recovered(plan, recovered))
 

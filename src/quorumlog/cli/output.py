@@ -490,13 +490,16 @@ def _slip(error: Any) -> str:
         is_option = parameter.param_type_name == "option"
         name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
         message = f"{name}{value}: {message}" if message else f"{name} is missing"
+    if "serve" in getattr(getattr(context, "command", None), "commands", ()):
+        message = _STARTS.sub(r"\1. Did you mean 'serve'?", message)
     if close := sorted(getattr(error, "possibilities", None) or ()):
         message += f"; did you mean {' or '.join(close)}?"
     names: list[str] = []
     while context and context.parent:
         names.insert(0, context.info_name)
         context = context.parent
-    return f"{message}; see {' '.join(['quorumlog', *names])} --help"
+    see = " See" if message.endswith("?") else "; see"
+    return f"{message}{see} {' '.join(['quorumlog', *names])} --help"
 
 
 _PLAINER = {
@@ -509,6 +512,9 @@ _PLAINER = {
 }
 """What typer's parts say for programmers, and what a person reads."""
 _PLAIN = re.compile("|".join(map(re.escape, _PLAINER)))
+
+
+_STARTS = re.compile(r"^(No such command '(?:start|run)').*")
 
 
 def _value_of(error: Any) -> str:

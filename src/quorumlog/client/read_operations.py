@@ -286,8 +286,8 @@ class ReadOperations:
         found = await self.find_mark(FindMarkRequest(index=index), from_member)
         if not found.ledger_begin_index <= index <= found.committed_index:
             raise IndexOutOfRange(
-                f"index {index} is not between ledger_begin_index {found.ledger_begin_index} and"
-                f" committed_index {found.committed_index}",
+                f"index {index} is outside the log, whose committed entries are"
+                f" {found.ledger_begin_index} to {found.committed_index}",
                 ledger_begin_index=found.ledger_begin_index,
                 committed_index=found.committed_index,
             )

@@ -546,9 +546,9 @@ class Replication:
         ]
         members = self._state.membership.members()
         older = [
-            f"directory {each.directory_id} of {each.member_id} was set back: an older"
+            f"directory {each.directory_id} of {each.member_id} was rolled back: an older"
             " copy was restored, or its disk lost synced data"
-            f"{now(f'acknowledged entry {found.acknowledged_index}, holds up to {found.held_index}')};"
+            f"{now(f'ends at {found.held_index}, had acknowledged entry {found.acknowledged_index}')};"
             " it has no vote until it is replaced as a new directory, automatically"
             f" (auto_replace_after_ms) or with quorumlog member replace {each.member_id}"
             for each, found in self._state.set_back.items()

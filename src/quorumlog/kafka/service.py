@@ -376,7 +376,7 @@ def node_id_of(member_id: str) -> int:
     digits = member_id[len(member_id.rstrip("0123456789")) :]
     if not digits or int(digits) >= 1 << 31:
         raise ConfigError(
-            f"the member id {member_id!r} ends with no number, which Kafka's clients need: name"
+            f"the member id {member_id!r} must end with a number, the node id for Kafka's clients: name"
             " members like n0, n1, n2"
         )
     return int(digits)

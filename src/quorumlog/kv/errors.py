@@ -8,7 +8,7 @@ from quorumlog.net.errors import error_with
 
 
 class KeyValueError(LedgerError):
-    """The store refused a request; nothing has changed."""
+    """An error of the store. Nothing has changed, except with ValueUnreadable and LockLost."""
 
     code = 510
 

@@ -235,21 +235,21 @@ def decode_command_of_client(body: bytes) -> Command:
     if last is body and command is not None:
         return command
     try:
-        command = _decoded(_commands, body, "no command of")
+        command = _decoded(_commands, body, "not a command of")
         _last = body, command
         return command
     except msgspec.DecodeError as error:
         reason = named_reason(error, body, Command)
-        raise InvalidRequest(f"no command of the key-value store: {reason}") from None
+        raise InvalidRequest(f"not a command of the key-value store: {reason}") from None
 
 
 def decode_question(body: bytes) -> Question:
     """Raises InvalidRequest."""
     try:
-        return _decoded(_questions, body, "no question to")
+        return _decoded(_questions, body, "not a query of")
     except msgspec.DecodeError as error:
         reason = named_reason(error, body, Question)
-        raise InvalidRequest(f"no question to the key-value store: {reason}") from None
+        raise InvalidRequest(f"not a query of the key-value store: {reason}") from None
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[T], body: bytes | memoryview, what: str) -> T:
@@ -455,9 +455,9 @@ def _check_operation(operation: Operation, depth: int, most: int) -> None:
         raise InvalidRequest("a key is at least one byte")
     elif isinstance(operation, Put):
         if operation.keeps_value and operation.value:
-            raise InvalidRequest("a put that keeps the value brings none")
+            raise InvalidRequest("a put that keeps the value has no value of its own")
         if operation.keeps_lease and operation.lease:
-            raise InvalidRequest("a put that keeps the lease brings none")
+            raise InvalidRequest("a put that keeps the lease has no lease of its own")
 
 
 def _check_txn(txn: Txn, depth: int, most: int) -> None:
@@ -467,8 +467,8 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
     longest = max(len(txn.compare), len(txn.success), len(txn.failure))
     if longest > most:
         raise InvalidRequest(
-            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, less the ones"
-            " around an inner one"
+            f"each list of a transaction has at most {MAX_OPERATIONS} operations, counted together with"
+            " the longest list of each enclosing transaction"
         )
     for compare in txn.compare:
         check_compare(compare)

@@ -871,7 +871,7 @@ class KeyValueService:
         elif outcome == CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
             refuse(session, number, ResultUnknown(TOO_LARGE))
         elif len(outcome) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES:
-            unread = "it was carried out; its answer is left out, for those before it were not read"
+            unread = "it took effect; its response was dropped, since earlier responses are unread"
             refuse(session, number, ResultUnknown(unread))
         else:
             answer(session, number, outcome)

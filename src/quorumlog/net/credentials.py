@@ -38,7 +38,7 @@ class ClientUser:
 
     def __init__(self, name: str, password: str | None = None, *, password_file: str = "") -> None:
         if not name:
-            raise ConfigError("a user has a name (--user)")
+            raise ConfigError("the name of the user is missing: --user NAME")
         if not re.match(USER_NAME, name):
             raise ConfigError(USER_NAMES.format(name[:80]))
         if password is not None and password_file:
@@ -61,7 +61,7 @@ class ClientUser:
     def sent_file(self) -> str:
         """For another process; "": it has QUORUMLOG_PASSWORD. Raises ConfigError."""
         if self._password is not None:
-            raise ConfigError("a password is not sent to another process: name a file that has it")
+            raise ConfigError("a password is not pickled for another process: use password_file")
         return self.password_file
 
     def password(self) -> str:

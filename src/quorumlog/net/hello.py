@@ -110,7 +110,7 @@ class ChallengeResponse(ClientMessage, frozen=True, kw_only=True, tag=70):
 Greeting = Hello | HelloResponse | Challenge | ChallengeResponse
 
 
-NO_LOG_BESIDE = f"this is the port of the {BROKER} of a group, no {LOG}'s"
+NO_LOG_BESIDE = f"this port serves a {BROKER}, not a {LOG}"
 """The text of `refusal_of_other` at a classic broker."""
 
 
@@ -124,8 +124,8 @@ def refusal_of_other(hello: Hello, product: str, ports: Mapping[str, str]) -> He
     if hello.product == product:
         return None
     address = ports.get(hello.product)
-    elsewhere = f"its {hello.product} listens at {address}" if address else f"no {hello.product}'s"
-    reason = f"this is the port of the {product} of a group, {elsewhere}"
+    elsewhere = f"; its {hello.product} listens at {address}" if address else f", not a {hello.product}"
+    reason = f"this port serves a {product}{elsewhere}"
     # An earlier client, which knows nothing of products, asks no further where its group is not served.
     return HelloResponse(request_id=hello.request_id, code=NOT_SERVED, message=reason, product=product)
 
@@ -133,5 +133,5 @@ def refusal_of_other(hello: Hello, product: str, ports: Mapping[str, str]) -> He
 def check_product(response: HelloResponse, product: str, address: str) -> None:
     """Of a client of `product`, which has dialled `address`. Raises WrongPort."""
     if response.product != product:
-        reason = response.message or f"this is the port of a {response.product}, not of a {product}"
+        reason = response.message or f"this port serves a {response.product}, not a {product}"
         raise WrongPort(f"{address}: {reason}")

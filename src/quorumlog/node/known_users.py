@@ -83,9 +83,11 @@ class KnownUsers:
             self._may_have_missed_them, self._was_fresh = False, True
             return users
         if may_be_some or users.is_on:
+            if self._raft.role is Role.UNFORMED:
+                return f"{replica.member_id}: {self._raft.status().waits_for}"
             return (
-                f"{replica.member_id} has not heard the leader for {may_be_old_ms / 1000:.0f} s, or"
-                " has not caught up yet: its users may be outdated"
+                f"{replica.member_id} has not heard the leader since its start or for"
+                f" {may_be_old_ms / 1000:.0f} s, or has not caught up yet: its users may be outdated"
             )
         return NO_USERS
 

@@ -25,7 +25,7 @@ class DirectorySetBack(BeginsAnew):
     """This directory was found older than it was, and says so in its file `member`."""
 
     def __init__(self) -> None:
-        super().__init__("the directory of this member was set back to an older state")
+        super().__init__("the directory of this member was rolled back to an older state")
 
 
 class LogReplaced(BeginsAnew):

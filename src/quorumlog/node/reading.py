@@ -99,7 +99,7 @@ class ReadableLog:
             )
         if first_index < begin or first_index > committed_index:
             problem = (
-                f"index {first_index} is not between ledger_begin_index {begin} and committed_index"
+                f"index {first_index} is outside the log, whose committed entries are {begin} to"
                 f" {committed_index}"
             )
             if first_index < begin:

@@ -209,8 +209,8 @@ class StepOvers:
                     return
             if not machine.index < index <= member.raft.committed_index:
                 raise BadRequest(
-                    f"entry {index} is no command of {name}: its commands follow entry {machine.index},"
-                    f" and the log is committed up to {member.raft.committed_index}"
+                    f"entry {index} is not a command of {name}: its commands follow entry"
+                    f" {machine.index}, and the log is committed up to {member.raft.committed_index}"
                 )
             member.log_state.admit_own(EntryKind.STEP_OVER)
             batch = member.readable_range(index, index + 1, 1)
@@ -260,7 +260,7 @@ class StepOvers:
         else:
             entry = result.slice(0, 1)
             if not entries_of(entry, machine.channel).count:
-                self._end(BadRequest(f"entry {step.index} is no command of {step.name}"))
+                self._end(BadRequest(f"entry {step.index} is not a command of {step.name}"))
                 return
             step.chain = int(entry.words()[CHAIN][0] & LOW_32)
 

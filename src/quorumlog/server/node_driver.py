@@ -518,7 +518,7 @@ class NodeDriver:
         ends, begins = self.node.store.end.index, start.point.index
         self.problem_log.note(
             f"its log is to be replaced by that of leader {self._leader_id()}"
-            f"{now(f'it ends at {ends}, the leader has it after {begins}')}",
+            f"{now(f'it ends at {ends}, that of the leader begins after {begins}')}",
             time.monotonic(),
         )
 

@@ -116,7 +116,7 @@ class DirectoryKind(Enum):
         self.stored = stored
         self.title = title
         self.command = command
-        self.advice = advice or f"it is for {command}; name another directory, or start that"
+        self.advice = advice or f"name another directory, or use {command}"
 
     @property
     def is_of_member(self) -> bool:
@@ -191,7 +191,7 @@ def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind, *also: Directo
         return
     if found.is_of_member and own.is_of_member and DirectoryKind.MEMBER in (found, own):
         return
-    raise ConfigError(f"{path} is {found.title}, and not {own.title}: {found.advice}")
+    raise ConfigError(f"{path} is {found.title}, not {own.title}: {found.advice}")
 
 
 def refuse_foreign(disk: Disk, path: str, own: DirectoryKind) -> None:

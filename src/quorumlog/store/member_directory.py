@@ -98,8 +98,8 @@ def set_back_sentence(path: str, record: MemberRecord) -> str:
     if found is None:
         return ""
     return (
-        f"{path} was set back: an older copy of it was restored, or its disk lost synced data"
-        f"{now(f'acknowledged entry {found.acknowledged_index}, held up to {found.held_index}')}"
+        f"{path} was rolled back: an older copy of it was restored, or its disk lost synced data"
+        f"{now(f'ends at {found.held_index}, had acknowledged entry {found.acknowledged_index}')}"
     )
 
 
@@ -506,7 +506,7 @@ class MemberDirectory:
         return self._record.set_back is not None
 
     def count_again(self) -> None:
-        """It is a voter: that it was set back is no news any more. Raises StoreFailure."""
+        """It is a voter: that it was rolled back is no news any more. Raises StoreFailure."""
         self.renewed = ""
         with suppress(DiskFull), _lack_of_space_named():
             self._change_record(set_back=None)

@@ -97,7 +97,7 @@ def refusals_of(servers: str, timeout_ms: int = FOR_EVER_MS) -> list[LedgerError
             earlier_broker,
             "the broker at ADDRESS is quorumlog 0.1.0: use a client of its release",
         ),
-        (earlier_log, "ADDRESS: this is the port of a log, not of a broker"),
+        (earlier_log, "ADDRESS: this port serves a log, not a broker"),
     ],
 )
 def test_whoever_it_is_is_named(answer: Answer, named: str, times: int) -> None:
@@ -139,9 +139,7 @@ def brokers() -> Iterator[LocalBrokers]:
 
 def test_the_log_of_a_broker_names_its_port(brokers: LocalBrokers, cli: Cli) -> None:
     (log,) = brokers.cluster.members
-    right = (
-        f"{log}: this is the port of the log of a group, its broker listens at {brokers.addresses['n0']}"
-    )
+    right = f"{log}: this port serves a log; its broker listens at {brokers.addresses['n0']}"
     assert [str(error) for error in refusals_of(str(log))] == [right, right]
     shown = cli("broker", "status", "--servers", log)
     assert shown.exit_code == 1

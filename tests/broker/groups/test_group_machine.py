@@ -142,7 +142,7 @@ def test_names_of_the_broker_are_no_topics_of_people(name: str) -> None:
     with pytest.raises(BadRequest):
         said(machine, CreateTopic(name, 1))
     if name in machine.state.topics:
-        with pytest.raises(BadRequest, match="keeps for itself"):
+        with pytest.raises(BadRequest, match="reserved for the broker"):
             said(machine, DeleteTopic(name))
 
 

@@ -80,7 +80,7 @@ def test_of_two_switches_at_once_one_is_done(is_master_lost: bool) -> None:
     done = []
 
     def meanwhile(line: str) -> None:
-        if "is promised by" in line:
+        if "voted for epoch" in line:
             with suppress(StaleEpoch, SwitchRefused):
                 done.append(Switch(second, "c").run())
 
@@ -118,7 +118,7 @@ def test_a_planned_switch_to_one_that_does_not_come_so_far_leaves_the_master() -
     a = world.brokers["a"]
     world.cut("b")
     world.put(a)
-    assert "goes up to" in world.switch("b")
+    assert "b is behind: its disk has the log up to" in world.switch("b")
     assert a.living.is_leading
     following(world)
     assert world.acknowledged == [0]
@@ -183,7 +183,7 @@ def test_of_a_pair_one_reads_and_waits_and_goes_on_alone_once_the_other_is_given
     following(world)
     down(world, "b")
     refusal = a.living._refusal()
-    assert "1 replicas are in sync, the master included, of 2" in str(refusal)
+    assert "1 of 2 required copies in sync, master included (replica list: a, b); b is" in str(refusal)
     with pytest.raises(SwitchRefused, match="needs --unsafe"):
         Switch(SimulatedProbe(world), "a", without=["b"]).run()
     with pytest.raises(SwitchRefused, match="is the master already"):
@@ -216,7 +216,7 @@ def test_of_a_pair_the_slave_goes_on_alone_and_says_what_may_be_missing() -> Non
     down(world, "a")
     # One of two has all that was acknowledged: two copies.
     assert not world.switch("b")
-    assert "1 replicas are in sync" in str(b.living._refusal())
+    assert "1 of 2 required copies in sync" in str(b.living._refusal())
     report = Switch(SimulatedProbe(world), "b", without=["a"], unsafe=True).run()
     assert report.lost is None
     world.put(b)
@@ -239,7 +239,7 @@ def test_the_range_that_may_be_lost_begins_where_consumers_have_seen_the_log() -
     assert "2 of a, b, c answer, 3 are needed" in world.switch("b")
     with pytest.raises(SwitchRefused, match="must never become master again"):
         Switch(SimulatedProbe(world), "b", unsafe=True).run()
-    with pytest.raises(SwitchRefused, match="broker c answers, or is on no list"):
+    with pytest.raises(SwitchRefused, match=r"broker c answers: omit --without c .*out: a\)"):
         Switch(SimulatedProbe(world), "b", without=["a", "c"], unsafe=True).run()
     report = Switch(SimulatedProbe(world), "b", without=["a"], unsafe=True).run()
     assert report.lost == Lost(seen, -1)
@@ -311,7 +311,7 @@ def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow
     a, b, _ = world.brokers.values()
 
     def slow(line: str) -> None:
-        if "takes nothing more" in line:
+        if "accepts no more messages" in line:
             return
         raise AssertionError(line)
 
@@ -428,7 +428,7 @@ def test_a_directory_that_was_emptied_promises_nothing_until_it_is_on_the_list()
     down(world, "a")
     world.brokers["b"].empty("c")
     why = world.switch("c")
-    assert "a and b did not answer with the directory on the replica list" in why
+    assert "a and b did not answer, or has another directory than the replica list" in why
     world.brokers["a"].start()
     following(world)
     assert world.brokers["a"].living.is_leading
@@ -531,7 +531,7 @@ def test_a_group_forms_of_the_first_slaves_and_others_are_added() -> None:
     world = World(21)
     a = world.brokers["a"]
     assert "of 2" in str(a.living._refusal())
-    assert "of a" in str(a.living._refusal())
+    assert "replica list: a)" in str(a.living._refusal())
     following(world)
     assert not a.living._refusal()
     assert len(listed(world)) == 2
@@ -546,7 +546,7 @@ def test_a_group_forms_of_the_first_slaves_and_others_are_added() -> None:
     following(world)
     assert a.living.in_sync_replicas == 3
     down(world, other)
-    assert "2 replicas are in sync, the master included, of 3" in str(a.living._refusal())
+    assert "2 of 3 required copies in sync, master included" in str(a.living._refusal())
 
 
 def test_a_list_that_could_not_be_confirmed_now_is_refused() -> None:
@@ -558,7 +558,7 @@ def test_a_list_that_could_not_be_confirmed_now_is_refused() -> None:
         a.living.remove("z")
     with pytest.raises(SwitchRefused, match="broker b is on the list"):
         a.living.add("b")
-    with pytest.raises(SwitchRefused, match="4 copies of 3 brokers"):
+    with pytest.raises(SwitchRefused, match="4 copies need 4 brokers, the list has 3"):
         a.living.set_copies(4)
     with pytest.raises(NotMaster, match="--servers a"):
         world.brokers["b"].living.remove("c")
@@ -569,7 +569,7 @@ def test_a_list_that_could_not_be_confirmed_now_is_refused() -> None:
     following(world)
     with pytest.raises(SwitchRefused, match="2 copies need as many brokers"):
         a.living.remove("c")
-    with pytest.raises(SwitchRefused, match="does not follow this master"):
+    with pytest.raises(SwitchRefused, match="does not follow this master: start it with --role slave"):
         a.living.add("b")
 
 
@@ -603,7 +603,7 @@ def test_messages_are_taken_while_the_list_changes_and_its_slaves_come_back() ->
     # Who does not come back is missed in the end.
     a.living.set_copies(2)
     world.clock.now_ms += 1_000
-    assert "1 replicas are in sync, the master included, of 3" in str(a.living._refusal())
+    assert "1 of 3 required copies in sync, master included" in str(a.living._refusal())
 
 
 def test_a_broker_is_added_under_load_and_one_that_lacks_much_is_waited_for(

@@ -65,7 +65,7 @@ def test_a_member_of_a_log_is_turned_away(server: BrokerServer) -> None:
         (told,) = said_until_it_closes(sock)
     assert isinstance(told, HelloResponse)
     assert told.code == NOT_SERVED
-    assert told.message == "this is the port of the broker of a group, no log's"
+    assert told.message == "this port serves a broker, not a log"
 
 
 def test_what_only_a_broker_says_is_not_decoded_for_a_client() -> None:

@@ -245,7 +245,7 @@ class Switch:
             if to in probe.unreachable:
                 raise SwitchRefused(f"broker {to} does not answer: {probe.unreachable[to]}")
             known = ", ".join(sorted({*answers, *probe.unreachable}))
-            raise SwitchRefused(f"no broker {to} is known: there are {known}")
+            raise SwitchRefused(f"broker {to} is unknown; known: {known}")
         if self.without and not self.unsafe:
             raise SwitchRefused("--without may lose acknowledged messages: it also needs --unsafe")
         master = probe.master()
@@ -260,7 +260,7 @@ class Switch:
         is_short = bool(self._check(probe.shown(), count))
         if master is None:
             return self._promised("", is_short)
-        self.say(f"master {master.id} takes nothing more")
+        self.say(f"master {master.id} accepts no more messages")
         try:
             self._drain(master.id)
             return self._promised(master.id, is_short)
@@ -270,7 +270,7 @@ class Switch:
             raise
 
     def _drain(self, master: str) -> None:
-        """Wait until the new master has the log up to its end, where the old one takes nothing more."""
+        """Wait until the new master has the log up to its end, to which the old one adds no messages."""
         stop_at = time.monotonic() + self.timeout_ms / 1000
         while True:
             # Again and again: a master that is not asked goes on. Its end is of after its last message.
@@ -282,8 +282,8 @@ class Switch:
                 return
             if is_late:
                 raise SwitchRefused(
-                    f"broker {self.to} has the log {own.rank} on its disk, and that of the master"
-                    f" goes {end.rank}: wait until it has caught up (broker status), or lose the"
+                    f"broker {self.to} is behind: its disk has the log {own.rank}, the master's"
+                    f" {end.rank}: wait until it has caught up (broker status), or lose the"
                     " messages in between with --unsafe"
                 )
             time.sleep(_POLL_S)
@@ -303,7 +303,7 @@ class Switch:
             newer = probe.answers[to].epoch
             raise SwitchRefused(f"another switch has begun meanwhile, with epoch {newer}")
         shown, own = [shown_by(answer) for answer in kept.values()], shown_by(kept[to])
-        self.say(f"epoch {epoch} is promised by {', '.join(sorted(kept))}")
+        self.say(f"{', '.join(sorted(kept))} voted for epoch {epoch}")
         count = count_of(own, shown)
         gone = self._check(shown, count)
         lost = None if count.may_lead else _lost(kept, own, count, gone)
@@ -382,14 +382,15 @@ class Switch:
         all_without = f"--to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
         if self.unsafe and (without or not count.may_lead):
             if needless := sorted({*without} - {*ids}):
+                why = "answers" if needless[0] in self.probe.answers else "is on no replica list"
                 raise SwitchRefused(
-                    f"broker {needless[0]} answers, or is on no list: it cannot be left out"
-                    f" ({', '.join(ids) or 'nobody'} can)"
+                    f"broker {needless[0]} {why}: omit --without {needless[0]} (brokers that may be left"
+                    f" out: {', '.join(ids) or 'none'})"
                 )
             if left := [each for each in ids if each not in without]:
                 raise SwitchRefused(
-                    f"{' and '.join(left)} did not answer with the directory on the replica list:"
-                    " acknowledged messages that only it holds will be lost, and that directory"
+                    f"{' and '.join(left)} did not answer, or has another directory than the replica"
+                    " list: messages acknowledged only there will be lost, and that directory"
                     f" must never become master again. To accept that: {all_without}"
                 )
             return list(missing.values())
@@ -408,8 +409,8 @@ class Switch:
             )
             why = "".join(f". {each}: {unreachable[each]}" for each in short if each in unreachable)
             raise SwitchRefused(
-                f"{' and '.join(short)} did not answer with the directory on the replica list and"
-                f" may hold acknowledged messages ({needs}). Start it with its original directory;"
+                f"{' and '.join(short)} did not answer, or has another directory than the replica list,"
+                f" and may hold acknowledged messages ({needs}). Start it with its original directory;"
                 f" if that is lost for good, continue without it: {all_without}{why}"
             )
         if count.ahead:

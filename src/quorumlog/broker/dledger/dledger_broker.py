@@ -129,7 +129,7 @@ def slave_id_of(member_id: str) -> int:
     digits = member_id[len(member_id.rstrip("0123456789")) :]
     if not digits:
         raise ConfigError(
-            f"the member id {member_id!r} ends with no number, of which its broker id is made: name"
+            f"the member id {member_id!r} must end with a number, which gives the broker id: name"
             " members like n0, n1, n2"
         )
     return int(digits) + 1

@@ -154,7 +154,7 @@ class GroupService:
             command = command_of_client(message.body)
         except UNREADABLE as error:
             reason = named_reason(error, message.body, commands.Command)
-            raise BadRequest(f"no command of topics and groups: {reason}") from None
+            raise BadRequest(f"not a command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
             raise BadRequest(f"{type(command).__name__} is for the master to send")
 

@@ -384,7 +384,7 @@ class GroupMachine(StateMachine):
         try:
             decoded = decode_question(question)
         except UNREADABLE as error:
-            raise BadRequest(f"no question to topics and groups: {error}") from None
+            raise BadRequest(f"not a query of topics and groups: {error}") from None
         if isinstance(decoded, commands.TopicsQuestion):
             return topic_rows(self.state, decoded.topic)
         if isinstance(decoded, commands.GroupsQuestion):

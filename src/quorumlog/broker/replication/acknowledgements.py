@@ -179,23 +179,21 @@ class Acknowledgements:
             ids = self._in_sync_ids()
             if len(ids) >= needed:
                 return ""
-            words = (
-                f"{len(ids)} replicas are in sync ({', '.join(sorted(ids))}), the master included, of"
-            )
-            return f"{words} {needed} (in_sync_replicas)"
+            words = f"{len(ids)} of {needed} required copies in sync (in_sync_replicas), master included"
+            return f"{words}; in sync: {', '.join(sorted(ids))}"
         if not self.lists and len(there) < needed:
-            return f"{len(there)} replicas are in sync, the master included, of {needed}"
+            return f"{len(there)} of {needed} required copies in sync, master included"
         for each in self.lists:
             count, needed = len(each.directories & there), max(each.needed, each.copies)
             if count < needed:
-                words = f"{count} replicas are in sync, the master included, of {needed}"
+                words = f"{count} of {needed} required copies in sync, master included"
                 return words + self._why(each, there)
         return ""
 
     def _why(self, copy_list: CopyList, there: set[str]) -> str:
         away = [peer.id for peer in copy_list.members if peer.directory_id not in there]
         others = {mark.id for mark in self.marks.values() if mark.directory_id in there}
-        words = f" (of {', '.join(copy_list.ids)})"
+        words = f" (replica list: {', '.join(copy_list.ids)})"
         if away:
             words += f"; {' and '.join(sorted(away))} is not in sync"
         for each in sorted(others & set(away)):

@@ -289,7 +289,9 @@ class HAClient:
         self._socket = None
         config = self._replica.store.config
         if self.problem != socket.link.closed:
-            log.warning("this slave follows no master: %s", socket.link.closed)
+            hint = "" if socket.link.is_heard else " (--master must name the master's --ha-port)"
+            level = logging.INFO if socket.link.comes_back else logging.WARNING
+            log.log(level, "no connection to the master, retrying: %s%s", socket.link.closed, hint)
         self.problem = socket.link.closed
         wait_ms = float(config.ha_reconnect_interval)
         was_silent, self._was_silent = self._was_silent, not socket.link.is_heard

@@ -396,7 +396,10 @@ class BrokerReplica:
             with self._acks_lock:
                 mark = self._acks.marks.get(broker_id)
             if mark is None:
-                raise SwitchRefused(f"broker {broker_id} does not follow this master")
+                raise SwitchRefused(
+                    f"broker {broker_id} does not follow this master: start it with --role slave"
+                    f" --master, or, if it was a master, quorumlog broker switch --to {self.id}"
+                )
             _refuse_old(mark)
             if not self._is_caught_up(mark):
                 raise InSyncReplicasNotEnough(
@@ -432,8 +435,8 @@ class BrokerReplica:
             listed = self._list_to_change()
             if not 1 <= copies <= len(listed.members):
                 raise SwitchRefused(
-                    f"{copies} copies of {len(listed.members)} brokers ({', '.join(listed.ids)}):"
-                    " quorumlog broker add --broker ID makes them more"
+                    f"{copies} copies need {copies} brokers, the list has {len(listed.members)}"
+                    f" ({', '.join(listed.ids)}): quorumlog broker add --broker ID"
                 )
             self._change(CopyList(listed.members, copies))
 
@@ -756,11 +759,11 @@ class BrokerReplica:
             return NotMaster(f"broker {self.id} is a slave{self._master_words(': send to')}")
         if self.fenced_by:
             return StaleEpoch(
-                f"epoch {self.fenced_by} was promised elsewhere: broker {self.id} of epoch"
-                f" {self.history.epoch} is not the master any more"
+                f"other brokers voted for epoch {self.fenced_by}: broker {self.id} of epoch"
+                f" {self.history.epoch} is no longer the master"
             )
         if self._is_stopped or self.is_drained or not self.may_acknowledge():
-            return NotMaster(f"broker {self.id} is handing over or its lease may have expired; retry")
+            return NotMaster(f"broker {self.id} hands over, or its lease may have expired; retry")
         if not self._acks.waits_for_others:
             return None
         with self._acks_lock:
@@ -1000,7 +1003,7 @@ class BrokerReplica:
         if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
             return  # a register has given the number to this one: the other has promised it in vain
         if self.role is not BrokerRole.SLAVE and epoch.number > self.fenced_by:
-            log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
+            log.warning("other brokers voted for epoch %s: this broker is no longer the master", epoch)
             self.fenced_by = epoch.number
             self.stop_acknowledging()
 

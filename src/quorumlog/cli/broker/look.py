@@ -162,7 +162,7 @@ def dump(
                 if not most:
                     return
     if topic and not found:
-        raise Refused(f"{directory} holds no message of topic {topic}; inspect lists its topics")
+        raise Refused(f"{directory} has no message of topic {topic}; inspect lists its topics")
 
 
 def recover(

@@ -55,7 +55,9 @@ def _say_switched(report: SwitchReport) -> None:
         say(f"its slaves: {', '.join(report.followers)}")
     if report.unreachable:
         say(
-            f"not reached: {', '.join(report.unreachable)}. Repeat the command when they are back", "red"
+            f"not reached: {', '.join(report.unreachable)}. Once back, they follow after this, with"
+            f" their addresses in LIST: quorumlog broker switch --servers LIST --to {report.master}",
+            "red",
         )
     if report.lost is not None:
         first, stop = report.lost

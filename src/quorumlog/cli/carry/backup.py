@@ -12,6 +12,7 @@ from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
     from quorumlog.backups import Restored
+    from quorumlog.client import LedgerClient
 
 
 def backup(
@@ -57,6 +58,8 @@ def backup(
         BackupTaking(log, str(directory), from_member=from_member, hold=hold, verify=verify) as taking,
     ):
         try:
+            if from_member is None:
+                _note_lack_of_leader(log)
             taking.prepare()
             with entry_progress(f"copying to {directory}") as report:
                 taking.copy(report)
@@ -77,6 +80,14 @@ def backup(
         f"{taken.directory} holds entries {taken.first_index} to {taken.last_index}, {new}{source};"
         f" verified, chain {taken.last_chain:08x}",
     )
+
+
+def _note_lack_of_leader(log: LedgerClient) -> None:
+    """The copy begins once there is a leader, which may take long."""
+    rows = log.status()
+    if not any(row.role == "leader" for row in rows):
+        reasons = [f"{row.id}: {row.waits_for}" for row in rows if row.waits_for]
+        note(f"waits for a leader ({'; '.join(reasons) or 'see quorumlog status'})")
 
 
 def restore(

@@ -413,7 +413,7 @@ class _Appended:
             not_sent += source.count_rest()
         where = f" (first index {self.first_index}, last index {self.last_index})" if self.count else ""
         where += f"; in the log already: {source.skipped}" if source.skipped else ""
-        rest = "" if has_end else ", and the rest of the input"
+        rest = "" if has_end else " of the lines read, and all others"
         return f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}"
 
 

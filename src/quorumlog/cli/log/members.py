@@ -328,7 +328,7 @@ def transfer(
             ids = sorted({row.id for row in rows if row.id})
             if leader is not None and to not in ids:
                 raise TransferFailed(
-                    f"--to {to} is no member of this group; name one of {', '.join(ids)}"
+                    f"--to {to} is not a member of this group; name one of {', '.join(ids)}"
                 ) from None
             if leader is None or leader.id != to:
                 raise
@@ -369,16 +369,19 @@ def upgrade_status(at: LogServers) -> None:
             for at in shown
         ]
         print_table("id, release, level #", cells)
-        say(_what_to_do(log_level, levels))
+        say(_what_to_do(log_level, levels) if leader is not None else _NO_LEADER)
 
     tell({"level": log_level if log_level >= 0 else None, "members": shown}, show)
+
+
+_NO_LEADER = "No leader answers, so this list may lack members: ask again once there is one."
 
 
 def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     """`levels`: of each member, -1: it has not told."""
     if log_level < 0:
         return "The level of the log is not known: no member that knows it answers."
-    here = f"The log may have entries of level {log_level}"
+    here = f"The level of the log is {log_level}"
     unreported = [name for name, level in levels if level < 0]
     if unreported:
         return (
@@ -393,8 +396,8 @@ def _what_to_do(log_level: int, levels: list[tuple[str, int]]) -> str:
     if log_level >= newest:
         return f"{here}: there is nothing to finish."
     return (
-        f"{here}, and all members know level {newest}: quorumlog upgrade finish allows them, and"
-        " then no member can go back to the previous release."
+        f"{here}, and all members know {newest}: quorumlog upgrade finish raises it; afterwards no"
+        " member can go back to the previous release."
     )
 
 
@@ -411,7 +414,7 @@ def finish_upgrade(at: LogServers) -> None:
         level = log.finish_upgrade()
     tell(
         {"level": level},
-        f"the log may have entries of level {level}; no member can go back to the release before",
+        f"the level of the log is {level}; no member can go back to the previous release",
     )
 
 

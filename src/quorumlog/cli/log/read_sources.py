@@ -170,7 +170,7 @@ def _held(
 def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: bool) -> IndexOutOfRange:
     """In the words of a server."""
     begin = max(reader.ledger_begin_index, 0)
-    last = "ledger_end_index" if local else "committed_index"
+    which = "entries" if local else "committed entries"
     more = (
         ""
         if index > reader.ledger_end_index
@@ -179,7 +179,7 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
     if index < begin:
         more = f": entries below {begin} are gone from this directory; read from there on"
     return IndexOutOfRange(
-        f"index {index} is not between ledger_begin_index {begin} and {last} {readable - 1}{more}",
+        f"index {index} is outside the log, whose {which} are {begin} to {readable - 1}{more}",
         ledger_begin_index=begin,
         committed_index=reader.committed_index,
     )

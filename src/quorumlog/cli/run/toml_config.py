@@ -179,10 +179,12 @@ def load_broker_config(path: str | None) -> tuple[UsersOptions, LimitOptions]:
     document = {} if path is None else _parse(path)
     tables = {name: _typed(name, document.pop(name, {}), path) for name in ("users", "limits")}
     for name in document:
-        raise ConfigError(f"{path}: {name!r} is for a broker with a log; others take [users], [limits]")
+        raise ConfigError(
+            f"{path}: {name!r} is for a broker on a replicated log; others take only [users], [limits]"
+        )
     users = _of_table(UsersOptions, tables["users"], f"{path} [users]")
     if users.group:
-        raise ConfigError(f"{path} [users]: group is for a broker with a log")
+        raise ConfigError(f"{path} [users]: group is for a broker on a replicated log")
     return users, _of_table(LimitOptions, tables["limits"], f"{path} [limits]")
 
 
@@ -235,10 +237,14 @@ def _group(
     for name in table:
         _refuse_unknown(name, place, in_group=bool(where))
     options = {name: _typed(name, value, place) for name, value in table.items()} | overrides
-    for name, option in (("member_id", "--id"), ("members", "--members")):
+    for name, option, example in (
+        ("member_id", "--id", "n0"),
+        ("members", "--members", "n0=HOST:PORT,n1=HOST:PORT,n2=HOST:PORT"),
+    ):
         if name not in options:
-            missing = option if place is None else f"{place}: option {name!r}"
-            raise ConfigError(f"{missing} is missing; see --help")
+            if place is None:
+                raise ConfigError(f"{option} is missing; write {option} {example}")
+            raise ConfigError(f'{place}: {name} is missing; write {name} = "{example}", or {option}')
     if isinstance(options["members"], str):
         options["members"] = parse_members(options["members"])
 

@@ -159,6 +159,7 @@ def view_of(status: StatusResponse) -> ServerView:
         status.leader_address,
         {member.id: member.address for member in status.members if member.address},
         status.membership_index,
+        status.waits_for,
     )
 
 

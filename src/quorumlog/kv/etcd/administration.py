@@ -236,7 +236,7 @@ class Administration:
 
     async def downgrade(self, asked: pb.DowngradeRequest) -> NoReturn:
         raise RpcError(
-            Code.UNIMPLEMENTED, "quorumlog: how to go back to an earlier release: docs/operations.md"
+            Code.UNIMPLEMENTED, "quorumlog: no downgrade by request; see Upgrades in docs/operations.md"
         )
 
     async def snapshot(self, asked: pb.SnapshotRequest) -> NoReturn:
@@ -289,7 +289,7 @@ class Administration:
             raise etcd_error(Code.INVALID_ARGUMENT, "user name is empty")
         if asked.hashedPassword:
             raise RpcError(
-                Code.INVALID_ARGUMENT, "quorumlog: passwords are kept for SCRAM: give the password"
+                Code.INVALID_ARGUMENT, "quorumlog: hashedPassword is not supported: send the password"
             )
         users = await self._log().users()
         if any(user.name == asked.name for user in users.users):

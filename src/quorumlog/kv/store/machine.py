@@ -125,7 +125,7 @@ def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom
 def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> AnswerBody:
     """A question: a transaction that only reads. Raises KeyValueError."""
     if writes(txn):
-        raise InvalidRequest("a question may not write")
+        raise InvalidRequest("a query cannot write")
     return _operation(keyspace, _checked(keyspace, txn), keyspace.revision, room)
 
 

@@ -351,14 +351,21 @@ class CallTracker:
     def _too_late(self, call: Call) -> LedgerError:
         """The error of a call that was never executed, with the servers that were tried."""
         refusal = call.refusal
-        tried = f"gave up after {self._waited(call)}; tried: {self._tried(call)}"
+        gave_up = f"gave up after {self._waited(call)}"
+        tried = f"{gave_up}; tried: {self._tried(call)}"
         if refusal is not None and not isinstance(refusal, OutOfSequence):
+            if len(self._view.known_addresses()) == 1 and str(refusal) in tried:
+                tried = gave_up  # the only server's reason is said already
             error = type(refusal).__new__(type(refusal), f"{refusal} ({tried})")
             error.__dict__.update(refusal.__dict__)  # who leads, which sequence is expected
             return error
         if not any(link.hello is not None for link in self._links.all()):
             return Unreachable(f"no server could be reached: {tried}")
-        missed = "no time was left" if self.router.is_leader_connected else "no leader was found"
+        missed = (
+            "the deadline passed before the leader was asked"
+            if self.router.is_leader_connected
+            else "no leader was found"
+        )
         return RequestTimeout(f"{missed}: {tried}")
 
     def _waited(self, call: Call) -> str:

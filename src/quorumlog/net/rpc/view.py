@@ -26,6 +26,8 @@ class ServerView(NamedTuple):
     """Member id -> address."""
     membership_index: int = -1
     """Version of the list of members; -1: not sent."""
+    waits_for: str = ""
+    """Why it cannot lead; empty: it can, or it does not say."""
 
 
 class LeaderView(NamedTuple):
@@ -146,9 +148,9 @@ class GroupView:
             self._leader_reported(address, reported.term, by_itself=True)
             return
         follows = f"and follows {reported.leader_id}" if reported.leader_id else "and knows no leader"
-        self.note(
-            address, f"{reported.member_id} is {reported.role} in term {reported.term} {follows}", now_ms
-        )
+        what = f"is {reported.role} in term {reported.term} {follows}"
+        separator = ": " if reported.waits_for else " "
+        self.note(address, f"{reported.member_id}{separator}{reported.waits_for or what}", now_ms)
         if self.is_leader(address):
             self.leader = None
         leader_address = self.member_address(reported.leader_id, reported.leader_address)

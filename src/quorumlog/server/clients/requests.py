@@ -237,7 +237,9 @@ async def ask_machine(
         answer, index = await outcome_of(lambda done: machines.ask_here(*arguments, done, owner))
         raise_if(refusal_of_age(driver, promise, since_ms))
     if len(answer) > ANSWER_LIMIT_BYTES:
-        raise CommandError(f"an answer of {len(answer)} bytes fits into no frame")
+        raise CommandError(
+            f"an answer of {len(answer)} bytes is above the limit of {ANSWER_LIMIT_BYTES}"
+        )
     return wire.MachineReadResponse(answer=answer, applied_index=index, age_ms=age_of(driver, since_ms))
 
 

@@ -110,7 +110,8 @@ def print_readers(rows: list[ReaderRow]) -> None:
 
 
 readers_app = App(
-    "Named readers, whose positions the cluster keeps (`read --reader NAME`): list, show, move, forget.",
+    "Named readers (`quorumlog read --reader NAME`), whose positions the cluster keeps: list, show,"
+    " move, forget.",
     "quorumlog readers list --servers 127.0.0.1:20911",
 )
 

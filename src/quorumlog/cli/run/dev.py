@@ -256,9 +256,11 @@ def _answer_for(cluster: LocalCluster, admin: str, answering: ExitStack) -> list
 def _print_addresses(cluster: LocalCluster, row: dict[str, Any]) -> None:
     say(f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}")
     say("\nIn another terminal:\n")
-    trust = f" --tls-ca {row['tls_ca']}" if "tls_ca" in row else ""
     for command in ("status", "append", "read"):
-        say(f"  quorumlog {command} --servers {cluster.servers}{trust}")
+        line = f"  quorumlog {command} --servers {cluster.servers}"
+        if "tls_ca" in row:
+            line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {row['tls_ca']}"
+        say(line)
     for name, what, between in _BESIDE:
         if name in row:
             say(f"\n{what}: {between.join(row[name])}")

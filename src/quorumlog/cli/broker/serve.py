@@ -474,7 +474,7 @@ def serve(
         announce(
             f"{DESCRIPTION}: broker listens on {bind}{server.port.listener.speaks},{what}"
             f" {config.flush_disk_type}, store in {directory}."
-            f"{'' if is_elected else alone(config.in_sync_replicas)}"
+            f"{alone(config.in_sync_replicas) if is_elected else ''}"
         )
         say_ready()
 

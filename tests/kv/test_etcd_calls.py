@@ -13,6 +13,7 @@ from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.kv.etcd import calls as calls_module
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import ForwardedCalls, LocalCalls
+from quorumlog.kv.etcd.conversions import number_of
 from quorumlog.kv.etcd.errors import Code, TokenEnded, error_of
 from quorumlog.kv.etcd.handlers import Handlers
 from quorumlog.kv.etcd.identity import EtcdIdentity
@@ -215,3 +216,12 @@ def nothing_goes_on_by_a_token_that_has_ended() -> None:
 
 def test_nothing_goes_on_by_a_token_that_has_ended() -> None:
     nothing_goes_on_by_a_token_that_has_ended()
+
+
+def test_a_cluster_id_that_is_not_known_yet_is_left_out() -> None:
+    """Patroni takes another one for another cluster, and forgets which member was stale."""
+    known = [""]
+    identity = EtcdIdentity("n1", lambda: known[0])
+    assert identity.header(1).cluster_id == 0
+    known[0] = "c"
+    assert identity.header(1).cluster_id == number_of("c")

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.kv.errors import FutureRevision
 from quorumlog.kv.etcd import calls as calls_module
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.kv.etcd.calls import ForwardedCalls, LocalCalls
@@ -31,7 +32,9 @@ from quorumlog.kv.requests import (
     Range,
     RangeAnswer,
     Request,
+    TxnAnswer,
     WatchRequest,
+    decode_question,
     done,
     encode,
 )
@@ -216,6 +219,33 @@ def nothing_goes_on_by_a_token_that_has_ended() -> None:
 
 def test_nothing_goes_on_by_a_token_that_has_ended() -> None:
     nothing_goes_on_by_a_token_that_has_ended()
+
+
+class EmptyStore:
+    """Of revision 0; in etcd it is at revision 1."""
+
+    async def call(self, request: Request, answer: Any, *, here: bool = False) -> tuple[int, Any]:
+        if isinstance(request, QuestionRequest):
+            asked = decode_question(request.question)
+            if isinstance(asked, Range) and asked.revision:
+                raise FutureRevision("the newest is 0")
+        return 0, TxnAnswer(succeeded=False, answers=[RangeAnswer()])
+
+
+def test_an_empty_store_is_at_the_revision_that_its_headers_say() -> None:
+    """Mirrors read it first, and then everything at that revision."""
+
+    async def scene() -> None:
+        handlers = Handlers(cast(Any, EmptyStore()), EtcdIdentity("n1", lambda: "c"), cast(Any, None))
+        look = pb.RequestOp(request_range=pb.RangeRequest(key=b"a"))
+        told = await handlers.txn(pb.TxnRequest(failure=[look]))
+        assert told.header.revision == told.responses[0].response_range.header.revision == 1
+        found = await handlers.range(pb.RangeRequest(key=b"a", revision=1))
+        assert (found.header.revision, found.count) == (1, 0)
+        with pytest.raises(FutureRevision):
+            await handlers.range(pb.RangeRequest(key=b"a", revision=2))
+
+    asyncio.run(scene())
 
 
 def test_a_cluster_id_that_is_not_known_yet_is_left_out() -> None:

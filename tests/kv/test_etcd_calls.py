@@ -52,7 +52,9 @@ class Leader:
         self.forwarded: list[Request] = []
         self.seen_revision = OTHER_REVISION
         self.answers = True
-        self.service = SimpleNamespace(compacted_revision=0)
+        self.service = SimpleNamespace(
+            compacted_revision=0, watches=SimpleNamespace(delivered_revision=OWN_REVISION)
+        )
         quotas = SimpleNamespace(refusal_of_connection=lambda calls: None, enter=lambda calls: None)
         self.access = SimpleNamespace(quotas=quotas)
         self.asking = self
@@ -139,6 +141,18 @@ def a_watch_from_now_on_begins_behind_what_its_client_was_told() -> None:
         store.calls.watch(WatchRequest(key=b"a", first_revision=3))
         first = [each.first_revision for each in store.asked if isinstance(each, WatchRequest)]
         assert first == [OTHER_REVISION + 1, 3]
+
+    asyncio.run(scene())
+
+
+def test_a_watch_from_now_on_tells_nothing_from_before_it() -> None:
+    """What was answered last may be long ago, and compacted by now."""
+
+    async def scene() -> None:
+        store = Leader()
+        store.service.watches.delivered_revision = OTHER_REVISION + 1000
+        store.calls.watch(WatchRequest(key=b"a"))
+        assert [each.first_revision for each in store.asked if isinstance(each, WatchRequest)] == [0]
 
     asyncio.run(scene())
 

@@ -67,7 +67,7 @@ def etcd_watch_with_a_gap(patch: Patch) -> None:
 )
 def etcd_watch_from_the_past(patch: Patch) -> None:
     """Now is what this member has."""
-    patch.edit(LocalCalls.watch, "(seen and seen + 1)", "(0 if reached() else seen + 1)")
+    patch.edit(LocalCalls.watch, "(seen + 1 if is_behind else 0)", "0 * reached()")
 
 
 @mutant(

@@ -247,9 +247,11 @@ class LocalCalls:
         if self._is_revoked:
             raise TokenEnded()
         number = self._carrier.next_number()
-        # This member may not have come as far as another one whose answer was told.
+        # From now on: this member may not have come as far as another one whose answer was told, or
+        # much further since.
         seen = self._forwarded.client.asking.seen_revision
-        first_revision = asked.first_revision or (seen and seen + 1)
+        is_behind = self._store.service.watches.delivered_revision < seen
+        first_revision = asked.first_revision or (seen + 1 if is_behind else 0)
         asked = msgspec.structs.replace(asked, request_id=number, first_revision=first_revision)
         asked = checked(asked)
         watch = self._watches[number] = _LocalWatch(self, asked)

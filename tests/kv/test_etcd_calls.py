@@ -171,6 +171,10 @@ def a_compaction_is_answered_once_this_member_has_carried_it_out() -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         assert store.forwarded and not answer.done(), "another member has carried it out"
+        store.leads = True  # by now, and it has not come as far
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not answer.done()
         store.service.compacted_revision = 7
         await answer
 

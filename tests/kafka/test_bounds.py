@@ -17,13 +17,14 @@ from kio.schema.errors import ErrorCode
 
 from harness.kafka.wire import KafkaWire
 from quorumlog import LocalCluster
-from quorumlog.config import KafkaOptions
+from quorumlog.config import KafkaOptions, LimitOptions
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kafka import codec, endpoint, fetching
 from quorumlog.kafka.codec import KafkaRequest
 from quorumlog.kafka.endpoint import KafkaEndpoint
 from quorumlog.kafka.service import KafkaCall
 from quorumlog.measures import Requests
+from quorumlog.net.quotas import Quotas
 from quorumlog.server.free_ports import free_ports
 from tests.kafka.batches import made_batch
 from tests.waiting import eventually
@@ -161,7 +162,7 @@ def test_an_answer_that_cannot_be_said_ends_its_own_connection_alone() -> None:
 class Transmission:
     """Of a connection, what a client's session uses."""
 
-    closed, is_held, beside_bytes, meter = False, False, 0, None
+    closed, is_held, beside_bytes, requests_bytes, meter = False, False, 0, 0, None
     written: list[Any]
 
     def __init__(self, seen: list[Exception]) -> None:
@@ -169,6 +170,9 @@ class Transmission:
 
     def hold_beside(self, size_bytes: int) -> None:
         self.beside_bytes = size_bytes
+
+    def hold_requests(self, size_bytes: int) -> None:
+        self.requests_bytes = size_bytes
 
     def write(self, buffers: list[Any]) -> None:
         self.written += buffers
@@ -182,6 +186,7 @@ def answering(seen: list[Exception]) -> tuple[Any, Any]:
     client._ahead = endpoint.RequestsAhead()
     client._is_sending = client._is_going_on = False
     client._throttle_ms = 0
+    client.caller, client.is_member = SimpleNamespace(is_checked=False), False
     client._endpoint = SimpleNamespace(requests=Requests())
     return client, asked_by(client)
 
@@ -208,6 +213,62 @@ def test_answers_that_wait_for_those_before_them_are_counted_and_their_requests_
     assert client._connection.beside_bytes == 0 == client._ahead_bytes
     assert (client._ahead.requests, client._ahead.size_bytes) == (0, 0)
     assert len(client._connection.written) == 4
+
+
+class Counted:
+    """Of a connection, what quotas use."""
+
+    peer_host, user = "a", ""
+    meter: Any = None
+
+
+def test_an_answer_to_a_request_without_a_quota_gives_no_place_back() -> None:
+    client, waiting = answering([])
+    quotas = Quotas()
+    quotas.set(LimitOptions(address_requests=1))
+    counted = Counted()
+    quotas.enter(counted)
+    meter = client._connection.meter = counted.meter
+    assert meter.begin(100) is None
+    client._answered(waiting, {"member_id": ""}, 0)
+    assert meter.begin(100) is not None
+    meter.finish(100)
+    assert meter.begin(100) is None
+
+
+def test_room_for_bytes_is_told_though_there_is_none_for_more_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection without a request may have one."""
+    monkeypatch.setattr(endpoint, "ALL_AHEAD", 1)
+    ahead, told = endpoint.RequestsAhead(), list[str]()
+    waiting: Any = object.__new__(endpoint._KafkaSession)
+    waiting.go_on = lambda: told.append("room")
+    for _ in range(2):
+        ahead.begin(endpoint.ALL_AHEAD_BYTES)
+    ahead.wait(waiting)
+    ahead.end(1, endpoint.ALL_AHEAD_BYTES)
+    assert told == ["room"]
+
+
+def test_a_lost_connection_waits_for_no_room() -> None:
+    client, _ = answering([])
+    client._timer, client.go_on = None, pytest.fail
+    client._ahead.wait(client)
+    client.lost()
+    assert (client._ahead.requests, client._ahead.size_bytes) == (0, 0)
+
+
+def test_requests_that_wait_for_a_quota_are_counted_until_they_begin() -> None:
+    client, _ = answering([])
+    data = memoryview(bytes(5_000))
+    held = [KafkaRequest(codec.API_VERSIONS, 0, number, "", data, data) for number in range(3)]
+    within = iter((True, False))
+    client._held, client._is_within = deque(held), lambda request: next(within)
+    client._held_bytes = sum(each.size_bytes for each in held)
+    client.go_on()
+    assert len(client._held) == 2
+    assert client._connection.requests_bytes == sum(each.size_bytes for each in held[1:])
 
 
 def fetch_that_waits(wire: KafkaWire) -> int:

@@ -78,6 +78,19 @@ def test_the_first_entry_of_a_leader_says_so() -> None:
     assert [each.is_first for each in leader.written] == [True, True, False]
 
 
+def test_a_leader_whose_process_was_stopped_begins_anew() -> None:
+    leader = Leader()
+    leader.join("here")
+    leader.pass_ms(21 * MINUTE_MS)
+    leader.now_ms += 2 * WEEK_MS  # no session outlives it
+    leader.pass_ms(9 * MINUTE_MS)
+    assert len(leader.written) == 2, "members have to join again"
+    leader.join("here")
+    leader.pass_ms(2 * MINUTE_MS)
+    assert [each.is_first for each in leader.written] == [True, False, True]
+    assert leader.written[-1].with_members == ["here"]
+
+
 def test_where_one_of_them_is_not_written_nothing_expires() -> None:
     leader = Leader(MINUTE_MS)
     for number in range(NAMES + 1):

@@ -74,6 +74,36 @@ def test_a_request_that_waits_is_not_looked_at_more_often_the_longer_it_waits(
     assert 0 < over["address_bytes_per_second"] - before < 10 * 600
 
 
+def test_a_client_that_came_while_the_users_were_unknown_may_send_large_requests_later(
+    kafka: KafkaCluster,
+) -> None:
+    access, loop = kafka.endpoints["n0"].access, kafka.cluster.server("n0").loop
+    assert loop is not None
+    with kafka.wire() as wire:
+        create(wire, "large")
+    learn, users = access.learn, access.users
+
+    def forget() -> None:
+        learn(None, "they may have changed", users)
+        access.learn = lambda *args, **more: None  # type: ignore[method-assign]
+
+    def remember() -> None:
+        access.learn = learn  # type: ignore[method-assign]
+        learn(users)
+
+    loop.call_soon_threadsafe(forget)
+    try:
+        with kafka.wire("n0") as wire:
+            wire.ask("metadata", 1, topics=[])
+            assert access.users is None
+            loop.call_soon_threadsafe(remember)
+            kafka.leader()
+            told = produced(wire, "large", made_batch([bytes(100_000)]))
+            assert told.error_code == ErrorCode.none
+    finally:
+        loop.call_soon_threadsafe(remember)
+
+
 def test_a_group_with_more_members_than_requests_may_wait_becomes_stable_and_stays_it(
     kafka: KafkaCluster,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -336,6 +337,21 @@ def test_a_snapshot_knows_which_groups_had_members() -> None:
     reload(log)
     log.do(KeepKafkaOffsets([], 1_000), 5_999)
     assert kept(log) == {"idle": {0}}
+    log.do(KeepKafkaOffsets([], 1_000), 6_000)
+    assert kept(log) == {}
+
+
+def test_a_snapshot_of_an_earlier_build_is_read() -> None:
+    log = a_log()
+    commit(log, "g", 5)
+    log.do(KeepKafkaOffsets(["g"], 1_000), 5_000)
+    data = log.saved()
+    size = int.from_bytes(data[:8], "big")
+    head = msgspec.msgpack.encode(msgspec.msgpack.decode(data[8 : 8 + size])[:4])
+    log.machine.load(Stream(len(head).to_bytes(8, "big") + head + data[8 + size :]))
+    assert kept(log) == {"g": {0}}
+    log.do(KeepKafkaOffsets([], 1_000), 5_999)
+    assert kept(log) == {"g": {0}}
     log.do(KeepKafkaOffsets([], 1_000), 6_000)
     assert kept(log) == {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from quorumlog.net.tls import ClientTls
 from tests import certificates
 from tests.kafka.batches import made_batch
 from tests.kafka.cluster import KafkaCluster, log_in
+from tests.kafka.test_logins import TlsWire
 from tests.waiting import eventually
 
 ALICE = ClientUser("alice", "sesame")
@@ -185,3 +187,12 @@ def test_a_follower_has_the_leader_make_a_topic_for_who_may() -> None:
         assert send(follower, "mine-2", "bob", "tahini", **options) == 0
         with pytest.raises(KafkaError):
             send(follower, "mine-2", "bob", "sesame", **options)
+        many = [{"name": f"mine-{number:0150}"} for number in range(150)]
+        with TlsWire(follower, Path(ca)) as wire:
+            assert not log_in(wire, "bob", "tahini").error_code
+
+            def are_made() -> bool:
+                told = wire.ask("metadata", 1, topics=many).topics
+                return all(each.error_code == ErrorCode.none for each in told)
+
+            eventually(are_made, what="topics by a request too large to be a connection's first one")

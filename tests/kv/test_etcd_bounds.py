@@ -18,6 +18,7 @@ import pytest
 from quorumlog.kv.etcd import grpc_port, watching
 from quorumlog.kv.etcd import messages_pb2 as pb
 from quorumlog.net import limits
+from quorumlog.net.connection import LoopTurn
 from tests.kv.etcd_grpc import EtcdCalls, EtcdPorts
 from tests.waiting import eventually
 
@@ -82,6 +83,19 @@ class Http2:
         framed = b"\0" + len(data).to_bytes(4, "big") + data
         self.http.send_data(stream, framed, end_stream=ends)
 
+    def trickle(self, stream: int, data: bytes) -> None:
+        """A piece of a message."""
+        while data:
+            room = self.http.local_flow_control_window(stream)
+            size = min(len(data), room, self.http.max_outbound_frame_size)
+            if size:
+                self.http.send_data(stream, data[:size])
+                self.flush()
+                data = data[size:]
+            else:
+                self.http.receive_data(self.socket.recv(1 << 16))
+                self.flush()
+
     def until_closed(self) -> bytes:
         """All that comes."""
         told = b""
@@ -121,6 +135,43 @@ def test_headers_of_open_streams_count_as_what_has_not_come_whole(
                 client.begin("KV/Put", token=f"{number:08}" * 1000)
                 client.flush()
         client.until_closed()
+
+
+def test_a_message_that_trickles_in_is_as_old_as_its_beginning(
+    ports: EtcdPorts, served: EtcdCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UNFINISHED_BYTES", MIB)
+    loop = ports.cluster.server("n0").loop
+    assert loop is not None
+    now_s = [0.0]
+    monkeypatch.setattr(LoopTurn.of(loop), "clock", lambda: now_s[0])
+    connections = ports.ports["n0"]._listener.connections
+    before = set(connections)
+
+    def sizes() -> list[int]:
+        return [
+            each.decoder.unfinished_bytes for key, each in list(connections.items()) if key not in before
+        ]
+
+    with Http2(ports.addresses["n0"]) as first, Http2(ports.addresses["n0"]) as second:
+        slow = []
+        for client in (first, second):
+            stream = client.begin("KV/Put")
+            slow.append((client, stream))
+            client.trickle(stream, b"\0" + (900_000).to_bytes(4, "big") + bytes(600_000))
+        eventually(lambda: sum(sizes()) > 1_200_000, what="two halves")
+        for _ in range(3):
+            now_s[0] += limits.UNFINISHED_S / 2
+            expected = sum(sizes()) + 2
+            with suppress(ConnectionError):
+                for client, stream in slow:
+                    client.trickle(stream, b"x")
+                    # Another message of the connection is whole meanwhile.
+                    client.say(client.begin("KV/Put"), pb.PutRequest(key=b"b"))
+                    client.flush()
+            while len(sizes()) == 2 and sum(sizes()) < expected:
+                time.sleep(0)
+        assert len(sizes()) == 1
 
 
 def test_messages_that_are_refused_take_nothing_off_what_has_not_come_whole(

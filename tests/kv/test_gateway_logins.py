@@ -208,6 +208,8 @@ def test_wrong_passwords_count_for_their_address_until_they_are_answered() -> No
             member.logins.wrong(HERE, 1.0)
         with pytest.raises(Overloaded):
             await member.log_in("bob")
+        with pytest.raises(Overloaded):
+            await member.logins.begin("bob", "x" * 100_000, HERE)  # which is nobody's password
         member.refusal = None
         assert await member.log_in("bob", THERE)
         overs.pop()()

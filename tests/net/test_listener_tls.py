@@ -20,6 +20,7 @@ from quorumlog.config import TlsOptions
 from quorumlog.errors import ConfigError
 from quorumlog.net import listener
 from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.encryption import Encryption
 from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 from quorumlog.net.handshakes import AT_ONCE, MOST_WAITING, OF_OTHERS
 from quorumlog.net.hello import Hello, HelloResponse
@@ -291,6 +292,57 @@ def test_a_handshake_that_is_cut_off_ends_with_a_reason(
         gc.collect()
         assert not failures
         assert "during the TLS handshake" in caplog.text or "timed out" in caplog.text
+
+    run(body)
+
+
+def test_a_connection_that_is_lost_as_its_handshake_begins_ends_with_a_reason(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(turns: int) -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: failures.append(told))
+        async with open_port(tls()) as port:
+            reader, writer = await port.dial(None)
+            writer.write(b"\x16\x03\x01")
+            await until(lambda: port.handshakes.under_way == 1)
+            (waiting,) = port.listener._silent.values()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.close()
+            assert not await end_of(reader)
+            await until(lambda: not port.listener._encrypting)
+        gc.collect()
+        assert not failures
+
+    for turns in range(4):
+        run(lambda turns=turns: body(turns))
+
+
+def test_a_connection_that_is_lost_as_its_handshake_ends_is_refused(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = Encryption._start
+
+    async def lost(encryption: Encryption, tcp: asyncio.Transport, *given: Any) -> Any:
+        transport = await starting(encryption, tcp, *given)
+        tcp.abort()
+        await asyncio.sleep(0)
+        return transport
+
+    monkeypatch.setattr(Encryption, "_start", lost)
+
+    async def body() -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: failures.append(told))
+        async with open_port(tls()) as port:
+            with contextlib.suppress(OSError):
+                reader, _ = await port.dial(client_context(CA, *map(str, user("alice"))))
+                await end_of(reader)
+            await until(lambda: not port.listener._encrypting)
+            assert not port.limits.open_connections
+        gc.collect()
+        assert not failures
 
     run(body)
 

@@ -61,6 +61,18 @@ def test_whoever_began_first_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all_of.closed == ["a", "c"], "nothing is counted of those that have gone"
 
 
+def test_what_a_closed_connection_receives_meanwhile_closes_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    all_of = Connections(monkeypatch)
+    all_of.enter("a", "b")
+    all_of.hold("a", 600, 0.0)
+    all_of.hold("b", 600, 1.0)
+    all_of.hold("b", 601, 1.0 + UNFINISHED_S)
+    all_of.hold("a", 601, 1.0 + UNFINISHED_S)
+    assert all_of.closed == ["a"]
+
+
 def test_members_are_not_closed_for_what_clients_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     all_of = Connections(monkeypatch)
     all_of.enter("member", "client", "other")

@@ -17,13 +17,14 @@ from quorumlog.kafka.machine import entries_of
 from quorumlog.kafka.places import BatchPlaces
 from quorumlog.spark.kafka.record_rows import (
     COLUMNS,
+    MOST_TIME_MS,
     MOST_UNPACKED_BYTES,
     KafkaRows,
     UnreadableRecords,
     _RecordColumns,
     schema_of,
 )
-from tests.kafka.batches import made_batch
+from tests.kafka.batches import made_batch, zigzag
 
 TOPIC = bytes(16)
 HEADER_BYTES = 61
@@ -184,6 +185,15 @@ def test_the_smallest_records_are_read() -> None:
     none = made_batch([b"v"] * 2)
     found = rows_of([repacked(none, 0, bytes([12, 0, 0, 0, 1, 1, 0]) * 2)])
     assert [(row["key"], row["value"], row["headers"]) for row in found] == [(None, None, None)] * 2
+
+
+@pytest.mark.parametrize("first_ms", [MOST_TIME_MS + 1, -(1 << 63), (1 << 63) // 1000 * 3])
+def test_a_time_that_is_out_of_range_is_refused(first_ms: int) -> None:
+    with pytest.raises(UnreadableRecords, match="offset 20 of topic orders"):
+        rows_of([made_batch([b"v"] * 10), made_batch([b"v"], timestamp=first_ms)])
+    record = b"\0" + zigzag(first_ms) + bytes([0, 1, 1, 0])
+    with pytest.raises(UnreadableRecords, match="offset 10 of topic orders"):
+        rows_of([repacked(made_batch([b"v"]), 0, zigzag(len(record)) + record)])
 
 
 @pytest.mark.parametrize("cut", [0, 1])

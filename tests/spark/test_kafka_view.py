@@ -345,6 +345,17 @@ def test_a_slip_is_told(given: dict[str, str], told: str) -> None:
         source_of(**given)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"readConsistency": "committed"}, {"readConsistency": "local"}, {"maxStalenessMs": "5"}],
+)
+def test_the_begin_is_the_leaders_whatever_a_query_may_miss(given: dict[str, str]) -> None:
+    """A member whose log begins earlier would have the query told of a loss, as the leader knows no
+    offsets before its own begin."""
+    options, _ = KafkaOptions.parse({"servers": "a:1", **given})
+    assert (options.read_consistency, options.max_staleness_ms) == ("read_index", -1)
+
+
 def test_a_slip_that_the_log_shows_is_told(kafka: KafkaCluster, wire: KafkaWire) -> None:
     servers = kafka.cluster.servers
     with pytest.raises(ConfigError, match="'default' has no topic nowhere: name others"):

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from quorumlog.net.tls import USER, Tls, principal_of
 
 NEED = Need(Right.READ, Kind.CLUSTER)
 ASKING = {"WWW-Authenticate": 'Basic realm="quorumlog", charset="UTF-8"'}
+MOST_CHECKS = 8
+"""Passwords of one address that are being checked, or were wrong in the last second."""
 Refusal = tuple[int, str]
 """Status of HTTP, and why."""
 
@@ -29,6 +32,8 @@ class Lookers:
         self._proven: dict[str, tuple[Verifier, bytes]] = {}
         """By user: what a password was checked by, and a hash of that password."""
         self._salt = secrets.token_bytes(16)
+        self._checks = Counter[str]()
+        """By address."""
 
     async def refusal(
         self, users: Users | None, headers: Mapping[str, str], certificate: Any, peer_name: str
@@ -46,7 +51,11 @@ class Lookers:
         if credentials is not None and not self._takes_passwords:
             return 403, "passwords are taken with TLS or on the loopback interface alone"
         if credentials is not None:
-            if not await self._proves(users, *credentials):
+            host = peer_name.rpartition(":")[0]
+            is_right = await self._proves(users, *credentials, host)
+            if is_right is None:
+                return 429, "too many passwords are being checked, or were wrong a moment ago"
+            if not is_right:
                 self._wrong(credentials[0], peer_name)
                 await asyncio.sleep(WRONG_PAUSE_S)
                 return 401, WRONG
@@ -57,15 +66,29 @@ class Lookers:
             return 403, f"user {name} may not {NEED}: an administrator may grant it (quorumlog grant)"
         return None
 
-    async def _proves(self, users: Users, name: str, password: str) -> bool:
+    async def _proves(self, users: Users, name: str, password: str, host: str) -> bool | None:
+        """None: too many passwords of this address are being checked."""
         verifier = users.verifier_of(name)
         proof = verifier, hashlib.sha256(self._salt + password.encode()).digest()
         if self._proven.get(name) == proof:
             return True
-        if not await asyncio.to_thread(fits, password, verifier):
-            return False
-        self._proven[name] = proof
-        return True
+        if self._checks[host] >= MOST_CHECKS:
+            return None
+        self._checks[host] += 1
+        is_right = False
+        try:
+            is_right = await asyncio.to_thread(fits, password, verifier)
+        finally:  # also if the client does not wait for the answer
+            if is_right:
+                self._over(host)
+            else:
+                asyncio.get_running_loop().call_later(WRONG_PAUSE_S, self._over, host)
+        if is_right:
+            self._proven[name] = proof
+        return is_right
+
+    def _over(self, host: str) -> None:
+        self._checks -= Counter([host])
 
 
 def _said(header: str) -> tuple[str, str] | None:

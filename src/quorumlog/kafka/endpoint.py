@@ -119,7 +119,9 @@ class RequestDecoder:
         """The one request that does not fit into the buffer; while it is set, the buffer is empty."""
         self._large_end = 0
         self.most_bytes = GREETING_BYTES
-        """Most bytes of a request; fewer for the first one, whose client is not known yet."""
+        """Most bytes of a request; fewer while its client is not known."""
+        self.is_known: Callable[[], bool] = lambda: False
+        """Whether the client has logged in, or need not."""
 
     @property
     def missing_bytes(self) -> int:
@@ -166,6 +168,8 @@ class RequestDecoder:
         return frames
 
     def _check(self, size: int, api_key: int) -> None:
+        if size > self.most_bytes and self.is_known():
+            self.most_bytes = FRAME_LIMIT_BYTES
         most = self.most_bytes if api_key == codec.PRODUCE else min(self.most_bytes, OTHER_BYTES)
         if not _LEAST_BYTES <= size <= most:
             raise ProtocolViolation(
@@ -247,7 +251,7 @@ class _KafkaSession:
         self._endpoint = endpoint
         self._service = endpoint.service
         self._connection = connection
-        self._decoder = connection.decoder
+        connection.decoder.is_known = lambda: self._is_known
         self._login = Login(endpoint.access, connection, endpoint.tls, endpoint.proofs, self._logged_in)
         self.caller = Caller(endpoint.access, connection)
         self.is_member = endpoint.shows_member(connection)
@@ -266,17 +270,11 @@ class _KafkaSession:
 
     def _logged_in(self) -> None:
         self.caller = Caller(self._endpoint.access, self._connection)
-        self._let_send()
 
     @property
     def _is_known(self) -> bool:
         """It has logged in, or need not."""
-        return not self.caller.is_checked or self.caller.is_user
-
-    def _let_send(self) -> None:
-        """Large requests, once its client is known."""
-        if self._decoder.most_bytes < FRAME_LIMIT_BYTES and self._is_known:
-            self._decoder.most_bytes = FRAME_LIMIT_BYTES
+        return self.is_member or not self.caller.is_checked or self.caller.is_user
 
     @property
     def host(self) -> str:
@@ -327,7 +325,6 @@ class _KafkaSession:
 
     def _begin(self, request: KafkaRequest) -> None:
         """Raises ProtocolViolation."""
-        self._let_send()
         is_first = request.api_key == codec.API_VERSIONS  # which need not be in a version that is known
         slot = _Slot(request.size_bytes)
         call = slot.call = KafkaCall(request, None, self, partial(self._answered, slot))
@@ -426,7 +423,7 @@ class _KafkaSession:
         try:
             while self._held and not self._connection.closed and not self._is_full(self._held[0]):
                 if not self._is_within(self._held[0]):
-                    return
+                    break
                 request = self._held.popleft()
                 self._held_bytes -= request.size_bytes
                 self._begin(request)

@@ -4,7 +4,8 @@ Only the leader knows which groups have members. It writes them periodically int
 retention of offsets. Which offsets expire follows from those entries and their times by the log's clock,
 so it is the same on every member. A new leader knows no members until they have joined again, so its
 first entry is written an interval later and says that it is the first: from it on, time begins anew for
-groups that were in use before. So an outage counts as no absence, however long.
+groups that were in use before. So an outage counts as no absence, however long. A leader whose process
+was stopped meanwhile does the same.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ class OffsetExpiry:
 
     def tick(self, now_ms: int, groups: Collection[str]) -> None:
         """`groups`: the groups with committed offsets."""
-        if self._due_ms is None:
+        if self._due_ms is None or now_ms >= self._due_ms + self._interval_ms:
+            # It leads since now, or its process was stopped, and the members have to join again.
             self._due_ms = now_ms + self._interval_ms
+            self._is_first = True
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + self._interval_ms

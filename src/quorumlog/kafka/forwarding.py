@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quorumlog.kafka.codec import KafkaRequest
+from quorumlog.kafka.codec import API_VERSIONS, KafkaRequest, encoded_request
+from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.net.tls import Tls
 
 TIMEOUT_S = 10.0
@@ -52,12 +53,12 @@ class LeaderCalls:
             async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(host, port, ssl=context)
                 try:
+                    if len(request.data) > GREETING_BYTES:  # no first request may be so large
+                        writer.write(encoded_request(API_VERSIONS, 0, 0, {}))
+                        await _answer_of(reader)
                     writer.write(len(request.data).to_bytes(4, "big"))
                     writer.write(request.data)
-                    size = await reader.readexactly(4)
-                    if int.from_bytes(size, "big") > MOST_ANSWER_BYTES:
-                        return None
-                    return size + await reader.readexactly(int.from_bytes(size, "big"))
+                    return await _answer_of(reader)
                 finally:
                     writer.close()
         except (OSError, EOFError, TimeoutError):
@@ -66,3 +67,11 @@ class LeaderCalls:
     def close(self) -> None:
         for task in self._calls:
             task.cancel()
+
+
+async def _answer_of(reader: asyncio.StreamReader) -> bytes | None:
+    """Raises OSError, EOFError."""
+    size = await reader.readexactly(4)
+    if int.from_bytes(size, "big") > MOST_ANSWER_BYTES:
+        return None
+    return size + await reader.readexactly(int.from_bytes(size, "big"))

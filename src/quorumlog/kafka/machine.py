@@ -118,8 +118,8 @@ class KeepKafkaOffsets(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Offsets committed longer ago than this expire, if their group has had no members for as long.
     None: more entries of this kind follow."""
     is_first: bool = False
-    """The leader's first one: nobody counted members before it. Groups that were in use when the last
-    leader did count as having members now."""
+    """The leader's first one, or first after a stop: nobody counted members before it. Groups that were
+    in use when members were counted last count as having members now."""
 
 
 Command = (
@@ -327,12 +327,13 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     """(topic id, partition, producer id, state)."""
     groups: dict[str, list[tuple[bytes, int, CommittedOffset]]]
     had_members_ms: dict[str, int]
-    dropped_below: int
+    # Earlier builds saved none of what follows.
+    dropped_below: int = 0
     """The indices have the batches from this position on."""
-    time_ms: int
+    time_ms: int = 0
     """The latest time of a command."""
-    count_ms: int
-    last_count_ms: int
+    count_ms: int = -1
+    last_count_ms: int = 0
 
 
 Offsets = dict[tuple[bytes, int], CommittedOffset]

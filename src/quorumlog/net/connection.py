@@ -395,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self.closed
 
     def note_unfinished(self, *, is_new: bool) -> None:
-        """Tell the limits what is held of messages that have come in part. `is_new`: what began before
+        """Tell the limits what is held of messages that have come in part. `is_new`: what began first
         has come whole."""
         limits = self.limits
         if limits is None:
@@ -404,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         for frame in self._held:
             if frame.batch is not None:
                 size_bytes += len(frame.batch.buffer)
-        if is_new and self._has_unfinished:
+        if self._has_unfinished and (is_new or size_bytes <= SMALL_BYTES):
             self._has_unfinished = False
             limits.unfinished(self, 0, is_client=self.is_client, now_s=0.0)
         if size_bytes > SMALL_BYTES:

@@ -108,7 +108,8 @@ class Encryption(asyncio.Protocol):
             tcp.abort()
             raise TlsRefused(words_of(error)) from error
         encrypted = None if transport is None else transport.get_extra_info("ssl_object")
-        if transport is None or encrypted is None:  # so loops end one whose connection was aborted
+        if transport is None or encrypted is None or transport.get_extra_info("socket") is None:
+            # So loops end one whose connection was aborted, or lost since.
             raise TlsRefused(words_of(ConnectionAbortedError()))
         reason = check(encrypted.getpeercert() or {})
         if reason:
@@ -147,7 +148,9 @@ class Encryption(asyncio.Protocol):
             while tcp.get_protocol() is self and not starting.done():
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-            below = cast(asyncio.BufferedProtocol, tcp.get_protocol())
+            below = cast(asyncio.BufferedProtocol | None, tcp.get_protocol())
+            if below is None:  # the connection was lost meanwhile
+                raise ConnectionResetError
             while self._first and not starting.done():
                 buffer = memoryview(below.get_buffer(len(self._first)))
                 taken = min(len(buffer), len(self._first))

@@ -74,6 +74,8 @@ class ProcessLimits:
         """Those of them that have not said who they are; the oldest first."""
         self._unfinished = {True: _Unfinished(), False: _Unfinished()}
         """Of clients, and of members."""
+        self._given_up: set[object] = set()
+        """Connections that are being closed for theirs, and hold it for a moment yet."""
         self._looking: dict[object, str] = {}
         """And from which addresses."""
         self.accepted = 0
@@ -120,6 +122,7 @@ class ProcessLimits:
         self._looking.pop(connection, None)
         self._silent.pop(connection, None)
         self._open.pop(connection, None)
+        self._given_up.discard(connection)
         self._finished(connection)
         if self._is_refusing and len(self._open) < self.most_connections * 7 // 8:
             self._is_refusing = False
@@ -141,6 +144,8 @@ class ProcessLimits:
         if not size_bytes:
             self._finished(connection)
             return
+        if connection in self._given_up:
+            return
         of = self._unfinished[is_client]
         began_s, before_bytes = of.began.get(connection, (now_s, 0))
         of.began[connection] = began_s, size_bytes
@@ -150,6 +155,7 @@ class ProcessLimits:
             if now_s - began_s < UNFINISHED_S and of.size_bytes <= 2 * UNFINISHED_BYTES:
                 return
             if close := self._open.get(oldest):
+                self._given_up.add(oldest)
                 close(
                     f"it does not arrive completely, or waits: {size_bytes} bytes are held for it, and"
                     f" {of.size_bytes} for all"

@@ -147,6 +147,7 @@ class EtcdPort(EtcdEndpoint):
         decoder = connection.decoder
         assert isinstance(decoder, Http2Decoder), decoder
         connection.session = _GrpcClient(self, connection, decoder)
+        connection.is_in_pieces = True
 
     def _last_words(self) -> LastWords:
         return _last_words
@@ -175,6 +176,8 @@ class _GrpcClient:
         self.http = decoder.http
         self.client = EtcdClient(port, connection, self)
         self._streams: dict[int, _GrpcStream] = {}
+        self._unfinished: dict[int, int] = {}
+        """Bytes of headers and partly received messages by stream; what began first comes first."""
         self._number = 0
         self._queueing: dict[_GrpcStream, None] = {}
         """Streams that wait for the client's windows."""
@@ -233,7 +236,8 @@ class _GrpcClient:
     def _begin(self, event: Any) -> None:
         headers = dict(event.headers)
         path = headers.get(b":path", b"").decode("latin-1")
-        stream = _GrpcStream(self, event.stream_id, path, _size_bytes_of(event.headers))
+        head_bytes = self._unfinished[event.stream_id] = _size_bytes_of(event.headers)
+        stream = _GrpcStream(self, event.stream_id, path, head_bytes)
         self._streams[event.stream_id] = stream
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             stream.fail(RpcError(Code.INVALID_ARGUMENT, "this port speaks gRPC"))
@@ -277,9 +281,17 @@ class _GrpcClient:
         if self._out_bytes + self._held_bytes > SMALL_BYTES or self._connection.beside_bytes:
             self._connection.hold_beside(self._out_bytes + self._held_bytes)
 
-    def gathered(self, size_bytes: int) -> None:
-        """Add to the bytes of partly received messages."""
+    def gathered(self, number: int, size_bytes: int) -> None:
+        """Add to the bytes of headers and partly received messages of a stream."""
         self._decoder.unfinished_bytes += size_bytes
+        left_bytes = self._unfinished.get(number, 0) + size_bytes
+        if left_bytes:
+            self._unfinished[number] = left_bytes
+            return
+        is_first = number == next(iter(self._unfinished), None)
+        self._unfinished.pop(number, None)
+        if is_first:
+            self._connection.note_unfinished(is_new=True)
 
     def ended(self, number: int) -> None:
         self._streams.pop(number, None)
@@ -401,7 +413,7 @@ class _GrpcStream:
         if self._is_closed:
             return
         self._body += data
-        self._session.gathered(len(data))
+        self._session.gathered(self._number, len(data))
         while len(self._body) >= _PREFIX and not self._is_closed:
             stop = _PREFIX + int.from_bytes(self._body[1:_PREFIX], "big")
             if self._body[0]:
@@ -414,7 +426,7 @@ class _GrpcStream:
                 break
             message = bytes(self._body[_PREFIX:stop])
             del self._body[:stop]
-            self._session.gathered(-stop)
+            self._session.gathered(self._number, -stop)
             self._take(message)
 
     def _take(self, message: bytes) -> None:
@@ -454,7 +466,7 @@ class _GrpcStream:
     def _has_head(self) -> int:
         """Stop counting its headers as partly received. Returns their size the first time, then 0."""
         head_bytes, self._head_bytes = self._head_bytes, 0
-        self._session.gathered(-head_bytes)
+        self._session.gathered(self._number, -head_bytes)
         return head_bytes
 
     def _answered(self, task: asyncio.Task[None]) -> None:
@@ -558,7 +570,7 @@ class _GrpcStream:
     def close(self) -> None:
         """End the stream and its tasks."""
         self._is_closed = True
-        self._session.gathered(-len(self._body))
+        self._session.gathered(self._number, -len(self._body))
         self._has_head()
         self._body.clear()
         waiting_bytes = sum(map(len, self._out))

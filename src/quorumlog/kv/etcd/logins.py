@@ -96,15 +96,15 @@ class Logins(Generic[U]):
         """Log in; returns the token. `host`: the client's address. Raises LedgerError."""
         if not (name and password):
             raise InvalidRequest("name and password must be text, not empty")
-        try:
-            user = ClientUser(name, password)
-        except ConfigError as error:  # no user has such a name, or such a password
-            raise NotAuthenticated(str(error)) from None
         if (
             self._beginning.total() >= MOST_BEGINNING
             or self._beginning[host] + self._wrong[host] >= MOST_BEGINNING_OF_ADDRESS
         ):
             raise Overloaded(f"{self._beginning.total()} passwords are being checked")
+        try:
+            user = ClientUser(name, password)
+        except ConfigError as error:  # no user has such a name, or such a password
+            raise NotAuthenticated(str(error)) from None
         connections = self._connect_as(name, user)
         self._beginning[host] += 1
         token = new_token()

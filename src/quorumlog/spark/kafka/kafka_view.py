@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from quorumlog.spark.options import (
     ALIASES,
     KAFKA,
     OPTION_NAMES,
+    READ_INDEX,
     VIEW,
     LedgerDataLoss,
     LedgerOptions,
@@ -243,5 +244,8 @@ class KafkaOptions(NamedTuple):
                     " has all topics in one order: give that, or a time (startingTimestamp,"
                     " endingTimestamp), and choose by the column offset"
                 )
-        # The begin is the leader's then, whose machine knows what lies behind it.
-        return cls(ledger.of_stream() if ledger.servers else ledger, view)
+        if ledger.servers:
+            # The begin is the leader's then, whose machine knows the offsets after it. That of another
+            # member may be earlier.
+            ledger = replace(ledger, read_consistency=READ_INDEX, max_staleness_ms=-1)
+        return cls(ledger, view)

@@ -51,6 +51,8 @@ LEAST_RECORD_BYTES = 7
 """One byte each: length, attributes, time, offset, key (null), value (null), number of headers."""
 FEW_ROWS = 64
 """The headers of so few records are read one by one, as numpy is slower there."""
+MOST_TIME_MS = (1 << 62) // 1000
+"""Of the first time of a batch and of each difference to it: their sum in microseconds is an int64."""
 _HEADER = struct.Struct(">21xh4xq22xi")
 """Attributes, first timestamp and record count of a batch; the records follow."""
 _COMPRESSION, _APPEND_TIME = 0x07, 0x08
@@ -152,7 +154,8 @@ class KafkaRows:
                 case "offset":
                     return pa.array(spread([each.base for each in batches]) + columns.offset_deltas)
                 case "timestamp":
-                    milliseconds = spread([each.first_time_ms for each in batches]) + columns.time_deltas
+                    first_ms = spread([each.first_time_ms for each in batches])
+                    milliseconds = columns.times_after(first_ms)
                     return pa.array(milliseconds * 1000).view(pa.timestamp("us", tz="UTC"))
                 case _:
                     assert name == "timestamptype", name
@@ -164,7 +167,9 @@ class KafkaRows:
         except _Malformed as error:
             batch = batches[error.number]
             raise self._unreadable(
-                batch.base, batch.number, "a record is cut off, too short or too long"
+                batch.base,
+                batch.number,
+                "a record is cut off, too short or too long, or its time is out of range",
             ) from None
         fields = [
             pa.field(name, array.type, nullable=nullable)
@@ -266,6 +271,12 @@ class _RecordColumns:
         self._check((header_counts >= 0) & (header_counts <= stops - at))
         self._check((header_counts > 0) | (at == stops))
         self._header_counts, self._headers_at = header_counts, at
+
+    def times_after(self, first_ms: Int64Array) -> Int64Array:
+        """Times of the records, in milliseconds. `first_ms`: of the batch of each."""
+        for times in (first_ms, self.time_deltas):
+            self._check((times >= -MOST_TIME_MS) & (times <= MOST_TIME_MS))
+        return first_ms + self.time_deltas
 
     def keys(self) -> pa.Array:
         return self._binary(self._keys, pa.binary())

@@ -67,13 +67,15 @@ class Handlers:
     # ---------------------------------------------------------------- keys
 
     async def range(self, asked: pb.RangeRequest) -> pb.RangeResponse:
-        wanted = range_of(asked)
+        wanted, here = range_of(asked), asked.serializable
         try:
-            revision, found = await self._read(wanted, RangeAnswer, here=asked.serializable)
+            revision, found = await self._read(wanted, RangeAnswer, here=here)
         except FutureRevision:
             if asked.revision != 1:
                 raise
-            revision, found = 1, RangeAnswer()  # of an empty store, as its headers say
+            # An empty store is at revision 1, as its headers say. It may not be empty any more.
+            revision, _ = await self._read(Range(b"\0", count_only=True), RangeAnswer, here=here)
+            found = RangeAnswer()
         return range_response(self.identity.header(revision), found)
 
     async def put(self, asked: pb.PutRequest) -> pb.PutResponse:

@@ -29,7 +29,7 @@ TIMEOUT_S = 4.0
 TTL_S = 2
 BREAKS = 0.03
 """How often a client closes its connection before it asks for something."""
-OTHERWISE = (Code.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
+COMPACTED = (Code.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
 
 
 class Answer(NamedTuple):
@@ -272,7 +272,7 @@ class SimEtcdClient:
         try:
             found = await self._range(old)
         except RpcError as refusal:
-            if (refusal.code, refusal.words) == OTHERWISE or refusal.code is Code.UNAVAILABLE:
+            if (refusal.code, refusal.words) == COMPACTED or refusal.code is Code.UNAVAILABLE:
                 return
             raise
         if connection is self._connection:
